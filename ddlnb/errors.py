@@ -1,0 +1,65 @@
+"""Every error ddlnb raises on purpose. Each message names the value, the rule and the way out.
+
+DdlnbError
+|-- InputError (ValueError)     something the caller passed is not valid
+|   |-- UnknownName             a name that is not in the catalogue
+|   |-- ModelError              a model that cannot be trained with exchanged gradients
+|   `-- PlanError               a plan that loses, repeats or misorders gradient elements
+|-- ResultsError (ValueError)   a results file that cannot be read as the tidy table
+|-- MissingPart (RuntimeError)  this machine lacks an optional part
+`-- RankError (RuntimeError)    a rank failed, died or did not answer in time
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DdlnbError(Exception):
+    """The root: catch this to catch everything below."""
+
+
+class InputError(DdlnbError, ValueError):
+    """Something the caller passed is not valid."""
+
+
+class UnknownName(InputError):
+    """A name that is not in the catalogue; the message suggests the nearest one that is.
+
+    >>> print(UnknownName("method", "MGWFBP", ["BSP-PS", "MG-WFBP"]))
+    unknown method 'MGWFBP'; choose one of BSP-PS, MG-WFBP (did you mean 'MG-WFBP'?)
+    """
+
+    def __init__(self, what: str, name: object, known: Iterable[str]):
+        known = list(known)
+        folded = {option.casefold(): option for option in known}
+        near = difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
+        hint = f" (did you mean {folded[near[0]]!r}?)" if near else ""
+        super().__init__(f"unknown {what} {name!r}; choose one of {', '.join(known)}{hint}")
+
+
+class ModelError(InputError):
+    """A model that cannot be trained with exchanged gradients, and how to change it."""
+
+
+class PlanError(InputError):
+    """A plan that loses, repeats or misorders gradient elements."""
+
+
+class ResultsError(DdlnbError, ValueError):
+    """A results file that cannot be read as the tidy table."""
+
+
+class MissingPart(DdlnbError, RuntimeError):
+    """This machine lacks an optional part; the message says how to get it."""
+
+
+class RankError(DdlnbError, RuntimeError):
+    """A rank failed, died or did not answer in time; the message quotes every rank."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise InputError with the message unless the condition holds."""
+    if not condition:
+        raise InputError(message)

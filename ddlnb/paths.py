@@ -1,0 +1,12 @@
+"""Folders of the checkout, absolute, so that nothing depends on the working directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data"
+PROFILES = DATA / "profiles"
+PUBLISHED = DATA / "published"
+NOTEBOOKS = ROOT / "notebooks"
+BUILD = ROOT / "build"

@@ -1,0 +1,141 @@
+"""A workload: what one worker computes in one iteration, and the gradients that come out of it.
+
+Layers stand in the order the forward pass runs them, gradients in the order the backward pass
+produces them. A gradient names the layer whose forward pass first reads its parameter: that layer
+is the one that must wait for the update.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.paths import PROFILES
+from ddlnb.units import show_bytes, show_seconds
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One step of the forward pass: its seconds, and its FLOPs counted with FMA = 2."""
+
+    name: str
+    forward_seconds: float = 0.0
+    forward_flops: float = 0.0
+    backward_flops: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One gradient tensor. ``backward_seconds`` runs from the gradient before it to this one."""
+
+    name: str
+    layer: str
+    elements: int
+    bytes_per_element: int = 4
+    backward_seconds: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tensor in bytes."""
+        return self.elements * self.bytes_per_element
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model at one local batch size. ``source`` says where the seconds come from."""
+
+    model: str
+    local_batch: int
+    layers: tuple[Layer, ...]
+    gradients: tuple[Gradient, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        require(self.local_batch >= 1, f"local batch {self.local_batch} must be at least 1")
+        require(bool(self.gradients), f"workload {self.model!r} has no gradients to exchange")
+        layers = [layer.name for layer in self.layers]
+        names = [gradient.name for gradient in self.gradients]
+        for what, listed in (("layer", layers), ("gradient", names)):
+            twice = sorted({name for name in listed if listed.count(name) > 1})
+            require(not twice, f"{what} names must be unique; twice in {self.model!r}: {twice}")
+        for gradient in self.gradients:
+            if gradient.layer not in layers:
+                raise InputError(
+                    f"gradient {gradient.name!r} names layer {gradient.layer!r}, "
+                    f"which workload {self.model!r} does not have"
+                )
+            require(gradient.elements >= 1, f"gradient {gradient.name!r} has no elements")
+        seconds = [layer.forward_seconds for layer in self.layers]
+        seconds += [gradient.backward_seconds for gradient in self.gradients]
+        require(
+            all(math.isfinite(value) and value >= 0 for value in seconds),
+            f"workload {self.model!r} has a negative or non-finite duration",
+        )
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters, D in the survey."""
+        return sum(gradient.elements for gradient in self.gradients)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one full gradient."""
+        return sum(gradient.bytes for gradient in self.gradients)
+
+    @property
+    def forward_seconds(self) -> float:
+        """Seconds of one forward pass."""
+        return sum(layer.forward_seconds for layer in self.layers)
+
+    @property
+    def backward_seconds(self) -> float:
+        """Seconds of one backward pass."""
+        return sum(gradient.backward_seconds for gradient in self.gradients)
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds of one forward and one backward pass."""
+        return self.forward_seconds + self.backward_seconds
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one forward and one backward pass over the local batch, FMA = 2."""
+        return sum(layer.forward_flops + layer.backward_flops for layer in self.layers)
+
+    @property
+    def ready_seconds(self) -> tuple[float, ...]:
+        """When each gradient is ready, in seconds from the start of the backward pass."""
+        return tuple(accumulate(gradient.backward_seconds for gradient in self.gradients))
+
+    def __repr__(self) -> str:
+        return (
+            f"Workload({self.model!r}, batch={self.local_batch}, {len(self.gradients)} gradients, "
+            f"{show_bytes(self.gradient_bytes)}, {show_seconds(self.compute_seconds)})"
+        )
+
+    def to_json(self) -> str:
+        """The workload as JSON text, the form kept in data/profiles."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Workload:
+        """The workload that to_json wrote. Raises InputError if the text is anything else."""
+        try:
+            fields = json.loads(text)
+            fields["layers"] = tuple(Layer(**layer) for layer in fields["layers"])
+            fields["gradients"] = tuple(Gradient(**row) for row in fields["gradients"])
+            return cls(**fields)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"not a workload profile: {error}") from error
+
+
+def read_profile(name: str, folder: Path = PROFILES) -> Workload:
+    """The named profile of data/profiles. Raises UnknownName with the names that exist."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        raise UnknownName("profile", name, sorted(file.stem for file in folder.glob("*.json")))
+    return Workload.from_json(path.read_text())
