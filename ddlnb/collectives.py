@@ -1,0 +1,91 @@
+"""Seconds that an exchange takes, in closed form, and the fit of start-up and bandwidth.
+
+Symbols: n workers, M message bytes, a start-up seconds of one point-to-point message, b seconds
+per byte. Formulas: survey of Shi et al. 2020 (section 2) and the cost table of Thakur et al. 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.errors import InputError, require
+from ddlnb.units import gigabits_per_second, show_seconds
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """The time of one operation as a + b M: start-up seconds and seconds per byte."""
+
+    startup_seconds: float
+    seconds_per_byte: float
+
+    def __post_init__(self) -> None:
+        for name in ("startup_seconds", "seconds_per_byte"):
+            value = getattr(self, name)
+            require(0 <= value < float("inf"), f"{name} {value} must be finite and not negative")
+
+    def seconds(self, message_bytes: float) -> float:
+        """Seconds for a message of this many bytes.
+
+        >>> AlphaBeta(1e-3, 1e-9).seconds(1_000_000)
+        0.002
+        """
+        return self.startup_seconds + self.seconds_per_byte * message_bytes
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Asymptotic bandwidth; infinite when a byte costs nothing."""
+        return 1 / self.seconds_per_byte if self.seconds_per_byte else float("inf")
+
+    @property
+    def half_peak_bytes(self) -> float:
+        """Message size a / b that reaches half of the asymptotic bandwidth."""
+        return self.startup_seconds * self.bytes_per_second
+
+    def __str__(self) -> str:
+        gigabits = gigabits_per_second(self.bytes_per_second)
+        return f"{show_seconds(self.startup_seconds)} + M / ({gigabits:.3g} Gb/s)"
+
+
+def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta:
+    """The a + b M with the least squared *relative* error, neither term negative.
+
+    Relative, because a fit of absolute errors is blind to the small messages that decide the
+    start-up. Raises InputError for fewer than two different sizes.
+
+    >>> print(fit_alpha_beta([1e3, 1e6], [1.001e-3, 2e-3]))
+    1 ms + M / (8 Gb/s)
+    """
+    from scipy.optimize import nnls
+
+    require(len(sizes) == len(seconds), f"{len(sizes)} sizes but {len(seconds)} durations")
+    if len(set(sizes)) < 2:
+        raise InputError(f"sizes {list(sizes)} must hold at least two different values")
+    size, time = np.asarray(sizes, float), np.asarray(seconds, float)
+    require(bool((time > 0).all()), "durations must be positive")
+    scale = size.max()
+    columns = np.stack([np.ones_like(size), size / scale], axis=1) / time[:, None]
+    (startup, slope), _ = nnls(columns, np.ones_like(time))
+    return AlphaBeta(float(startup), float(slope / scale))
+
+
+def ring_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
+    """Ring all-reduce: 2 (n-1) steps of M / n bytes each.
+
+    >>> print(ring_all_reduce(AlphaBeta(1e-4, 1e-9), 4))
+    600 us + M / (5.33 Gb/s)
+    """
+    steps = 2 * (workers - 1)
+    return AlphaBeta(steps * link.startup_seconds, steps / workers * link.seconds_per_byte)
+
+
+def ring_bytes_sent(message_bytes: int, workers: int) -> float:
+    """Bytes that one worker sends in a ring all-reduce, 2 (n-1) / n M.
+
+    >>> ring_bytes_sent(1000, 4)
+    1500.0
+    """
+    return 2 * (workers - 1) / workers * message_bytes

@@ -1,0 +1,44 @@
+"""What the parts of a real engine promise one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Handle(Protocol):
+    """One request under way."""
+
+    def wait(self) -> Any:
+        """Block until the answer is there. Raises when it cannot come any more."""
+
+
+class Transport(Protocol):
+    """Answers the requests of exchanges over a real network."""
+
+    bytes_sent: float
+
+    def start(self, message: int, request: Any, done: Callable[[], None] | None) -> Handle:
+        """Start a request for message number ``message``; call ``done`` when it is answered.
+
+        ``done`` may be called from any thread, also before start returns.
+        """
+
+    def close(self) -> None:
+        """Give up connections; every request must have been answered."""
+
+
+class Trainer(Protocol):
+    """One worker's training loop body; the engines and the baselines look alike from here."""
+
+    waited_seconds: float
+    bytes_sent: float
+
+    def step(self, loss: Callable[[], Any]) -> Any:
+        """One iteration: the loss of this worker's batch, a scalar tensor."""
+
+    def synchronize(self) -> None:
+        """Finish what is under way, so that parameters are those of all steps so far."""
+
+    def close(self) -> None:
+        """Take the hooks off the model and close connections."""

@@ -1,0 +1,82 @@
+"""What our methods are compared with, in the same harness: one worker, and PyTorch's own DDP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddlnb.collectives import ring_bytes_sent
+from ddlnb.engines.replica import MakeOptimizer
+from ddlnb.engines.tracer import Tracer, recorded
+
+
+class SingleWorker:
+    """A plain training loop without communication: the denominator of every speed-up."""
+
+    waited_seconds = 0.0
+    bytes_sent = 0.0
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer):
+        self._optimizer = make_optimizer(module.parameters())
+        self._tracer: Tracer | None = None
+
+    def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The loss of the batch, after forward, backward and update."""
+        with recorded(self._tracer, "forward", "all layers"):
+            value = loss()
+        with recorded(self._tracer, "backward", "all layers"):
+            self._backward(value)
+        with recorded(self._tracer, "update", "all layers"):
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        return value.detach()
+
+    def _backward(self, value: torch.Tensor) -> None:
+        value.backward()
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Record spans from the next step on, or stop recording."""
+        self._tracer = tracer
+
+
+class DistributedDataParallelBaseline(SingleWorker):
+    """torch.nn.parallel.DistributedDataParallel with its default settings.
+
+    ``waited_seconds`` is the time from the last gradient to the end of backward, in which DDP
+    waits for its last buckets. ``loss`` must call ``wrapped`` instead of the module.
+    """
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, workers: int):
+        super().__init__(module, make_optimizer)
+        self.wrapped = DistributedDataParallel(module)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        size = sum(p.numel() * p.element_size() for p in trained)
+        self._bytes_per_step = ring_bytes_sent(size, workers)
+        self._last_gradient = 0.0
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in trained]
+
+    def _on_gradient(self, _: nn.Parameter) -> None:
+        self._last_gradient = time.perf_counter()
+
+    def _backward(self, value: torch.Tensor) -> None:
+        super()._backward(value)
+        end = time.perf_counter()
+        self.waited_seconds += end - self._last_gradient
+        self.bytes_sent += self._bytes_per_step
+        if self._tracer is not None:
+            self._tracer.record("wait", "last buckets", self._last_gradient, end)
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for hook in self._hooks:
+            hook.remove()

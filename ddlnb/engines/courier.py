@@ -1,0 +1,144 @@
+"""Executes a plan: starts messages when the plan allows and lets the training loop wait for them.
+
+It knows nothing of models: something tells it that a gradient is ready, be it the hook of a real
+backward pass or a replayed one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from ddlnb.engines.base import Handle, Transport
+from ddlnb.engines.memory import GradientMemory
+from ddlnb.engines.tracer import Tracer
+from ddlnb.exchange import EXCHANGES, Flow
+from ddlnb.plan import Launch, Order, Plan
+
+
+class Courier:
+    """Carries the messages of one worker, iteration after iteration."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: GradientMemory,
+        transport: Transport,
+        timeout_seconds: float = 120.0,
+    ):
+        self.plan, self.memory, self.transport = plan, memory, transport
+        self._timeout_seconds = timeout_seconds
+        self.tracer: Tracer | None = None
+        self._exchange = EXCHANGES[plan.exchange]
+        self._waiting_on: dict[int, list[int]] = {i: [] for i in range(len(plan.gradients))}
+        for message, positions in enumerate(plan.gradients_of):
+            for position in positions:
+                self._waiting_on[position].append(message)
+        # Reentrant: a transport may call `done` before its `start` returns.
+        self._lock = threading.RLock()
+        self._round = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Get ready for the gradients of a new iteration; the messages of the last are done."""
+        count = len(self.plan.messages)
+        self._round += 1
+        self._missing = [len(positions) for positions in self.plan.gradients_of]
+        self._arrived: set[int] = set()
+        self._open = self.plan.launch is Launch.WHEN_READY
+        self._ready: list[tuple[int, int]] = []
+        self._next = 0
+        self._flying = 0
+        self._flows: list[tuple[Flow, Handle] | None] = [None] * count
+        self._started = [threading.Event() for _ in range(count)] if self._is_delayed else []
+        self._iteration = self.tracer.iteration if self.tracer else 0
+
+    @property
+    def _is_delayed(self) -> bool:
+        """Whether a message may start on another thread than the one that waits for it."""
+        return self.plan.credit_bytes is not None
+
+    def gradient_ready(self, position: int) -> None:
+        """Note that gradient ``position`` is in memory, and start what may start now."""
+        with self._lock:
+            self._arrived.add(position)
+            for message in self._waiting_on[position]:
+                self._missing[message] -= 1
+                if not self._missing[message] and self.plan.order is Order.PRIORITY:
+                    priority = self.plan.messages[message].priority
+                    heapq.heappush(self._ready, (priority, message))
+            if self._open:
+                self._start_what_may()
+
+    def backward_done(self) -> list[str]:
+        """Start what waited for the end of the backward pass; the names of absent gradients."""
+        absent = [g.name for i, g in enumerate(self.plan.gradients) if i not in self._arrived]
+        if not absent:
+            with self._lock:
+                self._open = True
+                self._start_what_may()
+        return absent
+
+    def wait(self, message: int) -> None:
+        """Block until message ``message`` is answered and its average is in memory."""
+        if self._started and not self._started[message].wait(self._timeout_seconds):
+            raise TimeoutError(
+                f"message {message} ({self.plan.messages[message]}) was not started within "
+                f"{self._timeout_seconds} s: the messages before it were not answered"
+            )
+        under_way = self._flows[message]
+        if under_way is None:
+            return
+        flow, handle = under_way
+        while True:
+            answer = handle.wait()
+            try:
+                handle = self._request(message, flow.send(answer))
+            except StopIteration as finished:
+                self.memory.store(message, finished.value)
+                self._flows[message] = None
+                return
+
+    def _start_what_may(self) -> None:
+        while (message := self._startable()) is not None:
+            if self.plan.order is Order.PRIORITY:
+                heapq.heappop(self._ready)
+            self._next += 1
+            self._flying += self.plan.message_bytes[message]
+            flow = self._exchange(self.memory.collect(message))
+            self._flows[message] = (flow, self._request(message, next(flow)))
+            if self._started:
+                self._started[message].set()
+
+    def _startable(self) -> int | None:
+        if self.plan.order is Order.PRIORITY:
+            message = self._ready[0][1] if self._ready else None
+        else:
+            at_end = self._next == len(self.plan.messages)
+            message = None if at_end or self._missing[self._next] else self._next
+        credit = self.plan.credit_bytes
+        if message is None or credit is None or not self._flying:
+            return message
+        fits = self._flying + self.plan.message_bytes[message] <= credit
+        return message if fits else None
+
+    def _request(self, message: int, request: Any) -> Handle:
+        done = None
+        if self.plan.credit_bytes is not None or self.tracer is not None:
+            done = partial(self._done, message, self._round, time.perf_counter(), self._iteration)
+        return self.transport.start(message, request, done)
+
+    def _done(self, message: int, round_number: int, start: float, iteration: int) -> None:
+        size = self.plan.message_bytes[message]
+        if self.tracer is not None:
+            name = str(self.plan.messages[message])
+            self.tracer.record("message", name, start, time.perf_counter(), size, iteration)
+        with self._lock:
+            # The waiter may have been woken first and begun the next round already.
+            if round_number == self._round:
+                self._flying -= size
+                if self._open:
+                    self._start_what_may()

@@ -1,0 +1,84 @@
+"""What a rank is asked to train, and what it reports: data that travels between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ddlnb.engines.replica import MakeOptimizer
+from ddlnb.errors import UnknownName
+from ddlnb.models import Task
+from ddlnb.plan import Plan
+from ddlnb.timeline import Span
+
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-4),
+    "adam": partial(torch.optim.Adam, lr=1e-3),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3),
+}
+
+
+def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
+    """The optimizer factory of that name, or the factory itself. Raises UnknownName."""
+    if callable(name):
+        return name
+    if name not in OPTIMIZERS:
+        raise UnknownName("optimizer", name, OPTIMIZERS)
+    return OPTIMIZERS[name]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: ``warmup`` iterations, ``iterations`` timed ones, ``traced`` ones with spans.
+
+    ``engine`` is a key of ddlnb.engines.worker.TRAINERS; ``plan`` is None for the baselines.
+    Step t of worker w trains on ``task.batch(local_batch, seed)`` with seed t * workers + w,
+    starting over after ``batches`` steps; they are drawn before the clock starts.
+    """
+
+    task: Task
+    engine: str
+    workers: int
+    local_batch: int
+    iterations: int
+    warmup: int = 0
+    traced: int = 0
+    plan: Plan | None = None
+    make_optimizer: Callable[..., Any] = field(default=OPTIMIZERS["sgd"])
+    seed: int = 0
+    batches: int = 8
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    backend: str = "gloo"
+    keep_parameters: bool = False
+
+    @property
+    def servers(self) -> int:
+        """Parameter servers: ranks from ``workers`` on."""
+        return self.plan.servers if self.plan else 0
+
+    @property
+    def ranks(self) -> int:
+        """Processes that take part."""
+        return self.workers + self.servers
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one worker measured. Seconds are those of all timed iterations together.
+
+    ``digest`` is a fingerprint of the final parameters; ``parameters`` are kept only if asked.
+    """
+
+    rank: int
+    seconds: float
+    waited_seconds: float
+    bytes_sent: float
+    losses: tuple[float, ...]
+    digest: str
+    spans: tuple[Span, ...] = ()
+    parameters: dict[str, torch.Tensor] | None = field(default=None, repr=False)

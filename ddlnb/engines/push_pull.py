@@ -1,0 +1,153 @@
+"""Answers PushPull from parameter servers, over one two-way ZeroMQ connection per server."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+import zmq
+
+from ddlnb.engines.base import Handle
+from ddlnb.engines.wire import HEADER_BYTES, Header, Kind, from_bytes, to_bytes
+from ddlnb.exchange import PushPull
+
+
+class PushPullTransport:
+    """Pushes shares and pulls sums; message i goes to server ``placement[i]``.
+
+    ZeroMQ sockets belong to one thread, so a thread of their own sends, receives and copies the
+    sums back, while the training loop computes. ``bytes_sent`` counts payload and headers.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        placement: Sequence[int],
+        rank: int,
+        token: str,
+        timeout_seconds: float,
+    ):
+        self.bytes_sent = 0.0
+        self._addresses, self._placement = list(addresses), list(placement)
+        self._identity = f"{token}:{rank}".encode()
+        self._timeout = timeout_seconds
+        self._clock = [0] * len(placement)
+        self._outbox: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="push-pull", daemon=True)
+        self._thread.start()
+
+    def start(self, message: int, request: PushPull, done: Callable[[], None] | None) -> Handle:
+        """Push the request's tensor; it holds the sum once the handle's wait returns."""
+        if self._failure is not None:
+            raise self._failure
+        server = self._addresses[self._placement[message]]
+        pending = _Request(message, request.tensor, done, server, self._timeout)
+        self._put(pending)
+        return pending
+
+    def close(self) -> None:
+        """Say goodbye to the servers and end the thread."""
+        self._put(None)
+        self._thread.join(self._timeout)
+
+    def _put(self, item: _Request | None) -> None:
+        self._outbox.put(item)
+        with suppress(BlockingIOError):  # a full pipe wakes the thread just as well
+            os.write(self._wake_write, b"\0")
+
+    def _run(self) -> None:
+        context = zmq.Context()
+        sockets = []
+        pending: dict[int, _Request] = {}
+        try:
+            poller = zmq.Poller()
+            poller.register(self._wake_read, zmq.POLLIN)
+            for address in self._addresses:
+                socket = context.socket(zmq.DEALER)
+                socket.set_hwm(0)
+                socket.setsockopt(zmq.IDENTITY, self._identity)
+                socket.connect(address)
+                poller.register(socket, zmq.POLLIN)
+                sockets.append(socket)
+            while self._turn(dict(poller.poll()), sockets, pending):
+                pass
+        except Exception as error:
+            self._failure = error
+            for request in pending.values():
+                request.finish(error)
+        finally:
+            for socket in sockets:
+                socket.close(linger=int(1000 * self._timeout))
+            context.term()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _turn(self, events: dict, sockets: list, pending: dict[int, _Request]) -> bool:
+        for socket in sockets:
+            if socket in events:
+                self._receive(socket, pending)
+        if self._wake_read in events:
+            os.read(self._wake_read, 4096)
+            while not self._outbox.empty():
+                request = self._outbox.get()
+                if request is None:
+                    for socket in sockets:
+                        socket.send(Header(Kind.BYE).pack())
+                    return False
+                self._send(sockets[self._placement[request.message]], request)
+                pending[request.message] = request
+        return True
+
+    def _send(self, socket: zmq.Socket, request: _Request) -> None:
+        clock = self._clock[request.message]
+        self._clock[request.message] += 1
+        header = Header(Kind.PUSH | Kind.PULL, request.message, clock, request.tensor.dtype)
+        data = to_bytes(request.tensor.cpu())
+        self.bytes_sent += HEADER_BYTES + data.nbytes
+        socket.send_multipart([header.pack(), data], copy=False)
+
+    def _receive(self, socket: zmq.Socket, pending: dict[int, _Request]) -> None:
+        while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            head, payload = socket.recv_multipart(copy=False)
+            header = Header.unpack(head.bytes)
+            request = pending.pop(header.key)
+            request.tensor.copy_(from_bytes(payload.buffer, header.dtype))
+            request.finish()
+
+
+class _Request:
+    def __init__(
+        self,
+        message: int,
+        tensor: torch.Tensor,
+        done: Callable[[], None] | None,
+        server: str,
+        timeout: float,
+    ):
+        self.message, self.tensor = message, tensor
+        self._done, self._server, self._timeout = done, server, timeout
+        self._finished = threading.Event()
+        self._error: Exception | None = None
+
+    def finish(self, error: Exception | None = None) -> None:
+        self._error = error
+        self._finished.set()
+        if self._done is not None and error is None:
+            self._done()
+
+    def wait(self) -> torch.Tensor:
+        if not self._finished.wait(self._timeout):
+            raise TimeoutError(
+                f"server {self._server} did not answer message {self.message} "
+                f"within {self._timeout} s"
+            )
+        if self._error is not None:
+            raise self._error
+        return self.tensor

@@ -1,0 +1,218 @@
+"""One worker's copy of a model, trained under a plan: hooks on a real forward and backward pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ddlnb.engines.base import Transport
+from ddlnb.engines.courier import Courier
+from ddlnb.engines.memory import GradientMemory
+from ddlnb.engines.tracer import Tracer, recorded
+from ddlnb.errors import ModelError
+from ddlnb.plan import Gate, Plan
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Replica:
+    """Trains a module so that every step uses the gradients averaged over all workers.
+
+    ``make_optimizer`` gets parameters and returns a torch optimizer; with `Gate.OWN_LAYER` it is
+    called once per layer, so it must treat parameters independently of one another (SGD, Adam and
+    AdamW do). The modules of all ranks must start equal. ``waited_seconds`` and ``bytes_sent``
+    grow with every step. Raises ModelError if the module is not the one the plan was made for.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        transport: Transport,
+        make_optimizer: MakeOptimizer,
+        workers: int,
+        timeout_seconds: float = 120.0,
+    ):
+        self.module, self.plan = module, plan
+        self.waited_seconds = 0.0
+        self._transport, self._scale = transport, 1.0 / workers
+        parameters = _planned_parameters(module, plan)
+        dtype, device = parameters[0].dtype, parameters[0].device
+        self._memory = GradientMemory(plan, dtype, device)
+        self._courier = Courier(plan, self._memory, transport, timeout_seconds)
+        self._views = [
+            self._memory.gradient(gradient.name).view(parameter.shape)
+            for gradient, parameter in zip(plan.gradients, parameters, strict=True)
+        ]
+        self._updates = _updates(plan, parameters, self._views, make_optimizer)
+        self._pending: set[str] = set()
+        self._tracer: Tracer | None = None
+        self._trace_hooks: list[RemovableHandle] = []
+        self._mark, self._layer = 0.0, ""
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, position))
+            for position, parameter in enumerate(parameters)
+        ]
+        if plan.gate is Gate.OWN_LAYER:
+            self._hooks += [
+                module.get_submodule(layer).register_forward_pre_hook(partial(self._gate, layer))
+                for layer in self._updates
+            ]
+
+    @property
+    def bytes_sent(self) -> float:
+        """Payload bytes this worker has sent."""
+        return self._transport.bytes_sent
+
+    def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The loss of this worker's batch, after one forward and one backward pass on it.
+
+        With `Gate.OWN_LAYER` the update of a layer is applied when the next forward pass gets
+        there; call `synchronize` before reading parameters.
+        """
+        self._mark, self._layer = time.perf_counter(), "input"
+        value = loss()
+        self._note("forward", self._layer)
+        self._courier.begin()
+        value.backward()
+        if absent := self._courier.backward_done():
+            raise ModelError(
+                f"no gradient arrived for {', '.join(absent[:5])}"
+                f"{' and others' if len(absent) > 5 else ''} in this iteration; every parameter "
+                f"must take part in every step, or have requires_grad=False"
+            )
+        self._pending = set(self._updates)
+        if self.plan.gate is Gate.ALL_LAYERS:
+            self.synchronize()
+        return value.detach()
+
+    def synchronize(self) -> None:
+        """Wait for all messages and apply every update that is still to come."""
+        for layer in list(self._updates):
+            self._apply(layer)
+
+    def close(self) -> None:
+        """Apply what is pending, take the hooks off and close the transport."""
+        self.synchronize()
+        self.trace(None)
+        for hook in self._hooks:
+            hook.remove()
+        self._transport.close()
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Record spans from the next step on, or stop recording."""
+        self._tracer = self._courier.tracer = tracer
+        for hook in self._trace_hooks:
+            hook.remove()
+        layers = {gradient.layer for gradient in self.plan.gradients} if tracer else ()
+        self._trace_hooks = [
+            self.module.get_submodule(layer).register_forward_pre_hook(
+                partial(self._enter, layer), prepend=True
+            )
+            for layer in layers
+        ]
+
+    def _enter(self, layer: str, *_: object) -> None:
+        self._note("forward", self._layer)
+        self._layer = layer
+
+    def _gate(self, layer: str, *_: object) -> None:
+        if layer in self._pending:
+            self._apply(layer)
+            self._mark = time.perf_counter()
+
+    def _apply(self, layer: str) -> None:
+        if layer not in self._pending:
+            return
+        self._pending.discard(layer)
+        update = self._updates[layer]
+        start = time.perf_counter()
+        for message in update.messages:
+            self._courier.wait(message)
+        arrived = time.perf_counter()
+        self.waited_seconds += arrived - start
+        if self._tracer is not None:
+            self._tracer.record("wait", layer, start, arrived)
+        with recorded(self._tracer, "update", layer):
+            update.apply()
+
+    def _on_gradient(self, position: int, parameter: nn.Parameter) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        torch.mul(gradient, self._scale, out=self._views[position])
+        parameter.grad = None
+        self._note("backward", self.plan.gradients[position].name)
+        self._courier.gradient_ready(position)
+
+    def _note(self, kind: str, name: str) -> None:
+        if self._tracer is not None:
+            now = time.perf_counter()
+            self._tracer.record(kind, name, self._mark, now)
+            self._mark = now
+
+
+class _Update:
+    """The optimizer of some parameters, and the messages that carry their gradients."""
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        gradients: list[torch.Tensor],
+        messages: list[int],
+        make_optimizer: MakeOptimizer,
+    ):
+        self.messages = messages
+        self._optimizer = make_optimizer(parameters)
+        self._pairs = list(zip(parameters, gradients, strict=True))
+
+    def apply(self) -> None:
+        for parameter, gradient in self._pairs:
+            parameter.grad = gradient
+        self._optimizer.step()
+        for parameter, _ in self._pairs:
+            parameter.grad = None
+
+
+def _planned_parameters(module: nn.Module, plan: Plan) -> list[nn.Parameter]:
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    planned = {gradient.name: gradient.elements for gradient in plan.gradients}
+    for name in planned.keys() ^ trained.keys():
+        where = "the plan only" if name in planned else "the model only"
+        raise ModelError(f"parameter {name!r} is in {where}; make the plan from this model")
+    for name, elements in planned.items():
+        if trained[name].numel() != elements:
+            raise ModelError(
+                f"parameter {name!r} has {trained[name].numel():,} elements in the model and "
+                f"{elements:,} in the plan; make the plan from this model"
+            )
+    dtypes = {parameter.dtype for parameter in trained.values()}
+    if len(dtypes) > 1:
+        raise ModelError(f"parameters mix {sorted(map(str, dtypes))}; convert to one dtype")
+    return [trained[gradient.name] for gradient in plan.gradients]
+
+
+def _updates(
+    plan: Plan,
+    parameters: list[nn.Parameter],
+    views: list[torch.Tensor],
+    make_optimizer: MakeOptimizer,
+) -> dict[str, _Update]:
+    """One update for the whole model, or one per layer in the order the plan needs them."""
+
+    def update(positions: list[int], messages: Iterable[int]) -> _Update:
+        chosen = [parameters[position] for position in positions]
+        gradients = [views[position] for position in positions]
+        return _Update(chosen, gradients, list(messages), make_optimizer)
+
+    everything = list(range(len(parameters)))
+    if plan.gate is Gate.ALL_LAYERS:
+        return {"all layers": update(everything, range(len(plan.messages)))}
+    return {
+        layer: update([i for i in everything if plan.gradients[i].layer == layer], messages)
+        for layer, messages in plan.messages_of_layer.items()
+    }

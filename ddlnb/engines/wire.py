@@ -1,0 +1,57 @@
+"""What workers and parameter servers say to one another: a header, and a tensor if there is one."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+
+import torch
+
+_HEADER = struct.Struct("<BBIQ")
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Kind(IntFlag):
+    """What a worker wants. A push and a pull usually travel together."""
+
+    PUSH = 1
+    PULL = 2
+    BYE = 4
+
+
+@dataclass(frozen=True)
+class Header:
+    """``key`` is the number of the message in the plan, ``clock`` the worker's iteration."""
+
+    kind: Kind
+    key: int = 0
+    clock: int = 0
+    dtype: torch.dtype = torch.float32
+
+    def pack(self) -> bytes:
+        """The header in its 14 bytes."""
+        return _HEADER.pack(self.kind, _DTYPES.index(self.dtype), self.key, self.clock)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        """The header that pack made."""
+        kind, dtype, key, clock = _HEADER.unpack(data)
+        return cls(Kind(kind), key, clock, _DTYPES[dtype])
+
+
+HEADER_BYTES = _HEADER.size
+
+
+def to_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor, not copied."""
+    return memoryview(tensor.view(torch.uint8).numpy())
+
+
+def from_bytes(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
+    """A flat tensor on the received memory, not copied; it must not be written to."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(data, dtype=dtype)

@@ -1,0 +1,202 @@
+"""What runs on a rank: a worker trains, a parameter server serves, both report."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import zmq
+from torch import nn
+
+from ddlnb.engines.all_reduce import AllReduceTransport
+from ddlnb.engines.base import Transport
+from ddlnb.engines.baselines import DistributedDataParallelBaseline, SingleWorker
+from ddlnb.engines.job import Job, Report
+from ddlnb.engines.push_pull import PushPullTransport
+from ddlnb.engines.replica import Replica
+from ddlnb.engines.server import BulkSynchronous, Server, open_server
+from ddlnb.engines.tracer import Tracer
+from ddlnb.errors import MissingPart, PlanError
+from ddlnb.plan import Plan
+from ddlnb.ranks import Place
+
+
+def run_job(place: Place, job: Job) -> Report | None:
+    """The report of this rank, None from a parameter server. Ranks.run calls it on every rank."""
+    store = place.store()
+    if place.rank >= job.workers:
+        _serve(place, job, store)
+        return None
+    with process_group(place, store, job.workers, job.backend):
+        return _train(place, job, store)
+
+
+@contextmanager
+def process_group(place: Place, store: Any, workers: int, backend: str = "gloo") -> Iterator[None]:
+    """The workers' default process group, for the time of the block.
+
+    Raises MissingPart if this machine cannot run the backend.
+    """
+    if backend == "nccl" and not torch.cuda.is_available():
+        raise MissingPart("backend 'nccl' needs NVIDIA GPUs, and torch sees none; use 'gloo'")
+    if not dist.is_backend_available(backend):
+        raise MissingPart(f"this torch {torch.__version__} has no backend {backend!r}; use 'gloo'")
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("workers", store),
+        rank=place.rank,
+        world_size=workers,
+        timeout=timedelta(seconds=place.timeout_seconds),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _serve(place: Place, job: Job, store: Any) -> None:
+    token = store.get("token").decode()
+    context = zmq.Context()
+    try:
+        socket, address = open_server(place.host, context)
+        store.set(f"server {place.rank - job.workers}", address)
+        rule = BulkSynchronous(job.workers)
+        Server(socket, job.workers, rule, token, place.timeout_seconds).serve()
+        socket.close(linger=0)
+    finally:
+        context.destroy(linger=0)
+
+
+def _train(place: Place, job: Job, store: Any) -> Report:
+    device = _device(place, job)
+    torch.manual_seed(job.seed)
+    module = job.task.build().to(device=device, dtype=job.dtype)
+    module.train()
+    total = job.warmup + job.iterations + job.traced
+    batches = [
+        tuple(tensor.to(device) for tensor in job.task.batch(job.local_batch, seed))
+        for seed in (step * job.workers + place.rank for step in range(min(total, job.batches)))
+    ]
+    trainer, called = _trainer(place, job, store, module)
+    losses: list[float] = []
+
+    def steps(count: int, each: Callable[[int], None] = lambda step: None) -> None:
+        for step in range(count):
+            each(step)
+            batch = batches[len(losses) % len(batches)]
+            losses.append(trainer.step(lambda batch=batch: job.task.loss(called, batch)).item())
+        trainer.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    try:
+        steps(job.warmup)
+        dist.barrier()
+        waited, sent, start = trainer.waited_seconds, trainer.bytes_sent, time.perf_counter()
+        steps(job.iterations)
+        seconds = time.perf_counter() - start
+        waited, sent = trainer.waited_seconds - waited, trainer.bytes_sent - sent
+        spans = _trace(place, job, store, trainer, steps) if job.traced else ()
+        dist.barrier()
+    finally:
+        trainer.close()
+    state = {name: value.detach().cpu() for name, value in module.state_dict().items()}
+    return Report(
+        rank=place.rank,
+        seconds=seconds,
+        waited_seconds=waited if device.type == "cpu" else float("nan"),  # GPUs wait, not hosts
+        bytes_sent=sent,
+        losses=tuple(losses),
+        digest=_digest(state),
+        spans=spans,
+        parameters=state if job.keep_parameters else None,
+    )
+
+
+def _trainer(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Any, nn.Module]:
+    """The trainer of the job's engine, and the module that its losses must call."""
+    if job.engine == "single":
+        return SingleWorker(module, job.make_optimizer), module
+    if job.engine == "ddp":
+        ddp = DistributedDataParallelBaseline(module, job.make_optimizer, job.workers)
+        return ddp, ddp.wrapped
+    assert job.plan is not None
+    _require_same_plan(place, job.plan, store)
+    transport = _transport(place, job.plan, store)
+    timeout = place.timeout_seconds
+    return Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout), module
+
+
+def _transport(place: Place, plan: Plan, store: Any) -> Transport:
+    if not plan.servers:
+        return AllReduceTransport()
+    if place.rank == 0:
+        store.set("token", secrets.token_hex(8))
+    token = store.get("token").decode()
+    addresses = [store.get(f"server {server}").decode() for server in range(plan.servers)]
+    return PushPullTransport(addresses, plan.placement, place.rank, token, place.timeout_seconds)
+
+
+def _require_same_plan(place: Place, plan: Plan, store: Any) -> None:
+    if place.rank == 0:
+        store.set("plan", plan.digest)
+    theirs = store.get("plan").decode()
+    if theirs != plan.digest:
+        raise PlanError(
+            f"rank {place.rank} has plan {plan.digest} and rank 0 has {theirs}; "
+            f"make the plan once and send it to all ranks"
+        )
+
+
+def _trace(place: Place, job: Job, store: Any, trainer: Any, steps: Callable) -> tuple:
+    dist.barrier()
+    tracer = Tracer(place.rank, _shared_zero(place, store))
+    trainer.trace(tracer)
+
+    def number(step: int) -> None:
+        tracer.iteration = step
+
+    steps(job.traced, number)
+    dist.barrier()  # lets the notes of the last messages come in
+    trainer.trace(None)
+    return tuple(tracer.spans)
+
+
+def _shared_zero(place: Place, store: Any) -> float:
+    """A reading of time.perf_counter that all ranks call zero.
+
+    Ranks on rank 0's machine share its clock; others take the moment they left the barrier.
+    """
+    now = time.perf_counter()
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text().strip() if boot.exists() else f"unknown to rank {place.rank}"
+    if place.rank == 0:
+        store.set("zero", f"{machine} {now!r}")
+    theirs, zero = store.get("zero").decode().rsplit(" ", 1)
+    return float(zero) if theirs == machine else now
+
+
+def _device(place: Place, job: Job) -> torch.device:
+    if job.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise MissingPart(f"device {job.device!r} needs an NVIDIA GPU, and torch sees none")
+    device = torch.device("cuda", place.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _digest(state: dict[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in state.items():
+        digest.update(name.encode())
+        digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

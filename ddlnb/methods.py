@@ -1,0 +1,157 @@
+"""The seven methods of the survey, each one row, and the plan that follows from a row.
+
+The survey describes a method by six aspects (section 3, levels 1-3): synchronisation,
+compression, scheduling, architecture, protocol, topology. `Method.sentence` prints its sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ddlnb.bucketing import Bucketing, by_priority, merged, one_bucket, partitioned, per_tensor
+from ddlnb.collectives import AlphaBeta
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.plan import Gate, Launch, Order, Plan
+from ddlnb.units import MB, bytes_from
+from ddlnb.workload import Workload
+
+BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
+
+
+@dataclass(frozen=True)
+class Method:
+    """How gradients are exchanged. ``scheduling`` is the survey's word, None for plain BSP."""
+
+    name: str
+    scheduling: str | None
+    bucketing: Bucketing
+    exchange: str
+    launch: Launch
+    priority: bool
+    gate: Gate
+    partition_bytes: int | None = None
+    credit_bytes: int | None = None
+    synchronisation: str = "BSP"
+    compression: str | None = None
+
+    @property
+    def architecture(self) -> str:
+        """PS or A2A."""
+        return "PS" if self.exchange == "push_pull" else "A2A"
+
+    def sentence(self, protocol: str = "TCP/IP", topology: str | None = None) -> str:
+        """The survey's one-sentence description of the method.
+
+        >>> METHODS["BSP-A2A"].sentence()
+        'it exploits BSP with no compression and no scheduling, running on A2A built on TCP/IP and a ring'
+        """  # noqa: E501
+        topology = topology or ("a star" if self.architecture == "PS" else "a ring")
+        return (
+            f"it exploits {self.synchronisation} with {self.compression or 'no compression'} "
+            f"and {self.scheduling or 'no scheduling'}, running on {self.architecture} "
+            f"built on {protocol} and {topology}"
+        )
+
+    def plan(self, workload: Workload, *, cost: AlphaBeta | None = None, servers: int = 1) -> Plan:
+        """The plan of this method for a workload.
+
+        ``cost`` is the time of one all-reduce of M bytes among the workers; MG-WFBP and
+        ByteScheduler-A2A need it and raise InputError without. ``servers`` counts parameter
+        servers; the all-to-all methods ignore it. No message exceeds the share of one server, so
+        that all servers have work.
+        """
+        require(
+            isinstance(servers, int) and servers >= 1,
+            f"servers {servers!r} must be a whole number, at least 1",
+        )
+        messages = self.bucketing(workload, cost)
+        limit = self.partition_bytes
+        if self.exchange == "push_pull":
+            share = math.ceil(workload.gradient_bytes / servers)
+            limit = min(limit or share, share)
+        if limit is not None:
+            messages = partitioned(messages, _element_size(workload), limit)
+        order = Order.LISTED
+        if self.priority and self.exchange == "push_pull":
+            order = Order.PRIORITY
+        elif self.priority:
+            messages = by_priority(messages, workload, cost, self.credit_bytes)
+        plan_servers = servers if self.exchange == "push_pull" else 0
+        sizes = [message.elements for message in messages]
+        return Plan(
+            method=self.name,
+            gradients=workload.gradients,
+            messages=tuple(messages),
+            exchange=self.exchange,
+            launch=self.launch,
+            order=order,
+            gate=self.gate,
+            credit_bytes=self.credit_bytes,
+            servers=plan_servers,
+            placement=balanced(sizes, plan_servers) if plan_servers else (),
+        )
+
+    def tuned(
+        self, *, partition: str | int | None = None, credit: str | int | None = None
+    ) -> Method:
+        """The method with another partition size or credit where it has one, else itself."""
+        changes = {}
+        if partition is not None and self.partition_bytes is not None:
+            changes["partition_bytes"] = bytes_from(partition)
+        if credit is not None and self.credit_bytes is not None:
+            changes["credit_bytes"] = bytes_from(credit)
+        return replace(self, **changes)
+
+
+def balanced(sizes: list[int], servers: int) -> tuple[int, ...]:
+    """A server for every message: the largest first, each to the server with the least so far.
+
+    >>> balanced([5, 4, 3, 2], servers=2)
+    (0, 1, 1, 0)
+    """
+    load = [0] * servers
+    placement = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        placement[index] = load.index(min(load))
+        load[placement[index]] += sizes[index]
+    return tuple(placement)
+
+
+def _element_size(workload: Workload) -> int:
+    sizes = {gradient.bytes_per_element for gradient in workload.gradients}
+    if len(sizes) > 1:
+        raise InputError(
+            f"workload {workload.model!r} mixes gradients of {sorted(sizes)} bytes per element; "
+            f"convert the model to one dtype"
+        )
+    return sizes.pop()
+
+
+_ROWS = [
+    # name, scheduling, messages, exchange, launch, priority, gate, partition, credit
+    Method("BSP-PS", None, one_bucket, "push_pull",
+           Launch.AFTER_BACKWARD, False, Gate.ALL_LAYERS, BYTEPS_PARTITION),
+    Method("BSP-A2A", None, one_bucket, "all_reduce",
+           Launch.AFTER_BACKWARD, False, Gate.ALL_LAYERS),
+    Method("WFBP-PS", "pipelining", per_tensor, "push_pull",
+           Launch.WHEN_READY, False, Gate.ALL_LAYERS, BYTEPS_PARTITION),
+    Method("WFBP-A2A", "pipelining", per_tensor, "all_reduce",
+           Launch.WHEN_READY, False, Gate.ALL_LAYERS),
+    Method("MG-WFBP", "tensor fusion", merged, "all_reduce",
+           Launch.WHEN_READY, False, Gate.ALL_LAYERS),
+    Method("ByteScheduler-PS", "tensor partition", per_tensor, "push_pull",
+           Launch.WHEN_READY, True, Gate.OWN_LAYER, BYTEPS_PARTITION, 4 * BYTEPS_PARTITION),
+    Method("ByteScheduler-A2A", "tensor partition", per_tensor, "all_reduce",
+           Launch.WHEN_READY, True, Gate.OWN_LAYER, 4 * MB, 16 * MB),
+]  # fmt: skip
+METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
+
+
+def get_method(name: str | Method) -> Method:
+    """The method of this name, or the Method itself. Raises UnknownName with a suggestion."""
+    if isinstance(name, Method):
+        return name
+    if name not in METHODS:
+        raise UnknownName("method", name, METHODS)
+    return METHODS[name]

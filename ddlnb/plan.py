@@ -1,0 +1,209 @@
+"""A plan: which pieces of which gradients travel together, when, in what order, and who waits.
+
+A plan is data. The simulator and the real engines execute the same one; it checks itself when it
+is made, prints as a table, and is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+
+from ddlnb.errors import PlanError, UnknownName
+from ddlnb.exchange import EXCHANGES
+from ddlnb.units import show_bytes
+from ddlnb.workload import Gradient
+
+
+class Launch(Enum):
+    """When a message may start."""
+
+    AFTER_BACKWARD = "after backward"
+    WHEN_READY = "when ready"
+
+
+class Order(Enum):
+    """Which message starts next.
+
+    LISTED takes them as the plan lists them, waiting for the next one if it is not ready.
+    PRIORITY takes, of those ready, the one with the smallest priority; each worker decides for
+    itself, so the exchange must not depend on workers agreeing.
+    """
+
+    LISTED = "as listed"
+    PRIORITY = "by priority"
+
+
+class Gate(Enum):
+    """What the next forward pass of a layer waits for."""
+
+    ALL_LAYERS = "all layers"
+    OWN_LAYER = "own layer"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements ``start`` to ``stop`` (exclusive) of one flattened gradient."""
+
+    gradient: str
+    start: int
+    stop: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Message:
+    """Pieces that travel together. A smaller priority is needed sooner by the forward pass."""
+
+    pieces: tuple[Piece, ...]
+    priority: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return sum(piece.elements for piece in self.pieces)
+
+    def __str__(self) -> str:
+        first, last = self.pieces[0], self.pieces[-1]
+        if len(self.pieces) == 1:
+            return f"{first.gradient}[{first.start}:{first.stop}]"
+        return f"{first.gradient} .. {last.gradient} ({len(self.pieces)} pieces)"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The messages of one iteration and their rules.
+
+    ``servers`` is 0 when the exchange uses none; else ``placement`` holds one server per message.
+    ``credit_bytes`` bounds the bytes in flight; one message may always be. Raises PlanError unless
+    every element of every gradient is in exactly one message.
+    """
+
+    method: str
+    gradients: tuple[Gradient, ...]
+    messages: tuple[Message, ...]
+    exchange: str
+    launch: Launch
+    order: Order
+    gate: Gate
+    credit_bytes: int | None = None
+    servers: int = 0
+    placement: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.exchange not in EXCHANGES:
+            raise UnknownName("exchange", self.exchange, EXCHANGES)
+        if self.exchange == "all_reduce" and self.order is Order.PRIORITY:
+            raise PlanError(
+                f"plan {self.method!r} lets each worker choose its next all-reduce, but "
+                f"collectives must start in the same order on all ranks; list the messages in "
+                f"that order and use Order.LISTED"
+            )
+        if self.credit_bytes is not None and self.credit_bytes < 1:
+            raise PlanError(f"credit of {self.credit_bytes} bytes must be at least 1, or None")
+        self._check_coverage()
+        self._check_placement()
+
+    def _check_coverage(self) -> None:
+        sizes = {gradient.name: gradient.elements for gradient in self.gradients}
+        found: dict[str, list[Piece]] = {name: [] for name in sizes}
+        for message in self.messages:
+            if not message.pieces:
+                raise PlanError(f"plan {self.method!r} has a message without pieces")
+            for piece in message.pieces:
+                if piece.gradient not in sizes:
+                    raise PlanError(f"plan {self.method!r} sends unknown {piece.gradient!r}")
+                if not 0 <= piece.start < piece.stop <= sizes[piece.gradient]:
+                    raise PlanError(
+                        f"piece {piece.gradient}[{piece.start}:{piece.stop}] is not inside the "
+                        f"gradient's {sizes[piece.gradient]} elements"
+                    )
+                found[piece.gradient].append(piece)
+        for name, pieces in found.items():
+            pieces.sort(key=lambda piece: piece.start)
+            sent = sum(piece.elements for piece in pieces)
+            overlap = any(left.stop > right.start for left, right in pairwise(pieces))
+            if overlap or sent != sizes[name]:
+                verb = "repeats" if overlap else "loses"
+                raise PlanError(
+                    f"plan {self.method!r} {verb} elements of gradient {name!r}: "
+                    f"{sizes[name]:,} in the workload, {sent:,} in the messages"
+                )
+
+    def _check_placement(self) -> None:
+        needed = len(self.messages) if self.servers else 0
+        if (self.servers > 0) != (self.exchange == "push_pull") or len(self.placement) != needed:
+            raise PlanError(
+                f"plan {self.method!r} with exchange {self.exchange!r} and {self.servers} servers "
+                f"places {len(self.placement)} of {len(self.messages)} messages; push_pull needs "
+                f"at least one server and every message placed, all_reduce needs neither"
+            )
+        if any(not 0 <= server < self.servers for server in self.placement):
+            raise PlanError(f"placement {self.placement} names a server that does not exist")
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {gradient.name: index for index, gradient in enumerate(self.gradients)}
+
+    def bytes_of(self, message: Message) -> int:
+        """Bytes of one message."""
+        return sum(
+            piece.elements * self.gradients[self._position[piece.gradient]].bytes_per_element
+            for piece in message.pieces
+        )
+
+    @cached_property
+    def message_bytes(self) -> tuple[int, ...]:
+        """Bytes of every message, as listed."""
+        return tuple(self.bytes_of(message) for message in self.messages)
+
+    @cached_property
+    def gradients_of(self) -> tuple[frozenset[int], ...]:
+        """For every message, the positions of the gradients it waits for."""
+        return tuple(
+            frozenset(self._position[piece.gradient] for piece in message.pieces)
+            for message in self.messages
+        )
+
+    @cached_property
+    def messages_of_layer(self) -> dict[str, tuple[int, ...]]:
+        """For every layer with gradients, the messages that carry them, as listed."""
+        carried: dict[str, dict[int, None]] = {gradient.layer: {} for gradient in self.gradients}
+        for index, positions in enumerate(self.gradients_of):
+            for position in positions:
+                carried[self.gradients[position].layer][index] = None
+        return {layer: tuple(indices) for layer, indices in carried.items()}
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of what is sent and how: equal on all ranks, or the run must not start.
+
+        Measured seconds do not enter it.
+        """
+        shape = [(g.name, g.layer, g.elements, g.bytes_per_element) for g in self.gradients]
+        rules = (self.exchange, self.launch, self.order, self.gate, self.credit_bytes)
+        text = repr((self.method, shape, self.messages, rules, self.servers, self.placement))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        credit = f", credit {show_bytes(self.credit_bytes)}" if self.credit_bytes else ""
+        to = f" on {self.servers} servers" if self.servers else ""
+        lines = [
+            f"{self.method}: {len(self.messages)} messages, {show_bytes(sum(self.message_bytes))}, "
+            f"{self.exchange}{to}; start {self.launch.value}, {self.order.value}{credit}; "
+            f"forward waits for {self.gate.value}"
+        ]
+        for index, message in enumerate(self.messages):
+            where = f"  server {self.placement[index]}" if self.servers else ""
+            lines.append(
+                f"{index:4d}  {show_bytes(self.message_bytes[index]):>8}  "
+                f"priority {message.priority:3d}{where}  {message}"
+            )
+        return "\n".join(lines)
