@@ -63,3 +63,17 @@ def require(condition: bool, message: str) -> None:
     """Raise InputError with the message unless the condition holds."""
     if not condition:
         raise InputError(message)
+
+
+def require_whole(least: int = 1, /, **values: object) -> None:
+    """Raise InputError unless every named value is a whole number and not below the least.
+
+    >>> require_whole(workers=0)
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: workers 0 must be a whole number, at least 1
+    """
+    for name, value in values.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        require(
+            whole and value >= least, f"{name} {value!r} must be a whole number, at least {least}"
+        )

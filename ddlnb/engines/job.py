@@ -51,7 +51,6 @@ class Job:
     make_optimizer: Callable[..., Any] = field(default=OPTIMIZERS["sgd"])
     seed: int = 0
     batches: int = 8
-    dtype: torch.dtype = torch.float32
     device: str = "cpu"
     backend: str = "gloo"
     keep_parameters: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,8 +26,11 @@ from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import BulkSynchronous, Server, open_server
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import MissingPart, PlanError
+from ddlnb.models import Task
 from ddlnb.plan import Plan
+from ddlnb.profiling import profile
 from ddlnb.ranks import Place
+from ddlnb.workload import Workload
 
 
 def run_job(place: Place, job: Job) -> Report | None:
@@ -78,7 +82,7 @@ def _serve(place: Place, job: Job, store: Any) -> None:
 def _train(place: Place, job: Job, store: Any) -> Report:
     device = _device(place, job)
     torch.manual_seed(job.seed)
-    module = job.task.build().to(device=device, dtype=job.dtype)
+    module = job.task.build().to(device)
     module.train()
     total = job.warmup + job.iterations + job.traced
     batches = [
@@ -108,7 +112,7 @@ def _train(place: Place, job: Job, store: Any) -> Report:
         dist.barrier()
     finally:
         trainer.close()
-    state = {name: value.detach().cpu() for name, value in module.state_dict().items()}
+    state = {name: value.detach().cpu() for name, value in module.named_parameters()}
     return Report(
         rank=place.rank,
         seconds=seconds,
@@ -192,6 +196,31 @@ def _device(place: Place, job: Job) -> torch.device:
     device = torch.device("cuda", place.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def profile_rank(place: Place, task: Task, local_batch: int, iterations: int) -> Workload:
+    """The workload as this rank measures it while all ranks of the run compute.
+
+    Profiling under the load of the real run is what makes its layer times those of the real run.
+    """
+    return profile(task, local_batch, iterations=iterations)
+
+
+def time_all_reduce(
+    place: Place, sizes: tuple[int, ...], repetitions: int, backend: str = "gloo"
+) -> list[tuple[int, float]]:
+    """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions."""
+    found = []
+    with process_group(place, place.store(), place.count, backend):
+        for size in sizes:
+            tensor = torch.zeros(max(1, size // 4))
+            seconds = []
+            for _ in range(repetitions + 1):
+                start = time.perf_counter()
+                dist.all_reduce(tensor)
+                seconds.append(time.perf_counter() - start)
+            found.append((size, statistics.median(seconds[1:])))
+    return found
 
 
 def _digest(state: dict[str, torch.Tensor]) -> str:

@@ -1,0 +1,183 @@
+"""One model on some workers: profiled once, then run with any method or baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ddlnb.collectives import AlphaBeta, fit_alpha_beta
+from ddlnb.engines.job import Job, Report, get_optimizer
+from ddlnb.engines.replica import MakeOptimizer
+from ddlnb.engines.worker import profile_rank, run_job, time_all_reduce
+from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
+from ddlnb.methods import METHODS, Method, get_method
+from ddlnb.models import Task, get_task
+from ddlnb.plan import Plan
+from ddlnb.ranks import Ranks
+from ddlnb.timeline import Timeline
+from ddlnb.units import KIB, MIB
+from ddlnb.workload import Workload
+
+BASELINES = {"single": "one worker, no communication", "DDP": "PyTorch DistributedDataParallel"}
+ENGINES = ("torch", "ddp")
+ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to run: a method on an engine, or a baseline, with its settings in words."""
+
+    name: str
+    engine: str
+    method: Method | None = None
+    settings: str = ""
+
+
+def contenders(
+    methods: str | Method | list[str | Method] = "all",
+    *,
+    engine: str = "torch",
+    baselines: bool = True,
+    partition: str | int | None = None,
+    credit: str | int | None = None,
+) -> list[Contender]:
+    """What to run for these methods ("all", one, or a list): baselines first.
+
+    With ``engine="ddp"`` there are no methods to choose from, only the baselines run. Raises
+    UnknownName for an unknown method or engine.
+    """
+    if engine not in ENGINES:
+        raise UnknownName("engine", engine, ENGINES)
+    listed = [Contender("single", "single")] if baselines else []
+    if baselines or engine == "ddp":
+        listed.append(Contender("DDP", "ddp"))
+    if engine == "ddp":
+        return listed
+    if methods == "all":
+        methods = list(METHODS)
+    chosen = [methods] if isinstance(methods, str | Method) else list(methods)
+    require(bool(chosen), "the list of methods is empty; name at least one, or 'all'")
+    for name in chosen:
+        method = get_method(name).tuned(partition=partition, credit=credit)
+        sizes = {"partition": method.partition_bytes, "credit": method.credit_bytes}
+        settings = " ".join(f"{key}={size}B" for key, size in sizes.items() if size)
+        listed.append(Contender(method.name, engine, method, settings))
+    return listed
+
+
+class Bench:
+    """Runs contenders on one model with a fixed number of workers and servers.
+
+    ``ranks`` must have at least workers + servers processes; PS methods use the ranks after the
+    workers as servers. Layer times and the cost of an all-reduce are measured on first use, on the
+    same ranks and under the same load as the runs.
+    """
+
+    def __init__(
+        self,
+        task: str | Task,
+        ranks: Ranks,
+        *,
+        workers: int,
+        servers: int = 1,
+        local_batch: int | None = None,
+        optimizer: str | MakeOptimizer = "sgd",
+        device: str = "cpu",
+        backend: str = "gloo",
+        timeout_seconds: float = 300.0,
+    ):
+        self.task = get_task(task)
+        self.ranks, self.workers, self.servers = ranks, workers, servers
+        self.local_batch = self.task.local_batch if local_batch is None else local_batch
+        for what, value in (
+            ("workers", workers),
+            ("servers", servers),
+            ("batch", self.local_batch),
+        ):
+            require(
+                isinstance(value, int) and value >= 1,
+                f"{what} {value!r} must be a whole number, at least 1",
+            )
+        self._make_optimizer = get_optimizer(optimizer)
+        self._device, self._backend = device, backend
+        self._timeout_seconds = timeout_seconds
+
+    @cached_property
+    def workload(self) -> Workload:
+        """Layer times of rank 0, measured while all workers compute."""
+        arguments = (self.task, self.local_batch, 5)
+        return self.ranks.run(
+            profile_rank, *arguments, count=self.workers, timeout_seconds=self._timeout_seconds
+        )[0]
+
+    @cached_property
+    def cost(self) -> AlphaBeta:
+        """The fitted time a + b M of one all-reduce among the workers."""
+        return fit_alpha_beta(*zip(*self.all_reduce_seconds(), strict=True))
+
+    def all_reduce_seconds(
+        self, sizes: tuple[int, ...] = ALL_REDUCE_SIZES, repetitions: int = 7
+    ) -> list[tuple[int, float]]:
+        """(bytes, seconds) of all-reduces among the workers, as the slowest rank saw them."""
+        found = self.ranks.run(
+            time_all_reduce,
+            sizes,
+            repetitions,
+            self._backend,
+            count=self.workers,
+            timeout_seconds=self._timeout_seconds,
+        )
+        return [(size, max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
+
+    def plan(self, method: str | Method) -> Plan:
+        """The plan of a method for this model on these workers."""
+        return get_method(method).plan(self.workload, cost=self.cost, servers=self.servers)
+
+    def run(
+        self, contender: Contender, *, iterations: int, warmup: int = 0, traced: int = 0
+    ) -> tuple[Job, list[Report]]:
+        """The job and the workers' reports of one run.
+
+        Raises RankError when a rank fails, and DdlnbError when the workers end with different
+        parameters, which no lossless method may.
+        """
+        job = Job(
+            task=self.task,
+            engine=contender.engine,
+            workers=1 if contender.engine == "single" else self.workers,
+            local_batch=self.local_batch,
+            iterations=iterations,
+            warmup=warmup,
+            traced=traced,
+            plan=self.plan(contender.method) if contender.method else None,
+            make_optimizer=self._make_optimizer,
+            device=self._device,
+            backend=self._backend,
+        )
+        if job.ranks > self.ranks.count:
+            raise InputError(
+                f"{contender.name} with {job.workers} workers and {job.servers} servers needs "
+                f"{job.ranks} ranks, but there are {self.ranks.count}; start Ranks({job.ranks})"
+            )
+        answers = self.ranks.run(
+            run_job, job, count=job.ranks, timeout_seconds=self._timeout_seconds
+        )
+        reports = [report for report in answers if report is not None]
+        if len({report.digest for report in reports}) != 1:
+            raise DdlnbError(
+                f"{contender.name} is not lossless here: workers ended with different parameters "
+                f"{[report.digest for report in reports]}"
+            )
+        return job, reports
+
+    def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
+        """What every rank did in some iterations of a run."""
+        _, reports = self.run(contender, iterations=1, warmup=warmup, traced=iterations)
+        spans = tuple(span for report in reports for span in report.spans)
+        return Timeline(contender.name, "measured", spans)
+
+
+def ranks_needed(chosen: list[Contender], workers: int, servers: int) -> int:
+    """Processes that these contenders need at most."""
+    with_servers = any(c.method and c.method.exchange == "push_pull" for c in chosen)
+    return workers + (servers if with_servers else 0)

@@ -1,0 +1,144 @@
+"""The tidy table: one row per cell, made from one line per finished run.
+
+``rows.csv`` is the table. Beside it ``rows.runs.csv`` keeps every single run; a row is the median
+of the runs of its cell, so a table can be completed later and its noise stays visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from ddlnb.errors import ResultsError, require
+from ddlnb.files import write_atomically
+
+SOURCES = ("published", "simulated", "emulated", "measured")
+# What was run. Runs that agree in all of these are repetitions of one cell.
+CELL = [
+    *("model", "local_batch", "network", "method", "gpus", "engine", "source", "servers"),
+    *("optimizer", "settings", "iterations", "warmup", "machine"),
+]
+# What came out of one run. Seconds and bytes are per iteration and worker.
+MEASURES = [
+    "throughput_samples_per_s",
+    "iteration_seconds",
+    "exposed_communication_seconds",
+    "bytes_sent",
+]
+PROVENANCE = ["versions", "commit", "time"]
+RUN_COLUMNS = [*CELL, "repetition", *MEASURES, "messages", "plan", *PROVENANCE]
+ROW_COLUMNS = [*CELL, *MEASURES, "std", "repetitions", "messages", "plan", *PROVENANCE]
+
+
+def summarise(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell: medians over repetitions, ``std`` of the throughput, and their number.
+
+    The standard deviation is over repetitions (0 when there is one). Provenance is that of the
+    last run.
+    """
+    if runs.empty:
+        return pd.DataFrame(columns=ROW_COLUMNS)
+    groups = runs.groupby(CELL, sort=False, dropna=False)
+    rows = groups.agg(
+        **{measure: (measure, "median") for measure in MEASURES},
+        std=("throughput_samples_per_s", lambda values: values.std(ddof=1)),
+        repetitions=("repetition", "nunique"),
+        **{column: (column, "last") for column in ["messages", "plan", *PROVENANCE]},
+    ).reset_index()
+    return rows.fillna({"std": 0.0})[ROW_COLUMNS]
+
+
+def read_rows(path: str | Path) -> pd.DataFrame:
+    """The table at this path. Raises ResultsError if it is not one."""
+    return _read(Path(path), ROW_COLUMNS)
+
+
+class ResultsFile:
+    """A table that grows run by run; every run is on disk, whole, before `add` returns.
+
+    Without a path the runs are kept in memory only.
+    """
+
+    def __init__(self, path: str | Path | None = None):
+        self.path = Path(path) if path is not None else None
+        self._lines: list[dict[str, object]] = []
+        if self.path is not None:
+            require(
+                self.path.suffix == ".csv", f"results file {str(path)!r} must have a name in .csv"
+            )
+            if self.runs_path.exists():
+                self._lines = _read(self.runs_path, RUN_COLUMNS).to_dict("records")
+                self._write()  # rows may lag behind the runs if the last process was killed
+            elif self.path.exists():
+                raise ResultsError(
+                    f"{self.path} exists without {self.runs_path.name}, from which it is made; "
+                    f"move it away or choose another name"
+                )
+
+    @property
+    def runs_path(self) -> Path:
+        """Where the single runs are kept."""
+        assert self.path is not None
+        return self.path.with_suffix(".runs.csv")
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """All runs so far."""
+        return pd.DataFrame(self._lines, columns=RUN_COLUMNS)
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The table so far."""
+        return summarise(self.runs)
+
+    def has(self, cell: Mapping[str, object], repetition: int) -> bool:
+        """Whether this repetition of this cell has been run."""
+        wanted = {**cell, "repetition": repetition}
+        return any(
+            all(_same(line[key], value) for key, value in wanted.items()) for line in self._lines
+        )
+
+    def add(self, run: Mapping[str, object]) -> None:
+        """Keep one finished run."""
+        missing = [column for column in RUN_COLUMNS if column not in run]
+        require(not missing, f"run lacks the columns {missing}")
+        require(run["source"] in SOURCES, f"source {run['source']!r} must be one of {SOURCES}")
+        self._lines.append({column: run[column] for column in RUN_COLUMNS})
+        self._write()
+
+    def _write(self) -> None:
+        if self.path is not None:
+            write_atomically(self.runs_path, self.runs.to_csv(index=False))
+            write_atomically(self.path, self.rows.to_csv(index=False))
+
+
+def _same(left: object, right: object) -> bool:
+    return left == right or (pd.isna(left) and pd.isna(right)) or str(left) == str(right)
+
+
+def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
+    columns = list(columns)
+    text = {name: str for name in ("settings", "plan", "commit", "optimizer") if name in columns}
+    try:
+        frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=["nan", "NaN"])
+        frame = frame.fillna({name: "" for name in text})
+    except FileNotFoundError as error:
+        raise ResultsError(f"there is no results file {path}") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path} cannot be read as a table ({error}); {_WAY_OUT}") from error
+    missing = [column for column in columns if column not in frame]
+    if missing:
+        raise ResultsError(f"{path} lacks the columns {missing}; {_WAY_OUT}")
+    for measure in MEASURES:
+        numbers = pd.to_numeric(frame[measure], errors="coerce")
+        bad = numbers.isna() & frame[measure].notna() & (frame[measure] != "")
+        if bad.any() or frame["throughput_samples_per_s"].isna().any():
+            line = int((bad | frame["throughput_samples_per_s"].isna()).idxmax()) + 2
+            raise ResultsError(f"{path}, line {line}: {measure} is not a number; {_WAY_OUT}")
+        frame[measure] = numbers
+    return frame[columns]
+
+
+_WAY_OUT = "mend or move that file away, nothing has been overwritten"
