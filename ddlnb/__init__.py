@@ -1,1 +1,47 @@
-"""ddlnb."""
+"""ddlnb: the executable edition of the survey of communication in distributed deep learning.
+
+One path runs through the package, one way only::
+
+    workload + cluster + method -> plan -> executor -> timeline -> tidy row -> figure
+
+Importing it is quick and loads neither torch nor pandas; each name below is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "bench": ("Bench",),
+    "collectives": ("AlphaBeta", "fit_alpha_beta"),
+    "engines.replica": ("Replica",),
+    "intensity": ("audit", "c2c", "intensity"),
+    "measure": ("measure", "record_timelines", "speedups"),
+    "methods": ("METHODS", "Method", "get_method"),
+    "models": ("TASKS", "Task", "get_task", "task"),
+    "plan": ("Message", "Piece", "Plan"),
+    "profiling": ("profile", "write_profile"),
+    "published": ("fig4_cells", "quotes"),
+    "ranks": ("Place", "Ranks"),
+    "reproduce": ("reproduce", "run_notebook"),
+    "results": ("read_rows",),
+    "timeline": ("Span", "Timeline"),
+    "tracing": ("trace",),
+    "workload": ("Gradient", "Layer", "Workload", "read_profile"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'ddlnb' has no attribute {name!r}")
+    value = getattr(import_module(f"ddlnb.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -89,15 +89,7 @@ class Bench:
         self.task = get_task(task)
         self.ranks, self.workers, self.servers = ranks, workers, servers
         self.local_batch = self.task.local_batch if local_batch is None else local_batch
-        for what, value in (
-            ("workers", workers),
-            ("servers", servers),
-            ("batch", self.local_batch),
-        ):
-            require(
-                isinstance(value, int) and value >= 1,
-                f"{what} {value!r} must be a whole number, at least 1",
-            )
+        require_whole(workers=workers, servers=servers, local_batch=self.local_batch)
         self._make_optimizer = get_optimizer(optimizer)
         self._device, self._backend = device, backend
         self._timeout_seconds = timeout_seconds

@@ -1,0 +1,314 @@
+"""The command line. Every command has a Python call of the same name and meaning."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlnb.errors import DdlnbError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+app = typer.Typer(
+    name="ddlnb",
+    help="How far will training scale on a cluster, and which communication method gets it there?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values for machines.")]
+Model = Annotated[str, typer.Option(help="A model of `ddlnb models`.")]
+Batch = Annotated[int | None, typer.Option(help="Samples per worker; default: the model's own.")]
+Servers = Annotated[int, typer.Option(help="Parameter servers of the PS methods.")]
+Partition = Annotated[
+    str | None, typer.Option(help="Largest message of methods that partition, such as 256KB.")
+]
+Credit = Annotated[
+    str | None, typer.Option(help="Bytes in flight of methods with a credit, such as 1MB.")
+]
+
+
+def main() -> None:
+    """Run the command line; an expected error is one line on stderr and exit status 2."""
+    try:
+        app()
+    except DdlnbError as error:
+        typer.echo(f"ddlnb: {error}", err=True)
+        sys.exit(2)
+
+
+@app.command()
+def models(csv: Csv = False) -> None:
+    """List the models with their sizes, FLOPs and model intensity."""
+    from ddlnb.intensity import intensity
+    from ddlnb.models import TASKS
+    from ddlnb.tracing import trace
+
+    rows = []
+    for task in TASKS.values():
+        workload = trace(task)
+        rows.append(
+            {
+                "model": task.name,
+                "parameters": workload.parameters,
+                "tensors": len(workload.gradients),
+                "MB": round(workload.gradient_bytes / 1e6, 2),
+                "GFLOP": round(workload.flops / 1e9, 3),
+                "intensity": round(intensity(workload)),
+                "local batch": task.local_batch,
+                "about": task.about,
+            }
+        )
+    _table(
+        rows,
+        csv,
+        "Models: GFLOP of one sample forward and backward (FMA = 2), intensity C / D (FMA = 1)",
+    )
+
+
+@app.command()
+def methods(csv: Csv = False) -> None:
+    """List the seven methods of the survey and how each is described by six aspects."""
+    from ddlnb.methods import METHODS
+    from ddlnb.units import show_bytes
+
+    rows = [
+        {
+            "method": method.name,
+            "sync": method.synchronisation,
+            "compression": method.compression or "-",
+            "scheduling": method.scheduling or "-",
+            "arch.": method.architecture,
+            "messages": method.bucketing.__name__.replace("_", " "),
+            "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
+            "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
+            "forward needs": method.gate.value,
+            "engines": "torch",
+        }
+        for method in METHODS.values()
+    ]
+    _table(rows, csv, "Methods")
+    if not csv:
+        for method in METHODS.values():
+            typer.echo(f"{method.name}: {method.sentence()}.")
+
+
+@app.command()
+def plan(
+    model: Model,
+    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`.")],
+    batch: Batch = None,
+    servers: Servers = 1,
+    partition: Partition = None,
+    credit: Credit = None,
+    startup: Annotated[
+        float, typer.Option(help="Start-up of one all-reduce, in seconds (a in a + b M).")
+    ] = 5e-4,
+    bandwidth: Annotated[
+        float, typer.Option(help="Asymptotic all-reduce bandwidth, in bytes per second (1 / b).")
+    ] = 1e9,
+    profile: Annotated[
+        str | None, typer.Option(help="A profile of data/profiles; default: measured here and now.")
+    ] = None,
+) -> None:
+    """Print a method's plan: which gradients travel together, in what order."""
+    from ddlnb.collectives import AlphaBeta
+    from ddlnb.errors import require
+    from ddlnb.methods import get_method
+    from ddlnb.models import get_task
+    from ddlnb.workload import read_profile
+
+    require(startup >= 0, f"startup {startup} must not be negative")
+    require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
+    chosen = get_method(method).tuned(partition=partition, credit=credit)
+    if profile is not None:
+        workload = read_profile(profile)
+        task = get_task(model)
+        require(
+            workload.model == task.name,
+            f"profile {profile!r} is of model {workload.model!r}, not of {task.name!r}",
+        )
+    else:
+        from ddlnb.profiling import profile as measure_profile
+
+        workload = measure_profile(model, batch, iterations=3, warmup=1)
+    typer.echo(f"{workload!r}, {workload.source}")
+    typer.echo(chosen.plan(workload, cost=AlphaBeta(startup, 1 / bandwidth), servers=servers))
+
+
+@app.command()
+def measure(
+    model: Model,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method, or 'all'; may be given several times.")
+    ] = None,
+    batch: Batch = None,
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    servers: Servers = 1,
+    engine: Annotated[str, typer.Option(help="torch (our methods) or ddp (PyTorch's own).")] = (
+        "torch"
+    ),
+    baselines: Annotated[
+        bool, typer.Option(help="Also run one worker alone, and DistributedDataParallel.")
+    ] = True,
+    iterations: Annotated[int, typer.Option(help="Timed iterations of a run.")] = 20,
+    warmup: Annotated[int, typer.Option(help="Iterations before the clock starts.")] = 5,
+    repeat: Annotated[int, typer.Option(help="Runs of every method, alternating.")] = 3,
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    partition: Partition = None,
+    credit: Credit = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results file (.csv); a second call completes it.")
+    ] = None,
+    launcher: Annotated[
+        str, typer.Option(help="local, mpi, slurm, or an ipyparallel profile.")
+    ] = "local",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="gloo on CPUs, nccl on GPUs.")] = "gloo",
+    timeout: Annotated[float, typer.Option(help="Seconds that one run may take.")] = 300.0,
+    csv: Csv = False,
+) -> None:
+    """Train a model with the methods on real workers, and print what was measured."""
+    from ddlnb.measure import measure as measure_methods
+    from ddlnb.measure import speedups
+
+    names = method or ["all"]
+    rows = measure_methods(
+        model,
+        "all" if names == ["all"] else list(names),
+        workers=workers,
+        servers=servers,
+        engine=engine,
+        baselines=baselines,
+        local_batch=batch,
+        iterations=iterations,
+        warmup=warmup,
+        repetitions=repeat,
+        optimizer=optimizer,
+        partition=partition,
+        credit=credit,
+        out=out,
+        launcher=launcher,
+        device=device,
+        backend=backend,
+        timeout_seconds=timeout,
+        progress=sys.stderr.isatty(),
+    )
+    if csv:
+        typer.echo(rows.to_csv(index=False), nl=False)
+        return
+    if baselines:
+        rows = speedups(rows)
+    first = rows.iloc[0]
+    _table(
+        [_shown(row) for row in rows.to_dict("records")],
+        False,
+        f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, measured "
+        f"on {first['machine']}; median (and standard deviation) of {repeat} runs",
+    )
+    if out is not None:
+        typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
+
+
+def _shown(row: dict[str, Any]) -> dict[str, object]:
+    from ddlnb.units import show_bytes, show_seconds
+
+    shown = {
+        "method": row["method"],
+        "workers": row["gpus"],
+        "samples/s": f"{row['throughput_samples_per_s']:.0f} ({row['std']:.0f})",
+        "iteration": show_seconds(row["iteration_seconds"]),
+        "exposed": show_seconds(row["exposed_communication_seconds"]),
+        "sent": show_bytes(row["bytes_sent"]),
+        "messages": row["messages"] or "-",
+        "runs": row["repetitions"],
+    }
+    return shown | ({"speed-up": f"{row['speedup']:.2f}"} if "speedup" in row else {})
+
+
+@app.command()
+def profile(
+    model: Model,
+    batch: Batch = None,
+    iterations: Annotated[int, typer.Option(help="Measured iterations.")] = 10,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Keep it in data/profiles under this name.")
+    ] = None,
+) -> None:
+    """Measure the seconds of every layer and gradient of a model on this machine."""
+    from ddlnb.profiling import profile as measure_profile
+    from ddlnb.profiling import write_profile
+
+    workload = measure_profile(model, batch, iterations=iterations, threads=threads)
+    typer.echo(f"{workload!r}, {workload.source}")
+    if name is not None:
+        typer.echo(f"written to {write_profile(workload, name)}")
+
+
+@app.command()
+def reproduce(
+    profile: Annotated[
+        str, typer.Option(help="quick or full: a file of notebooks/parameters.")
+    ] = "quick",
+    jobs: Annotated[int, typer.Option(help="Notebooks at a time that do not take times.")] = 2,
+    only: Annotated[str, typer.Option(help="Only notebooks whose name matches.")] = "*",
+    fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
+) -> None:
+    """Execute the notebooks and write the report: every figure and table, one command."""
+    from ddlnb.reproduce import reproduce as run_all
+
+    report = run_all(profile, jobs=jobs, only=only, fresh=fresh, progress=True)
+    typer.echo(f"Report: {report}")
+
+
+@app.command()
+def doctor(csv: Csv = False) -> None:
+    """Say what this machine can run, and how to mend what it cannot. Fails if a need is unmet."""
+    from ddlnb.doctor import examine
+
+    findings = examine()
+    rows = [
+        {
+            "part": finding.part,
+            "": "yes" if finding.found else ("MISSING" if finding.needed else "no"),
+            "detail": finding.detail,
+            "mend": "" if finding.found else finding.mend,
+        }
+        for finding in findings
+    ]
+    _table(rows, csv, "This machine")
+    if any(finding.needed and not finding.found for finding in findings):
+        raise typer.Exit(1)
+
+
+def _table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
+    import pandas as pd
+
+    frame: pd.DataFrame = pd.DataFrame(rows)
+    if csv:
+        typer.echo(frame.to_csv(index=False), nl=False)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(frame.columns, start=1):
+        numeric = pd.api.types.is_numeric_dtype(frame[column])
+        is_last = number == len(frame.columns)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=not is_last)
+    for row in rows:
+        shown = (f"{value:,}" if isinstance(value, int) else str(value) for value in row.values())
+        table.add_row(*(Text(value) for value in shown))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What this machine can run, and the mend for each lack."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddlnb.machine import cores, machine
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked for. ``needed`` parts make `ddlnb doctor` fail when they are missing."""
+
+    part: str
+    found: bool
+    detail: str
+    mend: str = ""
+    needed: bool = False
+
+
+def examine() -> list[Finding]:
+    """Findings on engines, launchers, GPUs and compilers of this machine."""
+    return [check() for check in _CHECKS]
+
+
+def _python() -> Finding:
+    version = sys.version.split()[0]
+    return Finding(
+        "python", sys.version_info >= (3, 11), version, "install Python 3.11 or later", True
+    )
+
+
+def _processor() -> Finding:
+    return Finding(
+        "processor", True, machine() + ("" if cores() > 1 else "; workers will share it")
+    )
+
+
+def _torch() -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch", False, "", "make env", True)
+    import torch
+
+    return Finding("torch", True, torch.__version__, needed=True)
+
+
+def _gloo() -> Finding:
+    import torch.distributed as dist
+
+    found = dist.is_available() and dist.is_gloo_available()
+    mend = "install a torch build with distributed and gloo"
+    return Finding("engine torch/ddp, backend gloo", found, "all-reduce on CPUs", mend, True)
+
+
+def _nccl() -> Finding:
+    import torch
+    import torch.distributed as dist
+
+    gpus = torch.cuda.device_count()
+    found = gpus > 0 and dist.is_nccl_available()
+    detail = f"{gpus} GPU" if found else "no NVIDIA GPU seen by torch"
+    mend = "on a machine with NVIDIA GPUs install a CUDA build of torch"
+    return Finding("engine torch/ddp, backend nccl", found, detail, mend)
+
+
+def _servers() -> Finding:
+    found = importlib.util.find_spec("zmq") is not None
+    detail = "ZeroMQ over TCP"
+    return Finding("parameter servers", found, detail, "pip install pyzmq", True)
+
+
+def _ipyparallel() -> Finding:
+    found = importlib.util.find_spec("ipyparallel") is not None
+    detail = "ranks on this machine"
+    return Finding("launcher local", found, detail, "pip install ipyparallel", True)
+
+
+def _mpi() -> Finding:
+    program = shutil.which("mpiexec")
+    has_binding = importlib.util.find_spec("mpi4py") is not None
+    detail = program or "no mpiexec"
+    if program and not has_binding:
+        detail += ", but no mpi4py"
+    mend = "apt-get install openmpi-bin libopenmpi-dev, then pip install 'ddlnb[mpi]'"
+    return Finding("launcher mpi", bool(program) and has_binding, detail, mend)
+
+
+def _program(part: str, name: str, mend: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        path = shutil.which(name)
+        return Finding(part, path is not None, path or f"no {name}", mend)
+
+    return check
+
+
+def _batch_policy() -> Finding:
+    found = hasattr(os, "SCHED_BATCH")
+    mend = "none: without it (outside Linux) small all-reduces are slower when ranks share cores"
+    return Finding("batch scheduling", found, "quicker small all-reduces on shared cores", mend)
+
+
+_CHECKS: list[Callable[[], Finding]] = [
+    _python,
+    _processor,
+    _torch,
+    _gloo,
+    _nccl,
+    _servers,
+    _ipyparallel,
+    _mpi,
+    _program("launcher slurm", "sbatch", "run on a Slurm cluster's login node"),
+    _program("launcher ssh", "ssh", "apt-get install openssh-client"),
+    _program("C++ compiler", "g++", "apt-get install g++ make"),
+    _program("make", "make", "apt-get install make"),
+    _batch_policy,
+]
