@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 
 from ddlnb.collectives import ring_bytes_sent
-from ddlnb.engines.base import Handle
+from ddlnb.engines.base import Callback, Handle
 from ddlnb.exchange import AllReduce
 
 
@@ -24,14 +22,24 @@ class AllReduceTransport:
         self.bytes_sent = 0.0
         self._workers = dist.get_world_size(group)
 
-    def start(self, message: int, request: AllReduce, done: Callable[[], None] | None) -> Handle:
-        """Start the all-reduce of the request's tensor, in place."""
+    def start(
+        self,
+        message: int,
+        request: AllReduce,
+        released: Callback = None,
+        answered: Callback = None,
+    ) -> Handle:
+        """Start the all-reduce of the request's tensor, in place.
+
+        It is released when it is answered: all ranks start their all-reduces in the same order.
+        """
         tensor = request.tensor
         self.bytes_sent += ring_bytes_sent(tensor.numel() * tensor.element_size(), self._workers)
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
-        if done is not None:
-            work.get_future().then(lambda _: done())
+        for callback in (answered, released):
+            if callback is not None:
+                work.get_future().then(lambda _, callback=callback: callback())
         return _InPlace(work, tensor)
 
     def close(self) -> None:

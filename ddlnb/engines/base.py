@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+Callback = Callable[[], None] | None
+
 
 class Handle(Protocol):
     """One request under way."""
@@ -18,10 +20,14 @@ class Transport(Protocol):
 
     bytes_sent: float
 
-    def start(self, message: int, request: Any, done: Callable[[], None] | None) -> Handle:
-        """Start a request for message number ``message``; call ``done`` when it is answered.
+    def start(
+        self, message: int, request: Any, released: Callback = None, answered: Callback = None
+    ) -> Handle:
+        """Start a request for message number ``message``.
 
-        ``done`` may be called from any thread, also before start returns.
+        ``answered`` is called when the answer is there; ``released`` when the message no longer
+        fills the network, which must not depend on which messages the other workers start next.
+        Both may be called from any thread, also before start returns.
         """
 
     def close(self) -> None:

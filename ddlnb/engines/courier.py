@@ -126,19 +126,22 @@ class Courier:
         return message if fits else None
 
     def _request(self, message: int, request: Any) -> Handle:
-        done = None
-        if self.plan.credit_bytes is not None or self.tracer is not None:
-            done = partial(self._done, message, self._round, time.perf_counter(), self._iteration)
-        return self.transport.start(message, request, done)
-
-    def _done(self, message: int, round_number: int, start: float, iteration: int) -> None:
-        size = self.plan.message_bytes[message]
+        released = answered = None
+        if self.plan.credit_bytes is not None:
+            released = partial(self._released, message, self._round)
         if self.tracer is not None:
-            name = str(self.plan.messages[message])
-            self.tracer.record("message", name, start, time.perf_counter(), size, iteration)
+            answered = partial(self._answered, message, time.perf_counter(), self._iteration)
+        return self.transport.start(message, request, released, answered)
+
+    def _released(self, message: int, round_number: int) -> None:
         with self._lock:
             # The waiter may have been woken first and begun the next round already.
             if round_number == self._round:
-                self._flying -= size
+                self._flying -= self.plan.message_bytes[message]
                 if self._open:
                     self._start_what_may()
+
+    def _answered(self, message: int, start: float, iteration: int) -> None:
+        if self.tracer is not None:
+            name, size = str(self.plan.messages[message]), self.plan.message_bytes[message]
+            self.tracer.record("message", name, start, time.perf_counter(), size, iteration)

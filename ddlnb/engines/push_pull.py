@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
 import zmq
 
-from ddlnb.engines.base import Handle
+from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.wire import HEADER_BYTES, Header, Kind, from_bytes, to_bytes
 from ddlnb.exchange import PushPull
 
@@ -43,12 +43,22 @@ class PushPullTransport:
         self._thread = threading.Thread(target=self._run, name="push-pull", daemon=True)
         self._thread.start()
 
-    def start(self, message: int, request: PushPull, done: Callable[[], None] | None) -> Handle:
-        """Push the request's tensor; it holds the sum once the handle's wait returns."""
+    def start(
+        self,
+        message: int,
+        request: PushPull,
+        released: Callback = None,
+        answered: Callback = None,
+    ) -> Handle:
+        """Push the request's tensor; it holds the sum once the handle's wait returns.
+
+        It is released when the server has it. Holding on until the answer would deadlock: two
+        workers that spend their credit on different messages would wait for each other for ever.
+        """
         if self._failure is not None:
             raise self._failure
         server = self._addresses[self._placement[message]]
-        pending = _Request(message, request.tensor, done, server, self._timeout)
+        pending = _Request(message, request.tensor, released, answered, server, self._timeout)
         self._put(pending)
         return pending
 
@@ -108,17 +118,21 @@ class PushPullTransport:
     def _send(self, socket: zmq.Socket, request: _Request) -> None:
         clock = self._clock[request.message]
         self._clock[request.message] += 1
-        header = Header(Kind.PUSH | Kind.PULL, request.message, clock, request.tensor.dtype)
+        kind = Kind.PUSH | Kind.PULL | (Kind.ACK if request.released else Kind(0))
+        header = Header(kind, request.message, clock, request.tensor.dtype)
         data = to_bytes(request.tensor.cpu())
         self.bytes_sent += HEADER_BYTES + data.nbytes
         socket.send_multipart([header.pack(), data], copy=False)
 
     def _receive(self, socket: zmq.Socket, pending: dict[int, _Request]) -> None:
         while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            head, payload = socket.recv_multipart(copy=False)
+            head, *payload = socket.recv_multipart(copy=False)
             header = Header.unpack(head.bytes)
+            if header.kind & Kind.ACK and not payload:
+                pending[header.key].released()
+                continue
             request = pending.pop(header.key)
-            request.tensor.copy_(from_bytes(payload.buffer, header.dtype))
+            request.tensor.copy_(from_bytes(payload[0].buffer, header.dtype))
             request.finish()
 
 
@@ -127,20 +141,21 @@ class _Request:
         self,
         message: int,
         tensor: torch.Tensor,
-        done: Callable[[], None] | None,
+        released: Callback,
+        answered: Callback,
         server: str,
         timeout: float,
     ):
-        self.message, self.tensor = message, tensor
-        self._done, self._server, self._timeout = done, server, timeout
+        self.message, self.tensor, self.released = message, tensor, released
+        self._answered, self._server, self._timeout = answered, server, timeout
         self._finished = threading.Event()
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None = None) -> None:
         self._error = error
         self._finished.set()
-        if self._done is not None and error is None:
-            self._done()
+        if self._answered is not None and error is None:
+            self._answered()
 
     def wait(self) -> torch.Tensor:
         if not self._finished.wait(self._timeout):

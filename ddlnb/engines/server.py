@@ -96,6 +96,9 @@ class Server:
                 self.bytes_received += len(payload[0])
                 value = from_bytes(payload[0].buffer, header.dtype)
                 self._rule.push(worker, header.key, header.clock, value)
+            if header.kind & Kind.ACK:
+                reply = Header(Kind.ACK, header.key, header.clock).pack()
+                self._socket.send_multipart([identity.bytes, reply])
             if header.kind & Kind.PULL:
                 self._waiting[header.key].append((identity.bytes, worker, header))
             self._answer(header.key)

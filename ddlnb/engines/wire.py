@@ -13,11 +13,15 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Kind(IntFlag):
-    """What a worker wants. A push and a pull usually travel together."""
+    """What a worker wants; a push and a pull usually travel together.
+
+    With ACK the server says at once that the push has arrived, in a header without payload.
+    """
 
     PUSH = 1
     PULL = 2
-    BYE = 4
+    ACK = 4
+    BYE = 8
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+# Torch first and by exact version: an open range lets pip take a build of several gigabytes.
+TORCH := $(shell sed -n 's/^ *- \(torch==.*\)/\1/p' environment.yml)
+PROFILE ?= quick
+JOBS ?= 2
+
+.PHONY: help env reproduce test test-quick nbval lint format types bench pictures clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+env: $(VENV)/ready ## create .venv and install everything
+
+$(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
+	sh scripts/system_packages.sh $(PYTHON)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	sed -n 's/^ *- \([A-Za-z0-9_.-]*==.*\)/\1/p' environment.yml > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
+	touch $@
+
+reproduce: env ## execute every notebook and write the report (PROFILE=quick|full)
+	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS)
+
+test: env ## run all tests, the notebooks included
+	$(BIN)/python -m pytest
+
+test-quick: env ## only the tests that start no processes
+	$(BIN)/python -m pytest -m "not ranks and not notebook and not slow"
+
+lint: env ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: env ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: env ## check types
+	$(BIN)/mypy
+
+bench: env ## compare our methods with DistributedDataParallel, alternating runs
+	$(BIN)/python -m benchmarks.against_ddp
+
+pictures: reproduce ## refresh the README's pictures from the report
+	$(BIN)/python scripts/pictures.py build/$(PROFILE)
+
+clean: ## remove what was built, not the environment
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

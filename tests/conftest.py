@@ -1,0 +1,30 @@
+"""What the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+# The machines are shared: an example that takes long says nothing.
+settings.register_profile("ddlnb", deadline=None)
+settings.load_profile("ddlnb")
+
+
+@pytest.fixture(scope="session")
+def four_ranks() -> Iterator:
+    """Four local ranks for the whole session; a test that kills ranks starts its own."""
+    from ddlnb.ranks import Ranks
+
+    with Ranks(4) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def six_ranks() -> Iterator:
+    """Four workers and two servers, likewise."""
+    from ddlnb.ranks import Ranks
+
+    with Ranks(6) as ranks:
+        yield ranks
