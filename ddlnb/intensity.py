@@ -1,0 +1,149 @@
+"""Model intensity and the communication-to-computation ratio (survey, sections 1 and 2).
+
+Intensity is I = C / D: C is the work on one sample, forward and backward, D the number of
+parameters. The survey does not say how it counted C, so the audit computes I under every plain
+convention and shows the published value in a column of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ddlnb.errors import require
+from ddlnb.published import quoted
+from ddlnb.workload import Workload
+
+AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")
+AGREES_WITHIN = 0.05
+FLOPS_PER_MAC = 2  # workloads count a multiply and an add; FMA = 1 counts them as one
+ENCODER = "bert.encoder."
+QUOTED_BATCH = 8  # the batch of the BERT-Large iteration whose FLOPs the survey quotes
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class IntensityRow:
+    """One model under one counting convention; relative_error is against the published value."""
+
+    model: str
+    convention: str
+    intensity: float
+    published: float
+    relative_error: float
+    verdict: str
+
+
+def intensity(workload: Workload, flops_per_fma: int = 1) -> float:
+    """FLOPs per parameter and sample, forward and backward as counted; an FMA is 1 by default."""
+    require(flops_per_fma in (1, 2), f"an FMA counts as 1 or 2 FLOPs, not {flops_per_fma}")
+    return _per_parameter(workload, workload.flops / FLOPS_PER_MAC * flops_per_fma)
+
+
+def c2c(intensity: float, batch: int, traffic: float = 1.0) -> float:
+    """Communication per computation, D f(n) / (batch C) = f(n) / (batch I).
+
+    ``traffic`` is f(n): how many times its D parameters a worker sends with n workers.
+
+    >>> c2c(248, batch=8) / c2c(249, batch=64)  # doctest: +ELLIPSIS
+    8.03...
+    """
+    require(intensity > 0, f"intensity {intensity} must be positive")
+    require(batch >= 1, f"batch {batch} must be at least 1")
+    return traffic / (batch * intensity)
+
+
+def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
+    """Intensity by model and convention beside the published one, models of the survey only.
+
+    Without workloads, the survey's three models are traced now (a few seconds). The last row
+    divides the FLOPs that the survey itself quotes for an iteration of BERT-Large, and disagrees
+    with the intensity it quotes.
+    """
+    if workloads is None:
+        from ddlnb.tracing import trace
+
+        workloads = [trace(model) for model in AUDITED_MODELS]
+    rows = [
+        _row(workload.model, convention, count(workload))
+        for workload in workloads
+        for convention, count in CONVENTIONS.items()
+        if convention != ENCODER_ONLY or _encoder_forward_macs(workload)
+    ]
+    flops = quoted("A11", "work of one bert-large iteration at batch 8") * GIGA
+    quoted_parameters = quoted("A10", "parameters of bert-large")
+    return [
+        *rows,
+        _row("bert-large", "the survey's own FLOPs", flops / QUOTED_BATCH / quoted_parameters),
+    ]
+
+
+def ordering_holds(rows: Iterable[IntensityRow]) -> dict[str, bool]:
+    """By convention that covers all three models: whether the survey's ordering comes out.
+
+    The ordering: ResNet-50 well above both BERTs (at least 1.5 times), and these two alike.
+    """
+    by_convention: dict[str, dict[str, float]] = {}
+    for row in rows:
+        by_convention.setdefault(row.convention, {})[row.model] = row.intensity
+    return {
+        convention: resnet >= 1.5 * max(base, large) and abs(large / base - 1) <= AGREES_WITHIN
+        for convention, values in by_convention.items()
+        if len(values) == len(AUDITED_MODELS)
+        for resnet, base, large in [[values[model] for model in AUDITED_MODELS]]
+    }
+
+
+def _row(model: str, convention: str, value: float) -> IntensityRow:
+    published = quoted("A06", f"intensity of {model}")
+    error = value / published - 1
+    return IntensityRow(model, convention, value, published, error, _verdict(error))
+
+
+def _verdict(relative_error: float) -> str:
+    if abs(relative_error) <= AGREES_WITHIN:
+        return "agrees"
+    return "too high" if relative_error > 0 else "too low"
+
+
+def _per_parameter(workload: Workload, work: float) -> float:
+    return work / workload.local_batch / workload.parameters
+
+
+def _forward_macs(workload: Workload) -> float:
+    return sum(layer.forward_flops for layer in workload.layers) / FLOPS_PER_MAC
+
+
+def _encoder_forward_macs(workload: Workload) -> float:
+    encoder = (layer for layer in workload.layers if layer.name.startswith(ENCODER))
+    return sum(layer.forward_flops for layer in encoder) / FLOPS_PER_MAC
+
+
+def _as_counted(workload: Workload) -> float:
+    return intensity(workload)
+
+
+def _as_counted_twice(workload: Workload) -> float:
+    return intensity(workload, flops_per_fma=2)
+
+
+def _three_forward(workload: Workload) -> float:
+    return _per_parameter(workload, 3 * _forward_macs(workload))
+
+
+def _four_forward(workload: Workload) -> float:
+    return _per_parameter(workload, 4 * _forward_macs(workload))
+
+
+def _encoder_only(workload: Workload) -> float:
+    return _per_parameter(workload, 3 * FLOPS_PER_MAC * _encoder_forward_macs(workload))
+
+
+ENCODER_ONLY = "3x forward, FMA = 2, encoder only"
+CONVENTIONS: dict[str, Callable[[Workload], float]] = {
+    "forward + backward, FMA = 1": _as_counted,
+    "forward + backward, FMA = 2": _as_counted_twice,
+    "3x forward, FMA = 1": _three_forward,
+    "4x forward, FMA = 1": _four_forward,
+    ENCODER_ONLY: _encoder_only,
+}

@@ -1,0 +1,308 @@
+"""What can be trained: the survey's three models, two small ones with real data, and yours.
+
+A task says how to build a module, draw a batch and compute a loss. Tasks travel to other processes
+by pickle, so everything in one is a module-level function or a functools.partial. Losses are means
+over samples: the mean of the gradients of n equal batches is the gradient of the joined batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from ddlnb.errors import InputError, ModelError, UnknownName, require
+from ddlnb.paths import ROOT
+
+Batch = tuple[Tensor, ...]
+
+BERT_VOCABULARY = 30_522
+SENTENCE_TOKENS = 64
+BYTE_VALUES = 256
+CONTEXT_BYTES = 64
+LEAST_TEXT_BYTES = 10_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to train. ``batch(local_batch, seed)`` depends on its two arguments only."""
+
+    name: str
+    build: Callable[[], nn.Module] = field(repr=False)
+    batch: Callable[[int, int], Batch] = field(repr=False)
+    loss: Callable[[nn.Module, Batch], Tensor] = field(repr=False)
+    local_batch: int
+    unit: str
+    about: str = field(repr=False)
+
+
+def get_task(task: str | Task) -> Task:
+    """The task of that name, or the task itself. Raises UnknownName.
+
+    >>> get_task("small-conv")
+    Task(name='small-conv', local_batch=64, unit='images')
+    """
+    if isinstance(task, Task):
+        return task
+    if task not in TASKS:
+        raise UnknownName("model", task, TASKS)
+    return TASKS[task]
+
+
+def task(
+    module: nn.Module,
+    *,
+    batch: Callable[[int, int], Batch],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    name: str | None = None,
+    local_batch: int = 32,
+) -> Task:
+    """A task around your own module; every build is a deep copy of it as it is at that moment.
+
+    ``batch(local_batch, seed)`` returns a tuple of tensors, ``loss(module, batch)`` their mean
+    loss. Both must be picklable to run on other ranks. Raises ModelError for what cannot be
+    trained.
+    """
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"model {module!r} is a {type(module).__name__}, not a torch.nn.Module; "
+            f"pass a module instance, such as torch.nn.Linear(4, 2)"
+        )
+    name = name or type(module).__name__
+    require_trainable(module, name)
+    for what, function in (("batch", batch), ("loss", loss)):
+        if not callable(function):
+            raise ModelError(
+                f"{what} of model {name!r} is {function!r}, not a function; "
+                f"pass batch(local_batch, seed) and loss(module, batch)"
+            )
+    require(local_batch >= 1, f"local batch {local_batch} of model {name!r} must be at least 1")
+    return Task(name, partial(copy.deepcopy, module), batch, loss, local_batch, "samples", name)
+
+
+def require_trainable(module: nn.Module, name: str) -> None:
+    """Raise ModelError unless the module has parameters that want a gradient, and allows hooks."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(
+            f"model {name!r} is a TorchScript module, whose layers cannot be watched; "
+            f"pass the module that was scripted or traced"
+        )
+    if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+        raise ModelError(
+            f"model {name!r} has lazy parameters without a size yet; "
+            f"call the module once on a batch before making a task of it"
+        )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ModelError(
+            f"model {name!r} has no trainable parameter, so there is no gradient to exchange; "
+            f"give it an nn.Parameter or set requires_grad=True on one it has"
+        )
+
+
+def _like_parameters(module: nn.Module, inputs: Tensor) -> Tensor:
+    """The inputs in the module's own floating type, so that ``module.double()`` just works."""
+    return inputs.to(next(module.parameters()).dtype)
+
+
+# The survey's models, built from transformers without downloading anything.
+
+
+def _resnet50() -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(num_labels=1000)  # type: ignore[call-arg]  # a field of its base class
+    return ResNetForImageClassification(config)
+
+
+def _bert(layers: int, hidden: int, heads: int) -> nn.Module:
+    from transformers import BertConfig, BertForPreTraining
+
+    # Dropout would make the gradient depend on which rank drew which mask; without it all ranks
+    # together compute the gradient of the joined batch, and results can be compared exactly.
+    config = BertConfig(
+        vocab_size=BERT_VOCABULARY,
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertForPreTraining(config)
+
+
+def _random_images(local_batch: int, seed: int) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    images = torch.randn(local_batch, 3, 224, 224, generator=draw)
+    return images, torch.randint(1000, (local_batch,), generator=draw)
+
+
+def _random_sentences(local_batch: int, seed: int) -> Batch:
+    # Every token carries a label: means over equally many tokens average to the joined mean.
+    draw = torch.Generator().manual_seed(seed)
+    shape = (local_batch, SENTENCE_TOKENS)
+    tokens = torch.randint(BERT_VOCABULARY, shape, generator=draw)
+    labels = torch.randint(BERT_VOCABULARY, shape, generator=draw)
+    return tokens, labels, torch.randint(2, (local_batch,), generator=draw)
+
+
+def _image_loss(module: nn.Module, batch: Batch) -> Tensor:
+    images, labels = batch
+    return F.cross_entropy(module(_like_parameters(module, images)).logits, labels)
+
+
+def _sentence_loss(module: nn.Module, batch: Batch) -> Tensor:
+    tokens, labels, follows = batch
+    return module(input_ids=tokens, labels=labels, next_sentence_label=follows).loss
+
+
+# A small convolutional network on scikit-learn's handwritten digits.
+
+
+def small_conv() -> nn.Module:
+    """Six 3x3 convolutions and two linear layers; one late tensor holds most of the bytes."""
+    steps: dict[str, nn.Module] = {}
+    channels = 1
+    for index, wider in enumerate((24, 24, 48, 48, 96, 96), start=1):
+        steps[f"conv{index}"] = nn.Conv2d(channels, wider, 3, padding=1)
+        # BatchNorm would normalise over one rank's batch, not over the joined one.
+        steps[f"norm{index}"] = nn.GroupNorm(4, wider)
+        steps[f"relu{index}"] = nn.ReLU()
+        if index in (2, 4):
+            steps[f"pool{index}"] = nn.MaxPool2d(2)
+        channels = wider
+    steps["flatten"] = nn.Flatten()
+    steps["hidden"] = nn.Linear(96 * 4 * 4, 512)
+    steps["relu"] = nn.ReLU()
+    steps["classes"] = nn.Linear(512, 10)
+    return nn.Sequential(OrderedDict(steps))
+
+
+@cache
+def _digits() -> tuple[Tensor, Tensor]:
+    """All 1,797 digits as images of 16x16 with values in 0..1, and their labels."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+    return F.interpolate(images, scale_factor=2), torch.tensor(labels)
+
+
+def _draw_digits(local_batch: int, seed: int) -> Batch:
+    images, labels = _digits()
+    draw = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(len(images), (local_batch,), generator=draw)
+    return images[chosen], labels[chosen]
+
+
+def _digit_loss(module: nn.Module, batch: Batch) -> Tensor:
+    images, labels = batch
+    return F.cross_entropy(module(_like_parameters(module, images)), labels)
+
+
+# A small transformer that predicts the next byte of this project's own text.
+
+
+class _Block(nn.Module):
+    """One pre-norm transformer block with causal self-attention."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        joined = self.query_key_value(self.attention_norm(stream))
+        query, key, value = joined.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        stream = stream + self.attention_out(mixed.transpose(1, 2).flatten(-2))
+        return stream + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(stream))))
+
+
+class SmallTransformer(nn.Module):
+    """A causal language model over bytes: logits of the next byte at every position."""
+
+    def __init__(self, width: int = 128, heads: int = 4, blocks: int = 4):
+        super().__init__()
+        self.bytes = nn.Embedding(BYTE_VALUES, width)
+        self.positions = nn.Embedding(CONTEXT_BYTES, width)
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.next_byte = nn.Linear(width, BYTE_VALUES)
+
+    def forward(self, text: Tensor) -> Tensor:
+        places = torch.arange(text.shape[1], device=text.device)
+        stream = self.bytes(text) + self.positions(places)
+        for block in self.blocks:
+            stream = block(stream)
+        return self.next_byte(self.norm(stream))
+
+
+@cache
+def _project_text() -> Tensor:
+    """The bytes of the checkout's Markdown files and of the package's source, sorted by path."""
+    folders = ((ROOT, "*.md"), (ROOT / "docs", "**/*.md"), (ROOT / "ddlnb", "**/*.py"))
+    files = [path for folder, pattern in folders for path in sorted(folder.glob(pattern))]
+    text = b"\n".join(path.read_bytes() for path in files)
+    if len(text) < LEAST_TEXT_BYTES:
+        raise InputError(
+            f"small-transformer needs {LEAST_TEXT_BYTES} bytes of text to train on, and the "
+            f"{len(files)} Markdown and Python files found hold {len(text)}; run from a checkout"
+        )
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+
+
+def _draw_text(local_batch: int, seed: int) -> Batch:
+    text = _project_text()
+    draw = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(text) - CONTEXT_BYTES, (local_batch,), generator=draw)
+    windows = text[starts[:, None] + torch.arange(CONTEXT_BYTES + 1)]
+    return windows[:, :-1], windows[:, 1:]
+
+
+def _text_loss(module: nn.Module, batch: Batch) -> Tensor:
+    context, following = batch
+    return F.cross_entropy(module(context).flatten(0, 1), following.flatten())
+
+
+UNIFORM_TEXT_LOSS = math.log(BYTE_VALUES)  # what guessing every byte alike would score
+
+_BERT_BASE = partial(_bert, layers=12, hidden=768, heads=12)
+_BERT_LARGE = partial(_bert, layers=24, hidden=1024, heads=16)
+
+_CATALOGUE = (
+    Task(
+        "resnet50", _resnet50, _random_images, _image_loss, 64, "images",
+        "ResNet-50 on random 224x224 images; batch normalisation is per rank, as in the survey",
+    ),
+    Task(
+        "bert-base", _BERT_BASE, _random_sentences, _sentence_loss, 64, "sentences",
+        "BERT-Base pre-training on random sentences of 64 tokens, without dropout",
+    ),
+    Task(
+        "bert-large", _BERT_LARGE, _random_sentences, _sentence_loss, 8, "sentences",
+        "BERT-Large pre-training on random sentences of 64 tokens, without dropout",
+    ),
+    Task(
+        "small-conv", small_conv, _draw_digits, _digit_loss, 64, "images",
+        "six convolutions on scikit-learn's handwritten digits",
+    ),
+    Task(
+        "small-transformer", SmallTransformer, _draw_text, _text_loss, 16, "sentences",
+        "a causal transformer that predicts the next byte of this project's own text",
+    ),
+)  # fmt: skip
+TASKS = {entry.name: entry for entry in _CATALOGUE}

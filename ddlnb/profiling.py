@@ -1,0 +1,239 @@
+"""Where a workload's seconds come from: measured here, or derived from a published throughput."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddlnb.errors import ModelError, require
+from ddlnb.models import Task, get_task
+from ddlnb.paths import PROFILES
+from ddlnb.tracing import between_arrivals, between_entries, move, trace
+from ddlnb.units import MS
+from ddlnb.workload import Workload
+
+Stamp = Any  # seconds on the CPU, a torch.Event on an accelerator
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Seconds of one iteration: per layer forwards, per gradient backwards, in arrival order."""
+
+    forward_seconds: Mapping[str, float]
+    backward_seconds: Mapping[str, float]
+
+
+def profile(
+    task: str | Task,
+    local_batch: int | None = None,
+    *,
+    iterations: int = 10,
+    warmup: int = 3,
+    threads: int | None = None,
+    device: str = "cpu",
+) -> Workload:
+    """The traced workload with seconds measured here, each the median over the iterations.
+
+    ``threads`` is the number of CPU threads, by default what torch is set to. Neither the drawing
+    of batches nor the optimizer's step is included.
+    """
+    require(iterations >= 1, f"iterations {iterations} must be at least 1")
+    require(warmup >= 0, f"warmup {warmup} must not be negative")
+    require(threads is None or threads >= 1, f"threads {threads} must be at least 1")
+    task = get_task(task)
+    workload = trace(task, task.local_batch if local_batch is None else local_batch)
+    with _cpu_threads(threads):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = task.build().to(device)
+        measured = measure(task, module, workload, warmup + iterations, device)[warmup:]
+        source = f"measured on {_where(device)}, torch {torch.__version__.split('+')[0]}, "
+    return with_seconds(workload, measured, source + f"{iterations} iterations")
+
+
+def measure(
+    task: Task, module: nn.Module, workload: Workload, iterations: int, device: str = "cpu"
+) -> list[Iteration]:
+    """Seconds of each of some iterations of a module that is already there, say on one rank.
+
+    A layer lasts from its forward pre-hook to the next layer's; the first one starts with the
+    forward pass and the last one ends with the loss. A gradient lasts from the gradient before it,
+    the first one from the start of the backward pass. The module's gradients are overwritten; its
+    values and hooks stay as they are.
+    """
+    entered: list[tuple[str, Stamp]] = []
+    arrived: list[tuple[str, Stamp]] = []
+
+    def enter(name: str, *_: object) -> None:
+        entered.append((name, _stamp(device)))
+
+    def arrive(name: str, _: torch.Tensor) -> None:
+        arrived.append((name, _stamp(device)))
+
+    parameters = dict(module.named_parameters())
+    hooks = [
+        module.get_submodule(layer.name).register_forward_pre_hook(
+            partial(enter, layer.name), prepend=True
+        )
+        for layer in workload.layers
+    ]
+    hooks += [
+        parameters[gradient.name].register_post_accumulate_grad_hook(partial(arrive, gradient.name))
+        for gradient in workload.gradients
+    ]
+    measured = []
+    try:
+        for index in range(iterations):
+            batch = move(task.batch(workload.local_batch, index), device)
+            module.zero_grad(set_to_none=True)
+            entered.clear()
+            arrived.clear()
+            _wait_for(device)
+            start = _stamp(device)
+            loss = task.loss(module, batch)
+            middle = _stamp(device)
+            loss.backward()
+            _wait_for(device)
+            entries = [(name, _seconds(start, stamp)) for name, stamp in entered]
+            arrivals = [(name, _seconds(start, stamp)) for name, stamp in arrived]
+            turn = _seconds(start, middle)
+            measured.append(
+                Iteration(between_entries(entries, 0.0, turn), between_arrivals(arrivals, turn))
+            )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return measured
+
+
+def with_seconds(workload: Workload, measured: Iterable[Iteration], source: str) -> Workload:
+    """The workload with each duration the median of the measured ones, and this source.
+
+    Gradients take the order in which they arrived; ModelError unless that is always the same one.
+    """
+    measured = list(measured)
+    arrived = list(measured[0].backward_seconds)
+    expected = {gradient.name: gradient for gradient in workload.gradients}
+    for iteration in measured:
+        if list(iteration.backward_seconds) != arrived or set(arrived) != set(expected):
+            raise ModelError(
+                f"gradients of model {workload.model!r} arrive in another order or number from one "
+                f"iteration to the next; take out control flow that depends on data or chance"
+            )
+    layers = tuple(
+        replace(
+            layer,
+            forward_seconds=statistics.median(
+                one.forward_seconds.get(layer.name, 0.0) for one in measured
+            ),
+        )
+        for layer in workload.layers
+    )
+    gradients = tuple(
+        replace(
+            expected[name],
+            backward_seconds=statistics.median(one.backward_seconds[name] for one in measured),
+        )
+        for name in arrived
+    )
+    return replace(workload, layers=layers, gradients=gradients, source=source)
+
+
+def from_throughput(workload: Workload, samples_per_second: float, source: str) -> Workload:
+    """The workload with the seconds that a worker of this throughput needs, shared out by FLOPs.
+
+    A layer without FLOPs takes no time. The backward seconds of a layer lie on the first of its
+    gradients that the backward pass produces, because autograd computes the layer's gradients
+    together and then hands them over one after the other.
+    """
+    require(samples_per_second > 0, f"throughput {samples_per_second} samples/s must be positive")
+    require(
+        workload.flops > 0,
+        f"workload {workload.model!r} has no FLOPs to share the time by; take it from trace()",
+    )
+    seconds_per_flop = workload.local_batch / samples_per_second / workload.flops
+    layers = tuple(
+        replace(layer, forward_seconds=layer.forward_flops * seconds_per_flop)
+        for layer in workload.layers
+    )
+    left = {layer.name: layer.backward_flops * seconds_per_flop for layer in workload.layers}
+    gradients = tuple(
+        replace(gradient, backward_seconds=left.pop(gradient.layer, 0.0))
+        for gradient in workload.gradients
+    )
+    return replace(workload, layers=layers, gradients=gradients, source=source)
+
+
+def write_profile(workload: Workload, name: str, folder: Path = PROFILES) -> Path:
+    """The file that ``read_profile(name, folder)`` reads, written whole or not at all."""
+    require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(workload.to_json() + "\n")
+        Path(unfinished).chmod(0o644)  # mkstemp makes files that only their owner can read
+        Path(unfinished).replace(path)
+    except BaseException:
+        Path(unfinished).unlink()
+        raise
+    return path
+
+
+@contextmanager
+def _cpu_threads(threads: int | None) -> Iterator[None]:
+    """Run with this many torch threads, and go back to the number before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _stamp(device: str) -> Stamp:
+    """Now, on the device's own clock: an accelerator is still computing when a hook runs."""
+    if device == "cpu":
+        return perf_counter()
+    event = torch.Event(device=device, enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds(start: Stamp, stamp: Stamp) -> float:
+    if isinstance(start, torch.Event):
+        return start.elapsed_time(stamp) * MS
+    return stamp - start
+
+
+def _wait_for(device: str) -> None:
+    if device != "cpu":
+        torch.accelerator.synchronize()
+
+
+def _where(device: str) -> str:
+    """The processor's name, with the thread count if it is the CPU."""
+    if device != "cpu":
+        return torch.get_device_module(device).get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_cpu_model()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

@@ -1,0 +1,268 @@
+"""The structure of a task: its layers, gradients and FLOPs, found by running it once.
+
+The run happens on the meta device, which computes shapes and no values: instant and without memory
+for any size of model. Two orders matter and both are observed, not guessed: layers stand as the
+forward pass enters them, gradients as the backward pass produces them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from ddlnb.errors import ModelError
+from ddlnb.models import Batch, Task, get_task, require_trainable
+from ddlnb.workload import Gradient, Layer, Workload
+
+Mark = tuple[str, float]  # a name, and the clock or counter when it came up
+
+
+def trace(task: str | Task, local_batch: int = 1) -> Workload:
+    """The task's layers, gradients and FLOPs (FMA = 2) at this batch size, with zero seconds.
+
+    A gradient's layer is the innermost module that was running when the forward pass first read
+    its parameter, by its name in ``named_modules``; the name is empty for the outermost module.
+    That module is the one to hold back until the update has arrived, and every such module is a
+    Layer. FLOPs between entering one layer and the next belong to the first, FLOPs between one
+    gradient and the next to the second one's layer, so both add up to the counter's totals.
+
+    A model that cannot run without values (its control flow depends on data) is traced on the CPU
+    with one real batch instead, and ``source`` says so. Recurrent layers hand over their own few
+    gradients in an order that depends on the device; ``profile`` has the measured one. Raises
+    ModelError for a model without trainable parameters, with unused ones, or with ones that no
+    module reads.
+    """
+    task = get_task(task)
+    try:
+        record = _run(task, _on_meta(task), local_batch, "meta")
+        source = "traced on the meta device"
+    except ModelError:
+        raise
+    except Exception as error:  # whatever a user's code says to a tensor without values
+        with torch.random.fork_rng(devices=[]):
+            record = _run(task, task.build(), local_batch, "cpu")
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        source = f"traced on the CPU with one batch, as the meta device failed with {reason}"
+    return _workload(task, local_batch, record, source)
+
+
+def between_entries(marks: Sequence[Mark], start: float, end: float) -> dict[str, float]:
+    """How much passed from each mark to the next; the first starts at start, the last ends at end.
+
+    >>> between_entries([("a", 1.0), ("b", 3.0), ("a", 4.0)], 0.0, 5.0)
+    {'a': 4.0, 'b': 1.0}
+    """
+    edges = [start, *(at for _, at in marks[1:]), end]
+    spent: defaultdict[str, float] = defaultdict(float)
+    for (name, _), (begin, until) in zip(marks, pairwise(edges), strict=True):
+        spent[name] += until - begin
+    return dict(spent)
+
+
+def between_arrivals(marks: Sequence[Mark], start: float) -> dict[str, float]:
+    """How much passed before each mark since the one before it, or since start.
+
+    >>> between_arrivals([("b", 1.5), ("a", 2.0)], 1.0)
+    {'b': 0.5, 'a': 0.5}
+    """
+    edges = [start, *(at for _, at in marks)]
+    return {name: at - before for (name, at), before in zip(marks, edges, strict=False)}
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What one forward and backward pass showed. FLOP marks count from the start of the run."""
+
+    parameters: dict[str, nn.Parameter]
+    layer_of: dict[str, str]
+    outside: set[str]
+    entered: tuple[Mark, ...]
+    arrived: tuple[Mark, ...]
+    forward_flops: float
+    total_flops: float
+
+
+def _on_meta(task: Task) -> nn.Module:
+    """The task's module without values. Tied parameters stay tied, which ``.to("meta")`` breaks."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        module = task.build()
+    memo: dict[int, object] = {}
+    for parameter in module.parameters():
+        empty = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(module, memo)
+
+
+def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Record:
+    """What one forward and backward pass over one batch shows. Raises ModelError."""
+    require_trainable(module, task.name)
+    batch = move(task.batch(local_batch, 0), device)
+    module.zero_grad(set_to_none=True)
+    with FlopCounterMode(display=False) as counter:
+        watch = _Watch(module, counter)
+        with torch.device(device), watch:
+            loss = task.loss(module, batch)
+        entered, forward_flops = tuple(watch.entered), float(counter.get_total_flops())
+        require_scalar(loss, task.name)
+        loss.backward()
+        total_flops = float(counter.get_total_flops())
+    record = _Record(
+        watch.parameters,
+        watch.layer_of,
+        watch.outside,
+        entered,
+        tuple(watch.arrived),
+        forward_flops,
+        total_flops,
+    )
+    _require_complete(record, task.name)
+    return record
+
+
+def move(batch: Batch, device: str) -> Batch:
+    """The batch on the device."""
+    return tuple(tensor.to(device) for tensor in batch)
+
+
+def require_scalar(loss: object, name: str) -> None:
+    """Raise ModelError unless the loss is one number that depends on the parameters."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ModelError(
+            f"loss of model {name!r} returned {shown}, not one number; "
+            f"return the mean over the samples, such as cross_entropy's default"
+        )
+    if not loss.requires_grad:
+        raise ModelError(
+            f"loss of model {name!r} does not depend on any trainable parameter; "
+            f"compute it from the module's output, outside no_grad and without detach"
+        )
+
+
+def _require_complete(record: _Record, name: str) -> None:
+    """Raise ModelError unless each parameter got exactly one gradient and has a layer."""
+    times = Counter(parameter for parameter, _ in record.arrived)
+    unused = [parameter for parameter in record.parameters if not times[parameter]]
+    if unused:
+        raise ModelError(
+            f"model {name!r} has unused parameters, no gradient arrives for {_listed(unused)}; "
+            f"set requires_grad=False on them or remove them"
+        )
+    repeated = [parameter for parameter, count in times.items() if count > 1]
+    if repeated:
+        raise ModelError(
+            f"model {name!r} produces several gradients in one backward pass for "
+            f"{_listed(repeated)}; one is exchanged, so use checkpoint(use_reentrant=False)"
+        )
+    unseen = [
+        parameter
+        for parameter in record.parameters
+        if parameter in record.outside or parameter not in record.layer_of
+    ]
+    if unseen:
+        raise ModelError(
+            f"model {name!r} reads {_listed(unseen)} before or outside of every module's forward, "
+            f"so no module can wait for the update; call modules in the loss and read them there"
+        )
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+class _Watch(TorchFunctionMode):
+    """Notes which module is running when a torch function first gets each parameter."""
+
+    def __init__(self, module: nn.Module, counter: FlopCounterMode):
+        super().__init__()
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.parameters = trained
+        self.counter = counter
+        self.layer_of: dict[str, str] = {}
+        self.outside: set[str] = set()
+        self.entered: list[Mark] = []
+        self.arrived: list[Mark] = []
+        self._names = {id(parameter): name for name, parameter in trained.items()}
+        self._running: list[str] = []
+        for name, submodule in module.named_modules():
+            submodule.register_forward_pre_hook(partial(self._enter, name), prepend=True)
+            submodule.register_forward_hook(self._leave, always_call=True)
+        for name, parameter in trained.items():
+            parameter.register_post_accumulate_grad_hook(partial(self._arrive, name))
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        # Asking for .shape or .dtype returns no tensor and reads no value; .T and .data do.
+        if func.__name__ != "__get__" or isinstance(result, Tensor):
+            self._note_reads((args, kwargs))
+        return result
+
+    def _note_reads(self, arguments: object) -> None:
+        for value in _tensors(arguments):
+            name = self._names.get(id(value))
+            if name is None or name in self.layer_of:
+                continue
+            if self._running:
+                self.layer_of[name] = self._running[-1]
+            else:
+                self.outside.add(name)
+
+    def _enter(self, name: str, module: nn.Module, args: object) -> None:
+        self._running.append(name)
+        self.entered.append((name, float(self.counter.get_total_flops())))
+
+    def _leave(self, module: nn.Module, args: object, result: object) -> None:
+        self._running.pop()
+
+    def _arrive(self, name: str, parameter: Tensor) -> None:
+        self.arrived.append((name, float(self.counter.get_total_flops())))
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Workload:
+    owners = set(record.layer_of.values())
+    entries = [mark for mark in record.entered if mark[0] in owners]
+    forward = between_entries(entries, 0.0, record.forward_flops)
+    # What backward computes after the last gradient (nothing, usually) belongs to that gradient.
+    arrivals = [*record.arrived[:-1], (record.arrived[-1][0], record.total_flops)]
+    backward: defaultdict[str, float] = defaultdict(float)
+    for name, flops in between_arrivals(arrivals, record.forward_flops).items():
+        backward[record.layer_of[name]] += flops
+    layers = tuple(
+        Layer(name, forward_flops=forward[name], backward_flops=backward[name]) for name in forward
+    )
+    gradients = tuple(
+        Gradient(
+            name,
+            record.layer_of[name],
+            elements=record.parameters[name].numel(),
+            bytes_per_element=record.parameters[name].element_size(),
+        )
+        for name, _ in record.arrived
+    )
+    return Workload(task.name, local_batch, layers, gradients, source)

@@ -1,0 +1,112 @@
+"""The published numbers: complete as data, and closed to the cells that test forecasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.errors import ResultsError, UnknownName
+from ddlnb.published import FIG4_COLUMNS, fig4_cells, quoted, quotes
+
+HEADER = ",".join(FIG4_COLUMNS)
+# Made-up numbers: no cell of the figure is in this edition.
+CELL = "small-conv,64,made-up,none,{gpus},{throughput},{std},{source}"
+
+
+def write(path, *cells, header=HEADER):
+    file = path / "fig4.csv"
+    file.write_text("\n".join([header, *cells]) + "\n")
+    return file
+
+
+def cell(gpus=4, throughput=100.0, std="", source="published"):
+    return CELL.format(gpus=gpus, throughput=throughput, std=std, source=source)
+
+
+def test_every_quote_has_its_section_unit_and_tag():
+    found = quotes()
+    assert set(found) == {
+        "A06",
+        *(f"A{n}" for n in range(10, 17)),
+        *(f"A{n}" for n in range(40, 44)),
+    }
+    for listed in found.values():
+        assert all(quote.tag == f"A s.{quote.section}" and quote.unit for quote in listed)
+        assert len({quote.item for quote in listed}) == len(listed)
+
+
+def test_quotes_agree_with_each_other():
+    size = quoted("A10", "parameters of bert-large") * 4
+    assert size / 1e9 == pytest.approx(quoted("A10", "fp32 size of bert-large"), abs=0.005)
+    compute = quoted("A11", "time of one bert-large iteration at batch 8 on RTX 2080 Ti")
+    transfer = quoted("A12", "all-reduce of bert-large over 4 GPUs on PCIe 3.0")
+    speedup = quoted("A12", "speedup of bert-large on 4 GPUs on PCIe 3.0")
+    assert 4 * compute / (compute + transfer) == pytest.approx(speedup, abs=0.005)
+
+
+@pytest.mark.parametrize("network", ["10GbE", "100GbE"])
+@pytest.mark.parametrize(
+    ("quote", "size", "count"), [("A14", "1 MB", 2**20), ("A15", "16 KB", 2**14)]
+)
+def test_message_times_and_rates_agree_when_sizes_are_powers_of_two(network, quote, size, count):
+    milliseconds = quoted(quote, f"time of a {size} message over {network}")
+    gigabits = quoted(quote, f"rate of a {size} message over {network}")
+    assert count * 8 / (milliseconds * 1e-3) / 1e9 == pytest.approx(gigabits, rel=0.06)
+
+
+def test_unknown_quotes_are_answered_with_the_known_ones():
+    with pytest.raises(UnknownName, match="unknown quote 'A99'"):
+        quoted("A99", "anything")
+    with pytest.raises(UnknownName, match="did you mean 'intensity of resnet50'"):
+        quoted("A06", "intensity of resnet-50")
+
+
+def test_broken_quotes_name_their_line(tmp_path):
+    file = tmp_path / "quotes.csv"
+    for line in ("A1,1,thing,many,x,A s.1", "A1,1,thing", "A1,1,thing,1,x,A s.1,more"):
+        file.write_text(f"id,section,item,value,unit,tag\n{line}\n")
+        with pytest.raises(ResultsError, match=r"quotes\.csv line 2 is not a quote"):
+            quotes(file)
+
+
+def test_absent_cells_are_an_empty_table_with_the_right_columns(tmp_path):
+    cells = fig4_cells(tmp_path / "absent.csv")
+    assert cells.empty
+    assert tuple(cells.columns) == FIG4_COLUMNS
+
+
+def test_cells_are_read_as_they_stand(tmp_path):
+    cells = fig4_cells(write(tmp_path, cell(4), cell(8, 190.5, 1.5)))
+    assert cells["throughput_samples_per_s"].tolist() == [100.0, 190.5]
+    assert cells["gpus"].tolist() == [4, 8]
+
+
+def test_cells_with_more_than_eight_gpus_are_refused(tmp_path):
+    with pytest.raises(ResultsError, match=r"line 3 .*more than 8 GPUs are held out"):
+        fig4_cells(write(tmp_path, cell(8), cell(16)))
+
+
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        (cell(throughput="fast"), "throughput_samples_per_s must be a positive number"),
+        (cell(throughput=-1), "throughput_samples_per_s must be a positive number"),
+        (cell(gpus=2.5), "gpus must be a whole number"),
+        (cell(std="small"), "std must be empty"),
+        (cell(std=-1), "std must be empty"),
+        (cell(source="recalled"), "source must be 'published'"),
+        (cell(4), "twice"),
+        (cell(4) + ",more", "cannot be read|columns"),
+    ],
+)
+def test_malformed_cells_are_refused_with_the_rule(tmp_path, row, rule):
+    with pytest.raises(ResultsError, match=rule):
+        fig4_cells(write(tmp_path, cell(4), row))
+
+
+def test_other_columns_are_refused(tmp_path):
+    with pytest.raises(ResultsError, match="write exactly model,"):
+        fig4_cells(write(tmp_path, "1,2", header="gpus,throughput"))
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+    with pytest.raises(ResultsError, match="cannot be read"):
+        fig4_cells(empty)
