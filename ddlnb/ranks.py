@@ -1,0 +1,398 @@
+"""Ranks: N processes that run one function together, and the place each of them is told.
+
+    with Ranks(4) as ranks:
+        ranks.run(function, argument)     # function(place, argument) on every rank
+
+A run is a collective program: it has ended when every rank has. A rank that fails, dies or does
+not answer ends the run for all, with one RankError that says what became of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import math
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddlnb.errors import InputError, RankError, require
+from ddlnb.launchers import Launch, World, check_launcher
+
+GRACE_SECONDS = 2.0  # from the first failure on, what the other ranks may add to the message
+LOOK_SECONDS = 0.2  # between two looks at the processes; answers are noticed at once
+STACK_LINES = 6
+TRACEBACK_LINES = 8
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a function runs: the first argument of every function given to Ranks.run."""
+
+    rank: int
+    count: int
+    store_host: str
+    store_port: int
+    prefix: str  # another one for every run
+    host: str  # address of this rank's machine, to bind services to
+    threads: int
+    timeout_seconds: float  # of the whole run
+
+    def store(self) -> Any:
+        """A torch store shared by the ranks of this run and empty when the run starts."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        timeout = timedelta(seconds=self.timeout_seconds)
+        store = TCPStore(self.store_host, self.store_port, is_master=False, timeout=timeout)
+        return PrefixStore(self.prefix, store)
+
+
+class Ranks:
+    """N processes started by ipyparallel, that run one function together.
+
+    launcher: "local"; "mpi", "slurm", "ssh" (with hosts=) or another one of ipyparallel's; or the
+        name of one of your IPython profiles.
+    host: the address of this machine at which the ranks find their store. The default is only
+        reachable from this machine: for ranks elsewhere give an address that they can reach.
+        With a batch launcher the temporary folder (TMPDIR) must be on a shared file system.
+    threads: of torch, in each rank.
+    timeout_seconds: of a run that does not say its own.
+
+    After a RankError or an interrupt the next run starts fresh processes: nothing that a function
+    keeps in a rank is there for certain in the next run.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        launcher: str = "local",
+        host: str = "127.0.0.1",
+        hosts: Iterable[str] = (),
+        threads: int = 1,
+        start_timeout_seconds: float = 120,
+        timeout_seconds: float = 120,
+    ):
+        _require_whole("count", count)
+        _require_whole("threads", threads)
+        _require_seconds("start_timeout_seconds", start_timeout_seconds)
+        _require_seconds("timeout_seconds", timeout_seconds)
+        hosts = tuple(hosts)
+        require(
+            (launcher == "ssh") == bool(hosts),
+            f"launcher {launcher!r} with hosts={hosts!r}: give hosts=['name', ...] with launcher "
+            f"'ssh', and only with it",
+        )
+        check_launcher(launcher)
+        self.count = count
+        self.launcher = launcher
+        address = _own_address(host)
+        self._launch = Launch(launcher, count, address, hosts, threads, start_timeout_seconds)
+        self._timeout_seconds = timeout_seconds
+        self._runs = 0
+        self._one_run = threading.Lock()
+        self._closed = False
+        self._world: World | None = None
+        self._end: Callable = lambda: None
+        self._ready_world()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by rank; empty while no processes are up."""
+        return list(self._world.pids) if self._world and not self._world.ended else []
+
+    def run(
+        self,
+        function: Callable,
+        *args: Any,
+        count: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list:
+        """What function(place, *args) returned on ranks 0 to count - 1, in that order.
+
+        The function may be any that can be imported here, or one defined in a notebook.
+        Raises RankError when a rank raised, died, or was not done after timeout_seconds.
+        """
+        count = self.count if count is None else count
+        timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        _require_whole("count", count)
+        _require_seconds("timeout_seconds", timeout_seconds)
+        if count > self.count:
+            raise InputError(
+                f"count={count} is more than the {self.count} ranks there are; "
+                f"start them with Ranks({count})"
+            )
+        payload = _pickled(function, args)
+        with self._one_run:
+            world = self._ready_world()
+            self._runs += 1
+            place = Place(
+                rank=0,
+                count=count,
+                store_host=self._launch.host,
+                store_port=world.store.port,
+                prefix=f"run{self._runs}",
+                host=self._launch.host,
+                threads=self._launch.threads,
+                timeout_seconds=timeout_seconds,
+            )
+            try:
+                answers = [
+                    world.call(rank, _call, replace(place, rank=rank), sys.path, payload)
+                    for rank in range(count)
+                ]
+                results = _Watch(world, answers, timeout_seconds).results()
+                world.forget()
+                return results
+            except BaseException:  # also an interrupt: the ranks may be inside a collective
+                self._end()
+                raise
+
+    def _ready_world(self) -> World:
+        """The world, started afresh if it was ended or if one of its ranks died since."""
+        require(not self._closed, "these ranks are closed; start others with Ranks(count)")
+        if self._world and any(map(self._world.lost, range(self.count))):
+            self._end()
+        if self._world is None or self._world.ended:
+            self._world = None
+            self._world = World(self._launch, _prepare, self._launch.host)
+            self._end = weakref.finalize(self, self._world.end)  # also at exit
+        return self._world
+
+    def close(self) -> None:
+        """End the processes; safe to call twice."""
+        self._closed = True
+        self._end()
+        self._world = None
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"Ranks({self.count}, launcher={self.launcher!r}{state})"
+
+
+def _require_whole(name: str, value: Any) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    require(whole, f"{name}={value!r} is not a whole number from 1 on")
+
+
+def _require_seconds(name: str, value: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(
+        number and math.isfinite(value) and value > 0,
+        f"{name}={value!r} is not a positive number of seconds",
+    )
+
+
+def _own_address(host: str) -> str:
+    """The address behind the name, if services can be bound to it here."""
+    try:
+        address = socket.gethostbyname(host)
+        socket.create_server((address, 0)).close()
+    except OSError as error:
+        raise InputError(
+            f"host={host!r} is not an address of this machine ({error}); give the one at which "
+            f"the ranks reach it, or leave it out when they run here"
+        ) from error
+    return address
+
+
+def _pickled(function: Callable, args: tuple) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps((function, args))
+    except Exception as error:
+        raise InputError(
+            f"{function!r} with its arguments cannot be sent to the ranks: {error}; "
+            f"pass plain data and create the rest inside the function"
+        ) from error
+
+
+# ---------------------------------------------------------------- in the owner
+
+
+class _Watch:
+    """One run, watched from outside: never a call that only the slowest rank can end."""
+
+    def __init__(self, world: World, answers: list, timeout_seconds: float):
+        self._world = world
+        self._answers = answers
+        self._timeout_seconds = timeout_seconds
+        self._start = time.monotonic()
+        self._results: dict[int, bytes] = {}
+        self._failures: dict[int, Failure] = {}  # in the order in which they were seen
+
+    def results(self) -> list:
+        """What the ranks returned, or one RankError."""
+        deadline = self._start + self._timeout_seconds
+        while self._silent() and (left := deadline - time.monotonic()) > 0:
+            first = not self._failures
+            self._look(min(LOOK_SECONDS, left))
+            if self._failures and first:
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        if len(self._results) < len(self._answers):
+            raise RankError("\n".join(self._report()))
+        return [pickle.loads(self._results[rank]) for rank in range(len(self._answers))]
+
+    def _silent(self) -> list[int]:
+        ranks = range(len(self._answers))
+        return [r for r in ranks if r not in self._results and r not in self._failures]
+
+    def _look(self, seconds: float) -> None:
+        """Take the answers that arrive; if none does, see which processes are gone."""
+        silent = self._silent()
+        done, _ = wait([self._answers[rank] for rank in silent], seconds, FIRST_COMPLETED)
+        for rank in silent:
+            if self._answers[rank] in done:
+                outcome = _outcome(self._answers[rank])
+                if isinstance(outcome, Failure):
+                    self._failures[rank] = outcome
+                else:
+                    self._results[rank] = outcome
+            elif not done and (reason := self._world.lost(rank)):
+                self._failures[rank] = Failure(reason, died=True)
+
+    def _report(self) -> Iterator[str]:
+        """What became of each rank, and where the first failure was, line by line."""
+        seconds = time.monotonic() - self._start
+        total, silent = len(self._answers), self._silent()
+        # A death is the cause of what the neighbours said, even if they said it before.
+        cause = min(self._failures, key=lambda r: not self._failures[r].died, default=None)
+        if cause is None:
+            yield (
+                f"{len(silent)} of {total} ranks did not answer within {self._timeout_seconds} s; "
+                f"allow more with timeout_seconds="
+            )
+        else:
+            yield f"{len(self._failures)} of {total} ranks failed, first rank {cause}"
+        stacks = _stacks(self._world, silent)
+        for rank in range(total):
+            if rank in silent:
+                held = "stopped, " if self._world.is_stopped(rank) else ""
+                yield f"  rank {rank}: {held}no answer after {seconds:.1f} s"
+                yield from (f"    {line}" for line in stacks.get(rank, []))
+            else:
+                yield f"  rank {rank}: {self._failures.get(rank, 'done')}"
+        if cause is not None and self._failures[cause].traceback:
+            yield f"rank {cause} said:"
+            yield from self._failures[cause].traceback[-TRACEBACK_LINES:]
+
+
+def _outcome(answer: Any) -> bytes | Failure:
+    """What a finished call says; ipyparallel itself answers for a rank that it lost."""
+    try:
+        return answer.get()
+    except Exception as error:
+        name = getattr(error, "ename", type(error).__name__)
+        if name == "EngineError":
+            return Failure("process died", died=True)
+        return Failure(f"{name}: {error}")
+
+
+def _stacks(world: World, silent: list[int]) -> dict[int, list[str]]:
+    """Where in Python the silent ranks are, innermost first, as far as they can still tell."""
+    asked = [rank for rank in silent if not world.is_stopped(rank)]
+    for rank in asked:
+        world.signal(rank, signal.SIGUSR1)
+    if asked:
+        time.sleep(0.2)
+    stacks = {}
+    for rank in asked:
+        with contextlib.suppress(OSError):
+            lines = (world.folder / _stack_file(world.pids[rank])).read_text().splitlines()[1:]
+            own = [i for i, line in enumerate(lines) if line.endswith(" in _call")]
+            stacks[rank] = [line.strip() for line in lines[: own[0] if own else None]]
+            stacks[rank] = stacks[rank][:STACK_LINES]
+    return stacks
+
+
+# ---------------------------------------------------------------- in a rank
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a rank says instead of a result."""
+
+    message: str
+    traceback: tuple[str, ...] = ()
+    died: bool = False
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _stack_file(pid: int) -> str:
+    return f"stack-{pid}"
+
+
+def _prepare(folder: str, store_host: str) -> int:
+    """Make this process a rank; its process id."""
+    # With more ranks than cores, small all-reduces were measured 4 to 7 times faster under this
+    # policy: a rank that waits for a message does not push the others from their core.
+    # Threads inherit it, so it comes before torch and gloo start theirs.
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    # gloo looks up its address by host name, which is wrong or slow on many laptops.
+    with contextlib.suppress(OSError):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(_address_towards(store_host)))
+    # Kept open for the life of the process: the handler writes to the descriptor.
+    with contextlib.suppress(OSError):
+        stacks = Path(folder, _stack_file(os.getpid())).open("w")  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
+    import torch
+    import torch.distributed
+
+    torch.set_num_interop_threads(1)
+    return os.getpid()
+
+
+def _call(place: Place, path: list[str], payload: bytes) -> bytes | Failure:
+    """The pickled result of the function in the payload, or what it raised."""
+    import cloudpickle
+    import torch
+
+    try:
+        sys.path += [folder for folder in path if folder not in sys.path]
+        torch.set_num_threads(place.threads)
+        function, args = cloudpickle.loads(payload)
+        place = replace(place, host=_address_towards(place.store_host))
+        return cloudpickle.dumps(function(place, *args))
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this one
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        return Failure(f"{type(error).__qualname__}: {error}", tuple(lines))
+
+
+def _address_towards(host: str) -> str:
+    """The address of this machine that packets to the host carry: local for a local host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        return probe.getsockname()[0]
+
+
+def _interface(address: str) -> str:
+    """The name of the network interface that has the address; OSError if none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in addresses):
+            return name
+    raise OSError(f"no network interface has the address {address}")

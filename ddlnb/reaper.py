@@ -1,0 +1,76 @@
+"""Nothing left behind: ends the processes and removes the folder of a set of ranks.
+
+Run as a process of its own, beside the owner of the ranks, so that it outlives an owner that is
+killed. It waits until its standard input ends, or its parent is another one than the owner; then
+it kills every process of this user that carries the token in its environment.
+
+It imports nothing of ddlnb: it has to be up before the first rank is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import time
+
+import psutil
+
+TOKEN_VARIABLE = "DDLNB_SESSION"
+ALL_ENDED = b"ended\n"  # what an owner writes that starts nothing more
+
+# An owner that dies between fork and exec leaves a process that gets its environment a moment
+# later: the sweep is over only when nobody was found for this long.
+QUIET_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+
+
+def carriers(token: str) -> list[psutil.Process]:
+    """The live processes that carry the token, wherever they were started from."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if carries(process, token) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def carries(process: psutil.Process, token: str) -> bool:
+    """Whether the process was started under this token; an error of psutil if it is not ours."""
+    return process.environ().get(TOKEN_VARIABLE) == token
+
+
+def clean(token: str, folder: str | os.PathLike, quiet_seconds: float = 0) -> None:
+    """Kill every carrier until none is seen for quiet_seconds; then remove the folder."""
+    quiet_until = time.monotonic() + quiet_seconds
+    while (found := carriers(token)) or time.monotonic() < quiet_until:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if found:
+            quiet_until = time.monotonic() + quiet_seconds
+        time.sleep(0.02)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for_owner(owner_pid: int) -> bool:
+    """Return when the owner is done or gone: True if it said that it ended everything itself."""
+    while True:
+        readable, _, _ = select.select([0], [], [], LOOK_SECONDS)
+        if readable:
+            return os.read(0, len(ALL_ENDED)) == ALL_ENDED
+        # A forked child of the owner may hold the other end of the pipe open after its death.
+        if os.getppid() != owner_pid:
+            return False
+
+
+def main(token: str, owner_pid: int, folder: str) -> None:
+    """Wait for the owner, then clean up after it."""
+    ended = wait_for_owner(owner_pid)
+    clean(token, folder, 0 if ended else QUIET_SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,397 @@
+"""Ranks run a function together, say what went wrong in one error, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
+from ddlnb.ranks import Place, Ranks
+from ddlnb.reaper import TOKEN_VARIABLE
+
+pytestmark = pytest.mark.ranks
+
+
+# ---------------------------------------------------------------- functions that run in ranks
+
+
+def where(place: Place, *args: object) -> tuple:
+    return (place.rank, place.count, *args)
+
+
+def total_of_ranks(place: Place) -> float:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=place.store(), rank=place.rank, world_size=place.count)
+    tensor = torch.tensor([float(place.rank)])
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return tensor.item()
+
+
+def all_reduce_until(place: Place, victim: int, number: int | None) -> None:
+    """All-reduce for ever; after a moment the victim raises, or sends itself the signal."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=place.store(), rank=place.rank, world_size=place.count)
+    start = time.monotonic()
+    while True:
+        if place.rank == victim and time.monotonic() - start > 0.3:
+            if number is None:
+                raise ValueError("the learning rate is a fish")
+            os.kill(os.getpid(), number)
+        dist.all_reduce(torch.ones(1))
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+def test_results_come_back_in_the_order_of_the_ranks(four_ranks):
+    assert four_ranks.run(where, "x") == [(rank, 4, "x") for rank in range(4)]
+
+
+def test_a_smaller_run_uses_the_first_ranks(four_ranks):
+    assert four_ranks.run(where, count=2) == [(0, 2), (1, 2)]
+
+
+def test_closures_and_their_results_travel(four_ranks):
+    offset = 10
+    functions = four_ranks.run(lambda place: lambda: place.rank + offset, count=2)
+    assert [function() for function in functions] == [10, 11]
+
+
+def test_large_arguments_and_results_travel(four_ranks):
+    import torch
+
+    tensor = torch.arange(1_000_000)
+    doubled = four_ranks.run(lambda place, tensor: 2 * tensor, tensor, count=2)
+    assert all(torch.equal(answer, 2 * tensor) for answer in doubled)
+
+
+def test_ranks_meet_in_the_store_of_their_run(four_ranks):
+    assert four_ranks.run(total_of_ranks) == [6.0] * 4
+    assert four_ranks.run(total_of_ranks, count=3) == [3.0] * 3
+
+
+def test_every_run_has_a_store_that_starts_empty(four_ranks):
+    def first_count(place: Place) -> int:
+        return place.store().add("visits", 1)
+
+    assert four_ranks.run(first_count, count=1) == [1]
+    assert four_ranks.run(first_count, count=1) == [1]
+
+
+def test_a_rank_uses_the_threads_it_was_given_and_waits_politely(four_ranks):
+    def settings(place: Place) -> tuple:
+        import torch
+
+        policy = os.sched_getscheduler(0) if hasattr(os, "SCHED_BATCH") else None
+        return torch.get_num_threads(), torch.get_num_interop_threads(), policy
+
+    assert four_ranks.run(settings) == [(1, 1, getattr(os, "SCHED_BATCH", None))] * 4
+
+
+def test_a_call_is_cheap(four_ranks):
+    seconds = []
+    for _ in range(20):
+        start = time.monotonic()
+        four_ranks.run(where)
+        seconds.append(time.monotonic() - start)
+    # About 10 ms on an idle machine; the minimum, because the machine may not be idle.
+    assert min(seconds) < 0.06
+
+
+def test_runs_from_several_threads_take_turns(four_ranks):
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(four_ranks.run(total_of_ranks)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[6.0] * 4] * 3
+
+
+def test_the_token_is_not_in_the_environment_of_the_owner(four_ranks):
+    assert TOKEN_VARIABLE not in os.environ
+    assert len(set(four_ranks.pids)) == 4
+    for pid in four_ranks.pids:
+        assert psutil.Process(pid).environ()[TOKEN_VARIABLE]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_more_ranks_than_there_are_is_refused_with_both_numbers(four_ranks):
+    with pytest.raises(InputError, match=r"count=5 is more than the 4 ranks"):
+        four_ranks.run(where, count=5)
+
+
+def test_a_function_that_cannot_travel_is_refused_and_nothing_is_lost(four_ranks):
+    pids = four_ranks.pids
+    with pytest.raises(InputError, match="cannot be sent to the ranks"):
+        four_ranks.run(where, threading.Lock())
+    assert four_ranks.run(where, count=1) == [(0, 1)]
+    assert four_ranks.pids == pids
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"count": 0}, "count=0 is not a whole number from 1 on"),
+        ({"count": 2.0}, "count=2.0 is not a whole number"),
+        ({"count": True}, "count=True is not a whole number"),
+        ({"count": 2, "threads": 0}, "threads=0 is not"),
+        ({"count": 2, "timeout_seconds": 0}, "timeout_seconds=0 is not a positive number"),
+        ({"count": 2, "timeout_seconds": float("nan")}, "timeout_seconds=nan is not"),
+        ({"count": 2, "start_timeout_seconds": -1}, "start_timeout_seconds=-1 is not"),
+        ({"count": 2, "host": "192.0.2.1"}, "host='192.0.2.1' is not an address of this machine"),
+        ({"count": 2, "hosts": ["a"]}, "only with it"),
+        ({"count": 2, "launcher": "ssh"}, "give hosts="),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(arguments, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        Ranks(**arguments)
+
+
+def test_an_unknown_launcher_is_answered_with_the_known_ones():
+    with pytest.raises(UnknownName, match=r"unknown launcher 'locla'.*did you mean 'local'"):
+        Ranks(2, launcher="locla")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [("mpi", "'mpiexec': apt-get install openmpi-bin"), ("slurm", "'sbatch': run on a login node")],
+)
+def test_a_launcher_that_is_not_installed_says_where_it_comes_from(
+    launcher, message, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPart, match=message):
+        Ranks(2, launcher=launcher)
+
+
+@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="no mpiexec: openmpi is not installed")
+def test_ranks_started_by_mpi_have_their_mpi_numbers():
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+
+    def mpi_rank(place: Place) -> int:
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.Get_rank()
+
+    with Ranks(3, launcher="mpi") as ranks:
+        assert ranks.run(mpi_rank) == [0, 1, 2]
+        assert ranks.run(total_of_ranks, count=2) == [1.0, 1.0]
+        with pytest.raises(RankError, match="first rank 1"):
+            ranks.run(all_reduce_until, 1, signal.SIGKILL)
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.fixture(scope="module")
+def own_ranks() -> Iterator[Ranks]:
+    """Three ranks to be killed, and restarted by the next run: the tests below share them."""
+    with Ranks(3, timeout_seconds=60) as ranks:
+        yield ranks
+
+
+def test_one_exception_ends_the_run_for_all(own_ranks):
+    start = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        own_ranks.run(all_reduce_until, 1, None)
+    assert time.monotonic() - start < 8
+    message = str(caught.value)
+    assert "rank 1: ValueError: the learning rate is a fish" in message
+    assert re.search(r"rank 0: no answer after \d+\.\d s\n.*in all_reduce", message)
+    assert "in all_reduce_until" in message.split("rank 1 said:")[1]
+
+
+def test_a_killed_rank_ends_the_run_for_all(own_ranks):
+    assert own_ranks.run(where, count=1) == [(0, 1)]  # with fresh processes: the last run failed
+    pids = own_ranks.pids
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"first rank 2\n(.*\n)*  rank 2: process died"):
+        own_ranks.run(all_reduce_until, 2, signal.SIGKILL)
+    assert time.monotonic() - start < 8
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert own_ranks.pids == []
+
+
+def test_a_stopped_rank_is_named_when_the_time_is_over(own_ranks):
+    own_ranks.run(where)
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"rank 1: stopped, no answer after 2\.\d s") as caught:
+        own_ranks.run(all_reduce_until, 1, signal.SIGSTOP, timeout_seconds=2)
+    assert time.monotonic() - start < 5
+    assert "3 of 3 ranks did not answer within 2 s" in str(caught.value)
+
+
+def test_a_rank_that_died_between_two_runs_is_replaced(own_ranks):
+    own_ranks.run(where)
+    os.kill(own_ranks.pids[0], signal.SIGKILL)
+    time.sleep(0.2)
+    assert own_ranks.run(where) == [(rank, 3) for rank in range(3)]
+
+
+def test_a_result_that_cannot_travel_is_the_error_of_its_rank(own_ranks):
+    with pytest.raises(RankError, match=r"rank 0: TypeError: cannot pickle '_thread.lock'"):
+        own_ranks.run(lambda place: threading.Lock(), count=1)
+
+
+def test_ranks_that_cannot_start_say_so_and_are_gone():
+    with pytest.raises(RankError, match=r"2 ranks were not started .*start_timeout_seconds=0\.5"):
+        Ranks(2, start_timeout_seconds=0.5)
+
+
+def test_ranks_start_inside_a_running_event_loop_as_in_a_notebook():
+    async def cell() -> list:
+        with Ranks(1) as ranks:
+            return ranks.run(where)
+
+    assert asyncio.run(cell()) == [(0, 1)]
+
+
+def test_closed_ranks_refuse_to_run():
+    ranks = Ranks(1)
+    ranks.close()
+    ranks.close()
+    assert repr(ranks) == "Ranks(1, launcher='local', closed)"
+    with pytest.raises(InputError, match="closed"):
+        ranks.run(where)
+
+
+# ---------------------------------------------------------------- nothing is left behind
+
+
+class Owner:
+    """A script that owns ranks, and a look at everything that it started."""
+
+    def __init__(self, folder: Path, script: str):
+        self.mark = uuid.uuid4().hex
+        self.home = folder / "home"
+        self.temporary = folder / "tmp"
+        self.home.mkdir(parents=True)
+        self.temporary.mkdir()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script],
+            env=os.environ
+            | {"OWNER": self.mark, "HOME": str(self.home), "TMPDIR": str(self.temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def read_until(self, word: str) -> str:
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if word in line:
+                return "".join(lines)
+        raise AssertionError(f"no {word!r} in {''.join(lines)}")
+
+    def left(self) -> list[str]:
+        """Live processes that inherited its environment, and its files."""
+        found = [str(path) for path in (*self.temporary.iterdir(), *self.home.iterdir())]
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("OWNER") == self.mark:
+                    found.append(" ".join(process.cmdline()) or process.status())
+        return found
+
+    def assert_nothing_left(self, within_seconds: float) -> None:
+        self.process.wait(within_seconds)
+        self.process.stdout.close()
+        wait_until(lambda: not self.left(), within_seconds)
+        assert not self.left()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def script(*lines: str) -> str:
+    """A script that starts two ranks and goes on with the lines."""
+    start = """
+        from ddlnb.ranks import Ranks
+
+        def hang(place):
+            place.store().wait(["never"])
+
+        print("starting", flush=True)
+        ranks = Ranks(2)
+        print("running", flush=True)
+        """
+    return "\n".join([textwrap.dedent(start), *lines])
+
+
+def test_an_owner_killed_during_a_run_leaves_nothing(tmp_path):
+    owner = Owner(tmp_path, script("ranks.run(hang)"))
+    owner.read_until("running")
+    time.sleep(0.5)
+    assert len(owner.left()) > 4
+    owner.process.kill()
+    owner.assert_nothing_left(within_seconds=10)
+
+
+def test_owners_killed_while_they_start_leave_nothing(tmp_path):
+    moments = random.Random(7)
+    owners = [Owner(tmp_path / str(number), script()) for number in range(4)]
+    for owner in owners:
+        owner.read_until("starting")
+        time.sleep(moments.uniform(0.1, 1.5))
+        owner.process.kill()
+    for owner in owners:
+        owner.assert_nothing_left(within_seconds=10)
+
+
+def test_an_owner_that_just_ends_leaves_nothing_and_says_nothing(tmp_path):
+    owner = Owner(tmp_path, script("print('end', ranks.run(lambda place: place.rank))"))
+    assert owner.read_until("end") == "starting\nrunning\nend [0, 1]\n"
+    assert owner.process.stdout.read() == ""
+    owner.assert_nothing_left(within_seconds=5)
+
+
+def test_an_interrupt_ends_the_run_and_the_next_one_works(tmp_path):
+    owner = Owner(
+        tmp_path,
+        script(
+            "try:",
+            "    ranks.run(hang)",
+            "except KeyboardInterrupt:",
+            "    print('interrupted', flush=True)",
+            "print('again', ranks.run(lambda place: place.rank), flush=True)",
+        ),
+    )
+    owner.read_until("running")
+    time.sleep(0.5)
+    start = time.monotonic()
+    owner.process.send_signal(signal.SIGINT)
+    assert owner.read_until("interrupted") == "interrupted\n"
+    assert time.monotonic() - start < 3
+    assert owner.read_until("again") == "again [0, 1]\n"
+    owner.assert_nothing_left(within_seconds=5)
