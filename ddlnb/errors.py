@@ -73,7 +73,5 @@ def require_whole(least: int = 1, /, **values: object) -> None:
     ddlnb.errors.InputError: workers 0 must be a whole number, at least 1
     """
     for name, value in values.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        require(
-            whole and value >= least, f"{name} {value!r} must be a whole number, at least {least}"
-        )
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InputError(f"{name} {value!r} must be a whole number, at least {least}")

@@ -96,12 +96,12 @@ class Method:
         self, *, partition: str | int | None = None, credit: str | int | None = None
     ) -> Method:
         """The method with another partition size or credit where it has one, else itself."""
-        changes = {}
+        method = self
         if partition is not None and self.partition_bytes is not None:
-            changes["partition_bytes"] = bytes_from(partition)
+            method = replace(method, partition_bytes=bytes_from(partition))
         if credit is not None and self.credit_bytes is not None:
-            changes["credit_bytes"] = bytes_from(credit)
-        return replace(self, **changes)
+            method = replace(method, credit_bytes=bytes_from(credit))
+        return method
 
 
 def balanced(sizes: list[int], servers: int) -> tuple[int, ...]:

@@ -118,18 +118,18 @@ class PushPullTransport:
     def _send(self, socket: zmq.Socket, request: _Request) -> None:
         clock = self._clock[request.message]
         self._clock[request.message] += 1
-        kind = Kind.PUSH | Kind.PULL | (Kind.ACK if request.released else Kind(0))
+        kind = Kind.PUSH | Kind.PULL | (Kind.ACK if request.wants_release else Kind(0))
         header = Header(kind, request.message, clock, request.tensor.dtype)
         data = to_bytes(request.tensor.cpu())
         self.bytes_sent += HEADER_BYTES + data.nbytes
         socket.send_multipart([header.pack(), data], copy=False)
 
     def _receive(self, socket: zmq.Socket, pending: dict[int, _Request]) -> None:
-        while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while socket.poll(0):
             head, *payload = socket.recv_multipart(copy=False)
             header = Header.unpack(head.bytes)
             if header.kind & Kind.ACK and not payload:
-                pending[header.key].released()
+                pending[header.key].release()
                 continue
             request = pending.pop(header.key)
             request.tensor.copy_(from_bytes(payload[0].buffer, header.dtype))
@@ -146,10 +146,19 @@ class _Request:
         server: str,
         timeout: float,
     ):
-        self.message, self.tensor, self.released = message, tensor, released
-        self._answered, self._server, self._timeout = answered, server, timeout
+        self.message, self.tensor = message, tensor
+        self._released, self._answered = released, answered
+        self._server, self._timeout = server, timeout
         self._finished = threading.Event()
         self._error: Exception | None = None
+
+    @property
+    def wants_release(self) -> bool:
+        return self._released is not None
+
+    def release(self) -> None:
+        if self._released is not None:
+            self._released()
 
     def finish(self, error: Exception | None = None) -> None:
         self._error = error

@@ -79,7 +79,7 @@ class Server:
         """Payload bytes received. Raises TimeoutError, naming the workers, on a long silence."""
         present = set(self._rank_of.values())
         while present:
-            if not self._socket.poll(self._timeout * 1000):
+            if not self._socket.poll(int(self._timeout * 1000)):
                 raise TimeoutError(
                     f"server heard nothing for {self._timeout} s; "
                     f"workers {sorted(present)} have not said goodbye"
@@ -97,8 +97,10 @@ class Server:
                 value = from_bytes(payload[0].buffer, header.dtype)
                 self._rule.push(worker, header.key, header.clock, value)
             if header.kind & Kind.ACK:
-                reply = Header(Kind.ACK, header.key, header.clock).pack()
-                self._socket.send_multipart([identity.bytes, reply])
+                self._socket.send_multipart([
+                    identity.bytes,
+                    Header(Kind.ACK, header.key, header.clock).pack(),
+                ])
             if header.kind & Kind.PULL:
                 self._waiting[header.key].append((identity.bytes, worker, header))
             self._answer(header.key)
@@ -111,7 +113,7 @@ class Server:
             if value is None:
                 still_waiting.append((identity, worker, header))
             else:
-                reply = [identity, header.pack(), to_bytes(value)]
+                reply: list[bytes | memoryview] = [identity, header.pack(), to_bytes(value)]
                 self._socket.send_multipart(reply, copy=False)
         self._waiting[key] = still_waiting
 

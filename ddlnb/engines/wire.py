@@ -49,7 +49,7 @@ HEADER_BYTES = _HEADER.size
 
 def to_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous CPU tensor, not copied."""
-    return memoryview(tensor.view(torch.uint8).numpy())
+    return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy 2
 
 
 def from_bytes(data: memoryview, dtype: torch.dtype) -> torch.Tensor:

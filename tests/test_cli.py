@@ -1,0 +1,81 @@
+"""The command line, as a person types it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
+
+
+def ddlnb(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "ddlnb.cli", *words], capture_output=True, text=True, **options
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command):
+    done = ddlnb(command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_without_a_command_the_help_is_shown():
+    assert all(command in ddlnb().stdout + ddlnb().stderr for command in COMMANDS)
+
+
+def test_models_are_a_table_for_machines_too():
+    table = pd.read_csv(io.StringIO(ddlnb("models", "--csv", check=True).stdout))
+    assert set(table["model"]) == {
+        "resnet50", "bert-base", "bert-large", "small-conv", "small-transformer"
+    }  # fmt: skip
+
+
+def test_methods_print_the_survey_s_sentence():
+    said = ddlnb("methods", check=True).stdout
+    assert "MG-WFBP: it exploits BSP with no compression and tensor fusion" in said
+
+
+def test_a_plan_is_printed():
+    words = ["--model", "bert-large", "--profile", "bert-large_b8_rtx2080ti"]
+    said = ddlnb("plan", *words, "--method", "ByteScheduler-PS", "--servers", "2", check=True)
+    assert "push_pull on 2 servers" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plan", "--model", "small-conv", "--method", "WFPB-PS"], "did you mean 'WFBP-PS'"),
+        (["plan", "--model", "smal-conv", "--method", "WFBP-PS"], "did you mean 'small-conv'"),
+        (["measure", "--model", "small-conv", "--workers", "0"], "workers 0"),
+        (["measure", "--model", "small-conv", "--engine", "horovod9"], "unknown engine"),
+        (["reproduce", "--profile", "quik"], "did you mean 'quick'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_2(words, told):
+    done = ddlnb(*words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_doctor_names_a_mend_for_what_is_missing():
+    table = pd.read_csv(io.StringIO(ddlnb("doctor", "--csv").stdout))
+    missing = table[table.iloc[:, 1] != "yes"]
+    assert missing["mend"].notna().all()
+
+
+@pytest.mark.ranks
+def test_measure_writes_rows_that_can_be_read(tmp_path):
+    out = tmp_path / "rows.csv"
+    words = ["--model", "small-conv", "--batch", "4", "--workers", "2", "--method", "BSP-PS"]
+    words += ["--iterations", "2", "--warmup", "0", "--repeat", "1", "--out", str(out), "--csv"]
+    printed = pd.read_csv(io.StringIO(ddlnb("measure", *words, check=True).stdout))
+    assert printed["method"].tolist() == ["single", "DDP", "BSP-PS"]
+    assert len(pd.read_csv(out)) == 3

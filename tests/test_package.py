@@ -1,0 +1,58 @@
+"""The package as a whole: light to import, its names listed, its requirements in step."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import ddlnb
+from ddlnb.paths import ROOT
+
+HEAVY = ("torch", "pandas", "matplotlib", "numpy", "transformers", "ipyparallel", "zmq")
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = f"import sys, ddlnb; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_are_sorted_and_all_there():
+    assert ddlnb.__all__ == sorted(ddlnb.__all__)
+    for name in ddlnb.__all__:
+        assert getattr(ddlnb, name) is not None
+    assert dir(ddlnb) == ddlnb.__all__
+    with pytest.raises(AttributeError, match="no attribute 'MGWFBP'"):
+        _ = ddlnb.MGWFBP
+
+
+def pins() -> dict[str, str]:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    listed = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    return dict(entry.split("==") for entry in listed)
+
+
+def test_environment_yml_pins_what_pyproject_requires_and_nothing_else():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    wanted = {(need := Requirement(text)).name: need.specifier for text in required}
+    assert pins().keys() == wanted.keys()
+    for name, version in pins().items():
+        assert version in wanted[name], f"{name} {version} is not {wanted[name]}"
+
+
+def test_torch_is_pinned_first_and_without_a_local_build():
+    assert next(iter(pins())) == "torch"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", pins()["torch"])
+
+
+@pytest.mark.parametrize("target", ["env", "reproduce", "test", "lint"])
+def test_make_lists_its_targets(target):
+    done = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
+    assert re.search(rf"^{target} ", done.stdout, re.MULTILINE)

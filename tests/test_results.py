@@ -1,0 +1,139 @@
+"""The tidy table: nothing finished is lost, nothing unreadable is taken for a table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.files import write_atomically
+from ddlnb.results import CELL, ROW_COLUMNS, ResultsFile, read_rows
+
+REQUIRED = [
+    "model",
+    "local_batch",
+    "network",
+    "method",
+    "gpus",
+    "engine",
+    "source",
+    "throughput_samples_per_s",
+    "std",
+    "iteration_seconds",
+    "exposed_communication_seconds",
+    "bytes_sent",
+    "repetitions",
+    "machine",
+    "versions",
+    "commit",
+    "time",
+]
+
+
+def cell(method="WFBP-A2A"):
+    values = ("toy", 8, "loopback", method, 2, "torch", "measured", 0, "sgd", "", 10, 2, "here")
+    return dict(zip(CELL, values, strict=True))
+
+
+def a_run(repetition=0, throughput=100.0, method="WFBP-A2A"):
+    return {
+        **cell(method),
+        "repetition": repetition,
+        "throughput_samples_per_s": throughput,
+        "iteration_seconds": 16 / throughput,
+        "exposed_communication_seconds": float("nan"),
+        "bytes_sent": 10.0,
+        "messages": 3,
+        "plan": "012345",
+        "versions": "python 3",
+        "commit": "12e5",
+        "time": "2026-01-01T00:00:00+00:00",
+    }
+
+
+def test_the_table_has_the_promised_columns():
+    assert set(REQUIRED) <= set(ROW_COLUMNS)
+
+
+def test_a_row_is_the_median_of_its_runs_with_their_spread(tmp_path):
+    results = ResultsFile(tmp_path / "rows.csv")
+    for repetition, throughput in enumerate([100.0, 130.0, 110.0]):
+        results.add(a_run(repetition, throughput))
+    (row,) = read_rows(tmp_path / "rows.csv").to_dict("records")
+    assert row["throughput_samples_per_s"] == 110.0
+    assert row["std"] == pytest.approx(15.275, abs=1e-3)
+    assert row["repetitions"] == 3
+
+
+def test_runs_come_back_from_disk_as_they_were(tmp_path):
+    first = ResultsFile(tmp_path / "rows.csv")
+    first.add(a_run())
+    again = ResultsFile(tmp_path / "rows.csv")
+    assert again.has(cell(), 0)
+    assert not again.has(cell(), 1)
+    assert not again.has(cell("BSP-PS"), 0)
+    assert again.runs["commit"].tolist() == ["12e5"]  # text, though it looks like a number
+
+
+def test_rows_that_lag_behind_the_runs_are_made_anew(tmp_path):
+    results = ResultsFile(tmp_path / "rows.csv")
+    results.add(a_run())
+    (tmp_path / "rows.csv").unlink()
+    assert len(ResultsFile(tmp_path / "rows.csv").rows) == 1
+    assert (tmp_path / "rows.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2].rsplit(",", 3)[0],
+        lambda text: "",
+        lambda text: text.replace("throughput_samples_per_s", "speed"),
+        lambda text: text.replace("100.0", "fast"),
+        lambda text: text + "a,b\n",
+        lambda text: text + "x," * 60 + "\n",
+    ],
+)
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path, damage):
+    path = tmp_path / "rows.csv"
+    ResultsFile(path).add(a_run())
+    runs = path.with_suffix(".runs.csv")
+    runs.write_text(damage(runs.read_text()))
+    before = runs.read_text()
+    with pytest.raises(ResultsError, match=r"rows\.runs\.csv"):
+        ResultsFile(path)
+    assert runs.read_text() == before
+
+
+def test_a_table_without_its_runs_is_not_overwritten(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("mine\n")
+    with pytest.raises(ResultsError, match=r"without rows\.runs\.csv"):
+        ResultsFile(path)
+    assert path.read_text() == "mine\n"
+
+
+def test_a_results_file_must_be_called_csv(tmp_path):
+    with pytest.raises(InputError, match=r"\.csv"):
+        ResultsFile(tmp_path / "rows.xlsx")
+
+
+def test_a_missing_table_is_one_clear_error(tmp_path):
+    with pytest.raises(ResultsError, match="no results file"):
+        read_rows(tmp_path / "none.csv")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "file.txt"
+    write_atomically(path, "old")
+
+    def disk_is_full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", disk_is_full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(Path(tmp_path).iterdir()) == [path]
