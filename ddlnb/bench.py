@@ -7,8 +7,9 @@ from functools import cached_property
 
 from ddlnb.collectives import AlphaBeta, fit_alpha_beta
 from ddlnb.engines.job import Job, Report, get_optimizer
+from ddlnb.engines.probes import profile_rank, time_all_reduce
 from ddlnb.engines.replica import MakeOptimizer
-from ddlnb.engines.worker import profile_rank, run_job, time_all_reduce
+from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.models import Task, get_task

@@ -11,25 +11,11 @@ from ddlnb.errors import InputError, ResultsError
 from ddlnb.files import write_atomically
 from ddlnb.results import CELL, ROW_COLUMNS, ResultsFile, read_rows
 
-REQUIRED = [
-    "model",
-    "local_batch",
-    "network",
-    "method",
-    "gpus",
-    "engine",
-    "source",
-    "throughput_samples_per_s",
-    "std",
-    "iteration_seconds",
-    "exposed_communication_seconds",
-    "bytes_sent",
-    "repetitions",
-    "machine",
-    "versions",
-    "commit",
-    "time",
-]
+REQUIRED = {
+    *("model", "local_batch", "network", "method", "gpus", "engine", "source", "std"),
+    *("throughput_samples_per_s", "iteration_seconds", "exposed_communication_seconds"),
+    *("bytes_sent", "repetitions", "machine", "versions", "commit", "time"),
+}
 
 
 def cell(method="WFBP-A2A"):
@@ -54,7 +40,7 @@ def a_run(repetition=0, throughput=100.0, method="WFBP-A2A"):
 
 
 def test_the_table_has_the_promised_columns():
-    assert set(REQUIRED) <= set(ROW_COLUMNS)
+    assert REQUIRED <= set(ROW_COLUMNS)
 
 
 def test_a_row_is_the_median_of_its_runs_with_their_spread(tmp_path):

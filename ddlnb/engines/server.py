@@ -97,10 +97,12 @@ class Server:
                 value = from_bytes(payload[0].buffer, header.dtype)
                 self._rule.push(worker, header.key, header.clock, value)
             if header.kind & Kind.ACK:
-                self._socket.send_multipart([
-                    identity.bytes,
-                    Header(Kind.ACK, header.key, header.clock).pack(),
-                ])
+                self._socket.send_multipart(
+                    [
+                        identity.bytes,
+                        Header(Kind.ACK, header.key, header.clock).pack(),
+                    ]
+                )
             if header.kind & Kind.PULL:
                 self._waiting[header.key].append((identity.bytes, worker, header))
             self._answer(header.key)

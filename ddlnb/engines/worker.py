@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
-import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +13,15 @@ import torch.distributed as dist
 import zmq
 from torch import nn
 
-from ddlnb.engines.all_reduce import AllReduceTransport
-from ddlnb.engines.base import Transport
 from ddlnb.engines.baselines import DistributedDataParallelBaseline, SingleWorker
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.push_pull import PushPullTransport
+from ddlnb.engines.network import process_group, transport_for
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import BulkSynchronous, Server, open_server
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import MissingPart, PlanError
-from ddlnb.models import Task
 from ddlnb.plan import Plan
-from ddlnb.profiling import profile
 from ddlnb.ranks import Place
-from ddlnb.workload import Workload
 
 
 def run_job(place: Place, job: Job) -> Report | None:
@@ -41,29 +32,6 @@ def run_job(place: Place, job: Job) -> Report | None:
         return None
     with process_group(place, store, job.workers, job.backend):
         return _train(place, job, store)
-
-
-@contextmanager
-def process_group(place: Place, store: Any, workers: int, backend: str = "gloo") -> Iterator[None]:
-    """The workers' default process group, for the time of the block.
-
-    Raises MissingPart if this machine cannot run the backend.
-    """
-    if backend == "nccl" and not torch.cuda.is_available():
-        raise MissingPart("backend 'nccl' needs NVIDIA GPUs, and torch sees none; use 'gloo'")
-    if not dist.is_backend_available(backend):
-        raise MissingPart(f"this torch {torch.__version__} has no backend {backend!r}; use 'gloo'")
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore("workers", store),
-        rank=place.rank,
-        world_size=workers,
-        timeout=timedelta(seconds=place.timeout_seconds),
-    )
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _serve(place: Place, job: Job, store: Any) -> None:
@@ -134,19 +102,9 @@ def _trainer(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Any
         return ddp, ddp.wrapped
     assert job.plan is not None
     _require_same_plan(place, job.plan, store)
-    transport = _transport(place, job.plan, store)
+    transport = transport_for(place, store, job.plan)
     timeout = place.timeout_seconds
     return Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout), module
-
-
-def _transport(place: Place, plan: Plan, store: Any) -> Transport:
-    if not plan.servers:
-        return AllReduceTransport()
-    if place.rank == 0:
-        store.set("token", secrets.token_hex(8))
-    token = store.get("token").decode()
-    addresses = [store.get(f"server {server}").decode() for server in range(plan.servers)]
-    return PushPullTransport(addresses, plan.placement, place.rank, token, place.timeout_seconds)
 
 
 def _require_same_plan(place: Place, plan: Plan, store: Any) -> None:
@@ -196,31 +154,6 @@ def _device(place: Place, job: Job) -> torch.device:
     device = torch.device("cuda", place.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def profile_rank(place: Place, task: Task, local_batch: int, iterations: int) -> Workload:
-    """The workload as this rank measures it while all ranks of the run compute.
-
-    Profiling under the load of the real run is what makes its layer times those of the real run.
-    """
-    return profile(task, local_batch, iterations=iterations)
-
-
-def time_all_reduce(
-    place: Place, sizes: tuple[int, ...], repetitions: int, backend: str = "gloo"
-) -> list[tuple[int, float]]:
-    """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions."""
-    found = []
-    with process_group(place, place.store(), place.count, backend):
-        for size in sizes:
-            tensor = torch.zeros(max(1, size // 4))
-            seconds = []
-            for _ in range(repetitions + 1):
-                start = time.perf_counter()
-                dist.all_reduce(tensor)
-                seconds.append(time.perf_counter() - start)
-            found.append((size, statistics.median(seconds[1:])))
-    return found
 
 
 def _digest(state: dict[str, torch.Tensor]) -> str:

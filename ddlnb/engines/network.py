@@ -1,0 +1,53 @@
+"""How the ranks of a run find one another: process group and parameter servers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddlnb.engines.all_reduce import AllReduceTransport
+from ddlnb.engines.base import Transport
+from ddlnb.engines.push_pull import PushPullTransport
+from ddlnb.errors import MissingPart
+from ddlnb.plan import Plan
+from ddlnb.ranks import Place
+
+
+@contextmanager
+def process_group(place: Place, store: Any, workers: int, backend: str = "gloo") -> Iterator[None]:
+    """The workers' default process group, for the time of the block.
+
+    Raises MissingPart if this machine cannot run the backend.
+    """
+    if backend == "nccl" and not torch.cuda.is_available():
+        raise MissingPart("backend 'nccl' needs NVIDIA GPUs, and torch sees none; use 'gloo'")
+    if not dist.is_backend_available(backend):
+        raise MissingPart(f"this torch {torch.__version__} has no backend {backend!r}; use 'gloo'")
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("workers", store),
+        rank=place.rank,
+        world_size=workers,
+        timeout=timedelta(seconds=place.timeout_seconds),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def transport_for(place: Place, store: Any, plan: Plan) -> Transport:
+    """What answers the requests of a plan on this worker: collectives, or parameter servers."""
+    if not plan.servers:
+        return AllReduceTransport()
+    if place.rank == 0:
+        store.set("token", secrets.token_hex(8))
+    token = store.get("token").decode()
+    addresses = [store.get(f"server {server}").decode() for server in range(plan.servers)]
+    return PushPullTransport(addresses, plan.placement, place.rank, token, place.timeout_seconds)
