@@ -1,9 +1,4 @@
-"""Started processes: what ipyparallel needs to start N ranks, and the world that holds them.
-
-A world is started once and ended once. Nothing of it is left behind: the processes carry a token
-in their environment, their files are in one private folder, and a reaper (see reaper.py) that was
-there before them cleans up even if this process is killed.
-"""
+"""What ipyparallel needs to start N ranks: a launcher, an environment, a private folder."""
 
 from __future__ import annotations
 
@@ -11,16 +6,8 @@ import contextlib
 import importlib.util
 import logging
 import os
-import secrets
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
-from concurrent.futures import wait
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,7 +16,7 @@ from typing import Any
 import psutil
 
 from ddlnb import reaper
-from ddlnb.errors import MissingPart, RankError, UnknownName
+from ddlnb.errors import MissingPart, UnknownName
 
 # The program without which a launcher cannot start anything, and where it comes from.
 _PROGRAMS = {
@@ -41,13 +28,11 @@ _PROGRAMS = {
     "lsf": ("bsub", "run on a login node of an LSF cluster"),
     "htcondor": ("condor_submit", "run on a submit node of an HTCondor pool"),
 }
-STOP_SECONDS = 10.0
-LOG_LINES = 15
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 
 @dataclass(frozen=True)
-class Launch:
+class RankSpec:
     """How a set of ranks is to be started."""
 
     launcher: str
@@ -88,7 +73,7 @@ def profile_folder(name: str) -> Path | None:
         return None
 
 
-def environment(launch: Launch, token: str, folder: Path) -> dict[str, str]:
+def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
     """What controller and ranks find in their environment beside what this process has."""
     variables = {
         reaper.TOKEN_VARIABLE: token,
@@ -120,7 +105,7 @@ def ranks_by_host(hosts: tuple[str, ...], count: int) -> dict[str, int]:
     return {host: share + (index < rest) for index, host in enumerate(hosts)}
 
 
-def cluster(launch: Launch, token: str, folder: Path) -> Any:
+def cluster(launch: RankSpec, token: str, folder: Path) -> Any:
     """An ipyparallel Cluster, not started yet, that keeps all its files in the folder."""
     import ipyparallel
     from traitlets.config import Config
@@ -169,158 +154,4 @@ def cluster(launch: Launch, token: str, folder: Path) -> Any:
         controller_ip=launch.host,
         controller_location=launch.host,
         **names,
-    )
-
-
-class World:
-    """Started ranks: processes, the calls into them, and the store they meet in."""
-
-    def __init__(self, launch: Launch, prepare: Callable, *prepare_args: Any):
-        """Start everything; prepare(folder, *prepare_args) runs in each rank and returns its pid.
-
-        The reaper is told the name of the folder before the folder is there, and is there before
-        any process: so there is no moment at which a death leaves something behind.
-        """
-        self.token = secrets.token_hex(16)
-        self.folder = Path(tempfile.gettempdir()) / f"ddlnb-{self.token[:12]}"
-        self.pids: list[int] = []
-        self._here: list[psutil.Process | None] = []
-        self._client: Any = None
-        self._cluster: Any = None
-        self._launch = launch
-        self.store: Any = None
-        self.ended = False
-        self._reaper = subprocess.Popen(
-            [sys.executable, "-P", reaper.__file__, self.token, str(os.getpid()), self.folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # who reads the output of a killed owner need not wait
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,  # Ctrl-C is for the owner
-        )
-        try:
-            self._start(prepare, prepare_args)
-        except Exception as error:
-            message = self._not_started(error)
-            self.end()
-            raise RankError(message) from error
-        except BaseException:
-            self.end()
-            raise
-
-    def _start(self, prepare: Callable, prepare_args: tuple) -> None:
-        deadline = time.monotonic() + self._launch.timeout_seconds
-        self.folder.mkdir(mode=0o700)
-        self._cluster = cluster(self._launch, self.token, self.folder)
-        self._cluster.start_controller_sync()
-        self._cluster.start_engines_sync(self._launch.count)
-        self.store = _store(self._launch.host)  # importing torch takes as long as the ranks do
-        self._client = self._cluster.connect_client_sync(
-            ipython_dir=str(self.folder), timeout=max(1, deadline - time.monotonic())
-        )
-        while len(self._client.ids) < self._launch.count:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"only {len(self._client.ids)} came up in time")
-            time.sleep(0.02)
-        self._views = [self._client[engine] for engine in sorted(self._client.ids)]
-        self._views = self._views[: self._launch.count]
-        # The ranks find what this process can import: a notebook's folder, an editable install.
-        path = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
-        wait([view.execute(path, silent=True) for view in self._views])
-        answers = [
-            self.call(rank, prepare, str(self.folder), *prepare_args)
-            for rank in range(self._launch.count)
-        ]
-        done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
-        if late:
-            raise TimeoutError(f"only {len(done)} were ready in time")
-        self.pids = [answer.get() for answer in answers]
-        self._here = [self._if_here(pid) for pid in self.pids]
-
-    def _not_started(self, error: Exception) -> str:
-        logs = sorted(self.folder.glob("log/*.log"))
-        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        return "\n".join(
-            [
-                f"{self._launch.count} ranks were not started with launcher "
-                f"{self._launch.launcher!r} ({type(error).__name__}: {error}); "
-                f"start_timeout_seconds={self._launch.timeout_seconds} can be raised. They said:",
-                *lines[-LOG_LINES:],
-            ]
-        )
-
-    def _if_here(self, pid: int) -> psutil.Process | None:
-        """The process, if it runs on this machine: on another one that number means nothing."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if reaper.carries(process, self.token):
-                return process
-        return None
-
-    def call(self, rank: int, function: Callable, *args: Any) -> Any:
-        """The future of function(*args) in one rank."""
-        return self._views[rank].apply_async(function, *args)
-
-    def forget(self) -> None:
-        """Drop what the client keeps of finished calls: a long sweep would fill the memory."""
-        with contextlib.suppress(RuntimeError):
-            self._client.purge_local_results("all")
-        self._client.history.clear()
-
-    def lost(self, rank: int) -> str:
-        """Why the rank cannot answer any more; empty if it may, as far as is seen from here."""
-        if self._here[rank] is not None and _has_ended(self._here[rank]):
-            return "process died"
-        controller = getattr(self._cluster.controller, "process", None)  # none in a batch queue
-        if controller is not None and _has_ended(controller):
-            return "the controller of ipyparallel, which connects the ranks, died"
-        return ""
-
-    def is_stopped(self, rank: int) -> bool:
-        """Whether the process of the rank is held by SIGSTOP or a debugger."""
-        with contextlib.suppress(psutil.Error):
-            process = self._here[rank]
-            return process is not None and process.status() in (
-                psutil.STATUS_STOPPED,
-                psutil.STATUS_TRACING_STOP,
-            )
-        return False
-
-    def signal(self, rank: int, number: int) -> None:
-        """Send a signal to a rank that runs on this machine."""
-        with contextlib.suppress(psutil.Error):
-            if process := self._here[rank]:
-                process.send_signal(number)
-
-    def end(self) -> None:
-        """End every process, remove the folder; safe to call twice."""
-        self.ended = True
-        for rank in range(len(self._here)):
-            self.signal(rank, signal.SIGKILL)
-        if self._client is not None:
-            self._client.close(linger=0)
-        if self._cluster is not None and self._launch.launcher not in ("local", "mpi"):
-            with contextlib.suppress(Exception):  # processes elsewhere: only the launcher can
-                self._cluster.stop_engines_sync()
-        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-            self._reaper.communicate(reaper.ALL_ENDED, STOP_SECONDS)
-        if self._reaper.returncode != 0:  # somebody ended the reaper
-            reaper.clean(self.token, self.folder)
-        self.store = None
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    return True
-
-
-def _store(host: str) -> Any:
-    """A torch TCPStore that listens on that address only, at a port the system chose."""
-    from torch.distributed import TCPStore
-
-    listener = socket.create_server((host, 0), backlog=512)
-    port = listener.getsockname()[1]
-    return TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )

@@ -10,55 +10,28 @@ not answer ends the run for all, with one RankError that says what became of eac
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import math
-import os
 import pickle
 import signal
 import socket
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import psutil
-
 from ddlnb.errors import InputError, RankError, require
-from ddlnb.launchers import Launch, World, check_launcher
+from ddlnb.launchers import RankSpec, check_launcher
+from ddlnb.place import Failure, Place, call, prepare, stack_file
+from ddlnb.world import World
 
 GRACE_SECONDS = 2.0  # from the first failure on, what the other ranks may add to the message
 LOOK_SECONDS = 0.2  # between two looks at the processes; answers are noticed at once
 STACK_LINES = 6
 TRACEBACK_LINES = 8
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a function runs: the first argument of every function given to Ranks.run."""
-
-    rank: int
-    count: int
-    store_host: str
-    store_port: int
-    prefix: str  # another one for every run
-    host: str  # address of this rank's machine, to bind services to
-    threads: int
-    timeout_seconds: float  # of the whole run
-
-    def store(self) -> Any:
-        """A torch store shared by the ranks of this run and empty when the run starts."""
-        from torch.distributed import PrefixStore, TCPStore
-
-        timeout = timedelta(seconds=self.timeout_seconds)
-        store = TCPStore(self.store_host, self.store_port, is_master=False, timeout=timeout)
-        return PrefixStore(self.prefix, store)
 
 
 class Ranks:
@@ -101,7 +74,7 @@ class Ranks:
         self.count = count
         self.launcher = launcher
         address = _own_address(host)
-        self._launch = Launch(launcher, count, address, hosts, threads, start_timeout_seconds)
+        self._launch = RankSpec(launcher, count, address, hosts, threads, start_timeout_seconds)
         self._timeout_seconds = timeout_seconds
         self._runs = 0
         self._one_run = threading.Lock()
@@ -152,7 +125,7 @@ class Ranks:
             )
             try:
                 answers = [
-                    world.call(rank, _call, replace(place, rank=rank), sys.path, payload)
+                    world.call(rank, call, replace(place, rank=rank), sys.path, payload)
                     for rank in range(count)
                 ]
                 results = _Watch(world, answers, timeout_seconds).results()
@@ -169,7 +142,7 @@ class Ranks:
             self._end()
         if self._world is None or self._world.ended:
             self._world = None
-            self._world = World(self._launch, _prepare, self._launch.host)
+            self._world = World(self._launch, prepare, self._launch.host)
             self._end = weakref.finalize(self, self._world.end)  # also at exit
         return self._world
 
@@ -226,9 +199,6 @@ def _pickled(function: Callable, args: tuple) -> bytes:
             f"{function!r} with its arguments cannot be sent to the ranks: {error}; "
             f"pass plain data and create the rest inside the function"
         ) from error
-
-
-# ---------------------------------------------------------------- in the owner
 
 
 class _Watch:
@@ -319,80 +289,8 @@ def _stacks(world: World, silent: list[int]) -> dict[int, list[str]]:
     stacks = {}
     for rank in asked:
         with contextlib.suppress(OSError):
-            lines = (world.folder / _stack_file(world.pids[rank])).read_text().splitlines()[1:]
-            own = [i for i, line in enumerate(lines) if line.endswith(" in _call")]
+            lines = (world.folder / stack_file(world.pids[rank])).read_text().splitlines()[1:]
+            own = [i for i, line in enumerate(lines) if line.endswith(" in call")]
             stacks[rank] = [line.strip() for line in lines[: own[0] if own else None]]
             stacks[rank] = stacks[rank][:STACK_LINES]
     return stacks
-
-
-# ---------------------------------------------------------------- in a rank
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What a rank says instead of a result."""
-
-    message: str
-    traceback: tuple[str, ...] = ()
-    died: bool = False
-
-    def __str__(self) -> str:
-        return self.message
-
-
-def _stack_file(pid: int) -> str:
-    return f"stack-{pid}"
-
-
-def _prepare(folder: str, store_host: str) -> int:
-    """Make this process a rank; its process id."""
-    # With more ranks than cores, small all-reduces were measured 4 to 7 times faster under this
-    # policy: a rank that waits for a message does not push the others from their core.
-    # Threads inherit it, so it comes before torch and gloo start theirs.
-    with contextlib.suppress(AttributeError, OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    # gloo looks up its address by host name, which is wrong or slow on many laptops.
-    with contextlib.suppress(OSError):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(_address_towards(store_host)))
-    # Kept open for the life of the process: the handler writes to the descriptor.
-    with contextlib.suppress(OSError):
-        stacks = Path(folder, _stack_file(os.getpid())).open("w")  # noqa: SIM115
-        faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
-    import torch
-    import torch.distributed
-
-    torch.set_num_interop_threads(1)
-    return os.getpid()
-
-
-def _call(place: Place, path: list[str], payload: bytes) -> bytes | Failure:
-    """The pickled result of the function in the payload, or what it raised."""
-    import cloudpickle
-    import torch
-
-    try:
-        sys.path += [folder for folder in path if folder not in sys.path]
-        torch.set_num_threads(place.threads)
-        function, args = cloudpickle.loads(payload)
-        place = replace(place, host=_address_towards(place.store_host))
-        return cloudpickle.dumps(function(place, *args))
-    except BaseException as error:
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this one
-        lines = "".join(traceback.format_exception(error)).splitlines()
-        return Failure(f"{type(error).__qualname__}: {error}", tuple(lines))
-
-
-def _address_towards(host: str) -> str:
-    """The address of this machine that packets to the host carry: local for a local host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing
-        return probe.getsockname()[0]
-
-
-def _interface(address: str) -> str:
-    """The name of the network interface that has the address; OSError if none has."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in addresses):
-            return name
-    raise OSError(f"no network interface has the address {address}")

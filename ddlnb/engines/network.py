@@ -15,8 +15,8 @@ from ddlnb.engines.all_reduce import AllReduceTransport
 from ddlnb.engines.base import Transport
 from ddlnb.engines.push_pull import PushPullTransport
 from ddlnb.errors import MissingPart
+from ddlnb.place import Place
 from ddlnb.plan import Plan
-from ddlnb.ranks import Place
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from ddlnb.engines.network import process_group
 from ddlnb.models import Task
+from ddlnb.place import Place
 from ddlnb.profiling import profile
-from ddlnb.ranks import Place
 from ddlnb.workload import Workload
 
 

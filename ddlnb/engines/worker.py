@@ -20,8 +20,8 @@ from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import BulkSynchronous, Server, open_server
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import MissingPart, PlanError
+from ddlnb.place import Place
 from ddlnb.plan import Plan
-from ddlnb.ranks import Place
 
 
 def run_job(place: Place, job: Job) -> Report | None:
