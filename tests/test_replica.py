@@ -19,6 +19,7 @@ from ddlnb.engines.replica import Replica
 from ddlnb.errors import ModelError
 from ddlnb.exchange import PushPull
 from ddlnb.methods import METHODS
+from ddlnb.models import task as make_task
 from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.tracing import trace
 
@@ -142,6 +143,41 @@ def test_any_valid_plan_trains_any_model_as_one_worker_would(data, widths, optim
     for name, value in expected.items():
         assert torch.equal(results[0][name], results[1][name])
         torch.testing.assert_close(results[0][name], value, rtol=1e-9, atol=1e-12)
+
+
+class Tied(torch.nn.Module):
+    """Decodes with the embedding's weights, and attends: no module reads just its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 4, dtype=torch.float64)
+        self.attend = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+        self.decode = torch.nn.Linear(4, 7, bias=False, dtype=torch.float64)
+        self.decode.weight = self.embed.weight
+
+    def forward(self, tokens):
+        hidden = self.embed(tokens)
+        hidden, _ = self.attend(hidden, hidden, hidden)
+        return self.decode(hidden)
+
+
+def _tokens(count, seed):
+    return (torch.randint(0, 7, (count, 3), generator=torch.Generator().manual_seed(seed)),)
+
+
+def _next_token(module, batch):
+    return torch.nn.functional.cross_entropy(module(batch[0])[:, :-1].mT, batch[0][:, 1:])
+
+
+@pytest.mark.parametrize("name", ["ByteScheduler-PS", "MG-WFBP"])
+def test_shared_parameters_and_attention_wait_for_their_update(name):
+    """Either trap would let a forward pass read a parameter before its update."""
+    torch.manual_seed(2)
+    task = make_task(Tied(), batch=_tokens, loss=_next_token, name="tied")
+    plan = METHODS[name].tuned(partition="64 B", credit="64 B").plan(trace(task, 2), cost=COST)
+    results = train_together(task, plan, OPTIMIZERS["adamw"])
+    for parameter, value in train_alone(task, OPTIMIZERS["adamw"], WORKERS, BATCH, STEPS).items():
+        torch.testing.assert_close(results[1][parameter], value, rtol=1e-9, atol=1e-12)
 
 
 def test_a_plan_of_another_model_is_refused():
