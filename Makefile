@@ -46,7 +46,9 @@ bench: env ## compare our methods with DistributedDataParallel, alternating runs
 	$(BIN)/python -m benchmarks.against_ddp
 
 pictures: reproduce ## refresh the README's pictures from the report
-	$(BIN)/python scripts/pictures.py build/$(PROFILE)
+	mkdir -p docs/pictures
+	cp build/$(PROFILE)/figures/fig3_timelines-1.png docs/pictures/timelines.png
+	cp build/$(PROFILE)/figures/fig4_throughput-1.png docs/pictures/throughput.png
 
 clean: ## remove what was built, not the environment
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from ddlnb.models import Task, get_task
 from ddlnb.ranks import Ranks
 from ddlnb.results import ResultsFile
 from ddlnb.timeline import Timeline
+from ddlnb.tracing import trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +71,7 @@ def measure(
     )
     require_whole(0, warmup=warmup)
     make_optimizer = get_optimizer(optimizer)
+    trace(task)  # refuses a model that cannot be trained this way before anything starts
     chosen = contenders(
         methods, engine=engine, baselines=baselines, partition=partition, credit=credit
     )

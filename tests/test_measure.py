@@ -8,7 +8,7 @@ from toy import mlp
 
 import ddlnb
 from ddlnb.engines.job import get_optimizer
-from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
+from ddlnb.errors import InputError, MissingPart, ModelError, RankError, UnknownName
 from ddlnb.measure import measure, record_timelines, speedups
 from ddlnb.methods import METHODS
 from ddlnb.results import ResultsFile
@@ -109,6 +109,31 @@ def test_bad_arguments_are_refused_before_anything_starts(changes, error, told):
 def test_an_unknown_model_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'resnet50'"):
         measure("resnet-50")
+
+
+class Unused(torch.nn.Module):
+    """Has a layer that its forward pass never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+
+def _pairs(count, seed):
+    return torch.ones(count, 2), torch.zeros(count, 2)
+
+
+def _mean_square(module, batch):
+    return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+
+def test_a_model_with_unused_parameters_is_refused_before_anything_starts():
+    task = ddlnb.task(Unused(), batch=_pairs, loss=_mean_square, name="unused")
+    with pytest.raises(ModelError, match=r"spare\.weight.*requires_grad=False"):
+        measure(task, **QUICK)
 
 
 @pytest.mark.ranks

@@ -69,17 +69,16 @@ def _train(place: Place, job: Job, store: Any) -> Report:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    try:
-        steps(job.warmup)
-        dist.barrier()
-        waited, sent, start = trainer.waited_seconds, trainer.bytes_sent, time.perf_counter()
-        steps(job.iterations)
-        seconds = time.perf_counter() - start
-        waited, sent = trainer.waited_seconds - waited, trainer.bytes_sent - sent
-        spans = _trace(place, job, store, trainer, steps) if job.traced else ()
-        dist.barrier()
-    finally:
-        trainer.close()
+    steps(job.warmup)
+    dist.barrier()
+    waited, sent, start = trainer.waited_seconds, trainer.bytes_sent, time.perf_counter()
+    steps(job.iterations)
+    seconds = time.perf_counter() - start
+    waited, sent = trainer.waited_seconds - waited, trainer.bytes_sent - sent
+    spans = _trace(place, job, store, trainer, steps) if job.traced else ()
+    dist.barrier()
+    # Not on failure: closing waits for messages, and a failed rank is ended with its process.
+    trainer.close()
     state = {name: value.detach().cpu() for name, value in module.named_parameters()}
     return Report(
         rank=place.rank,

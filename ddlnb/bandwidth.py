@@ -1,0 +1,216 @@
+"""Message size and effective bandwidth: measured here, and quoted by the survey (section 2)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddlnb.bench import Bench
+from ddlnb.collectives import AlphaBeta, fit_alpha_beta, ring_all_reduce
+from ddlnb.engines.network import process_group
+from ddlnb.errors import require_whole
+from ddlnb.machine import machine
+from ddlnb.published import quoted
+from ddlnb.ranks import Place, Ranks
+from ddlnb.units import BITS_PER_BYTE, GB, GIB, KIB, MIB, MS, US, gigabits_per_second
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NETWORKS = ("10GbE", "100GbE", "100GbIB")
+# The survey's "1 MB" and "16 KB" agree with the rates it gives only as powers of two.
+QUOTED_SIZES = {"A14": ("1 MB", MIB), "A15": ("16 KB", 16 * KIB)}
+# Half a unit of the last digit of each quoted value: time in ms, rate in Gb/s.
+TIME_ROUNDING = {
+    ("A14", "10GbE"): 0.005,
+    ("A14", "100GbE"): 0.005,
+    ("A14", "100GbIB"): 0.05,
+    ("A15", "10GbE"): 0.005,
+    ("A15", "100GbE"): 0.005,
+    ("A15", "100GbIB"): 0.0005,
+}
+RATE_ROUNDING = 0.05
+SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB)
+BERT_LARGE_GPUS = 4
+
+
+def measure_bandwidth(
+    sizes: Sequence[int] = SIZES, *, workers: int = 2, repetitions: int = 9
+) -> pd.DataFrame:
+    """Seconds and Gb/s by message size of an all-reduce among workers and of one message.
+
+    The message goes from rank 0 to rank 1; its time is half of a round trip. Both are medians.
+    """
+    import pandas as pd
+
+    require_whole(2, workers=workers)
+    require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
+    with Ranks(workers) as ranks:
+        bench = Bench("small-conv", ranks, workers=workers)  # which model does not matter here
+        reductions = bench.all_reduce_seconds(tuple(sizes), repetitions)
+        trips = ranks.run(_time_round_trips, tuple(sizes), repetitions, count=2)[0]
+    rows = [
+        *_rows(f"loopback, all-reduce of {workers}", reductions, "measured"),
+        *_rows("loopback, point to point", trips, "measured"),
+    ]
+    return pd.DataFrame(rows).assign(machine=machine())
+
+
+def quoted_bandwidth() -> pd.DataFrame:
+    """The survey's times (A14, A15) in the columns of `measure_bandwidth`."""
+    import pandas as pd
+
+    rows = [
+        row
+        for network in NETWORKS
+        for quote, (_, size) in sorted(QUOTED_SIZES.items(), reverse=True)
+        for row in _rows(network, [(size, _quoted_seconds(quote, network))], "published")
+    ]
+    return pd.DataFrame(rows)
+
+
+def fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
+    """The fitted a + b M of every network in the rows."""
+    return {
+        str(network): fit_alpha_beta(part["bytes"].tolist(), part["seconds"].tolist())
+        for network, part in rows.groupby("network", sort=False)
+    }
+
+
+def quoted_fits() -> pd.DataFrame:
+    """The a + b M through the survey's two quoted messages, with what their rounding allows.
+
+    A quoted time and a quoted rate each bound the true time; low and high are the extremes of a and
+    of the bandwidth 1 / b over all pairs of times within these bounds.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_quoted_fit(network) for network in NETWORKS]).set_index("network")
+
+
+def bert_large_example() -> pd.DataFrame:
+    """The survey's example: BERT-Large, batch 8, on 4 GPUs, computed from the quoted inputs.
+
+    Times are the survey's (A11, A12), everything computed follows from them and from the number of
+    parameters. The last speed-up hides all communication under the computation.
+    """
+    import pandas as pd
+
+    parameters = quoted("A10", "parameters of bert-large")
+    computing = quoted("A11", "time of one bert-large iteration at batch 8 on RTX 2080 Ti") * MS
+    work = quoted("A11", "work of one bert-large iteration at batch 8") * 1e9
+    reducing = quoted("A12", "all-reduce of bert-large over 4 GPUs on PCIe 3.0") * MS
+    gpus, size = BERT_LARGE_GPUS, parameters * 4
+    per_byte = ring_all_reduce(AlphaBeta(0, 1), gpus).seconds_per_byte
+    sizes = quoted("A10", "fp32 size of bert-large")
+    speedup = quoted("A12", "speedup of bert-large on 4 GPUs on PCIe 3.0")
+    most = quoted("A13", "most speedup of bert-large on 4 GPUs")
+    per_link = per_byte * size / reducing
+    hidden = gpus * computing / max(computing, reducing)
+    rows = [
+        ("size of the gradient (GB)", size / GB, sizes, "A10"),
+        ("arithmetic of one GPU (TFLOP/s)", work / computing / 1e12, None, "A11"),
+        ("throughput of one GPU (sentences/s)", 8 / computing, None, "A11"),
+        ("rate of a link of the ring (GB/s)", per_link / GB, None, "A12"),
+        ("speed-up without overlap", gpus * computing / (computing + reducing), speedup, "A12"),
+        ("speed-up with everything hidden", hidden, most, "A13"),
+    ]
+    frame = pd.DataFrame(rows, columns=["quantity", "computed", "published", "item"])
+    return frame.set_index("quantity")
+
+
+def _rows(network: str, points: Sequence[tuple[int, float]], source: str) -> list[dict]:
+    return [
+        {
+            "network": network,
+            "bytes": size,
+            "seconds": seconds,
+            "gigabits_per_second": gigabits_per_second(size / seconds),
+            "source": source,
+        }
+        for size, seconds in points
+    ]
+
+
+def _quoted_seconds(quote: str, network: str) -> float:
+    size, _ = QUOTED_SIZES[quote]
+    return quoted(quote, f"time of a {size} message over {network}") * MS
+
+
+def _bounds(quote: str, network: str) -> tuple[float, float]:
+    """The seconds that both the quoted time and the quoted rate allow."""
+    text, size = QUOTED_SIZES[quote]
+    rate = quoted(quote, f"rate of a {text} message over {network}")
+    bits = size * BITS_PER_BYTE
+    by_rate = [bits / (rate + sign * RATE_ROUNDING) / 1e9 for sign in (1, -1)]
+    time_rounding = TIME_ROUNDING[quote, network] * MS
+    middle = _quoted_seconds(quote, network)
+    return max(by_rate[0], middle - time_rounding), min(by_rate[1], middle + time_rounding)
+
+
+def _line(small: float, large: float) -> tuple[float, float]:
+    """(a, b) of the line through the times of the two quoted sizes."""
+    sizes = [QUOTED_SIZES[quote][1] for quote in ("A15", "A14")]
+    slope = (large - small) / (sizes[1] - sizes[0])
+    return small - slope * sizes[0], slope
+
+
+def _quoted_fit(network: str) -> dict[str, object]:
+    small, large = (_quoted_seconds(quote, network) for quote in ("A15", "A14"))
+    corners = [
+        _line(s, t)
+        for s in _bounds("A15", network)
+        for t in _bounds("A14", network)
+    ]  # fmt: skip
+    startup, slope = _line(small, large)
+    starts = [a / US for a, _ in corners]
+    rates = [gigabits_per_second(1 / b) for _, b in corners]
+    return {
+        "network": network,
+        "startup_us": startup / US,
+        "startup_us_low": min(starts),
+        "startup_us_high": max(starts),
+        "gigabits_per_second": gigabits_per_second(1 / slope),
+        "gigabits_per_second_low": min(rates),
+        "gigabits_per_second_high": max(rates),
+        "half_peak_KiB": startup / slope / KIB,
+    }
+
+
+def _time_round_trips(
+    place: Place, sizes: tuple[int, ...], repetitions: int
+) -> list[tuple[int, float]]:
+    """(bytes, seconds) of half a round trip between ranks 0 and 1, as rank 0 sees it."""
+    import torch
+    import torch.distributed as dist
+
+    found = []
+    other = 1 - place.rank
+    with process_group(place, place.store(), place.count):
+        for size in sizes:
+            tensor = torch.zeros(size, dtype=torch.uint8)
+            seconds = []
+            for _ in range(repetitions + 1):
+                start = time.perf_counter()
+                for turn in (0, 1):
+                    dist.send(tensor, other) if place.rank == turn else dist.recv(tensor, other)
+                seconds.append((time.perf_counter() - start) / 2)
+            found.append((size, statistics.median(seconds[1:])))
+    return found
+
+
+def as_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Gb/s by size (down) and by network and source (across), to read beside the figure."""
+    table = rows.pivot_table(
+        index="bytes", columns=["source", "network"], values="gigabits_per_second", sort=False
+    )
+    return table.sort_index().rename(index=_size_in_words)
+
+
+def _size_in_words(count: int) -> str:
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= factor:
+            return f"{count / factor:g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,207 @@
+"""Model parallelism and data parallelism on real ranks (survey, section 1, Fig. 1).
+
+Both train the same multi-layer perceptron on the same batches as one worker does, and must end
+with its parameters, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddlnb.engines.job import OPTIMIZERS, Job, Report
+from ddlnb.engines.network import process_group
+from ddlnb.engines.worker import run_job
+from ddlnb.errors import require, require_whole
+from ddlnb.methods import METHODS
+from ddlnb.models import Batch, Task, get_task
+from ddlnb.ranks import Place, Ranks
+from ddlnb.tracing import trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WIDTHS = (256, 96, 64, 48, 10)
+SEED = 0
+BATCHES = 8  # different ones; later steps start over
+
+
+def compare_parallelism(
+    *, workers: int = 2, batch: int = 64, steps: int = 8, ranks: Ranks | None = None
+) -> pd.DataFrame:
+    """One row each for one worker, model parallelism and data parallelism with these workers.
+
+    ``difference`` is the largest difference of a parameter from the one worker's after ``steps``
+    steps; ``parameters`` and ``samples`` are those that the busiest worker handles, and
+    ``bytes_sent`` what all workers together send in a step.
+    """
+    require_whole(workers=workers, batch=batch, steps=steps)
+    require(2 <= workers < len(WIDTHS), f"workers {workers} must be 2 to {len(WIDTHS) - 1}")
+    require(batch % workers == 0, f"batch {batch} must divide evenly among {workers} workers")
+    if ranks is None:
+        with Ranks(workers) as started:
+            return compare_parallelism(workers=workers, batch=batch, steps=steps, ranks=started)
+    [alone] = ranks.run(run_job, _job(1, batch, steps), count=1)
+    halves = ranks.run(run_job, _job(workers, batch, steps), count=workers)
+    stages = ranks.run(_train_stage, _mlp_task(1), batch, steps, count=workers)
+    return _table(alone, halves, stages, batch, steps)
+
+
+def mlp(widths: Sequence[int] = WIDTHS) -> nn.Sequential:
+    """A multi-layer perceptron on the 256 pixels of a handwritten digit."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for wide, narrow in pairwise(widths):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _mlp_task(parts: int) -> Task:
+    """The perceptron, with batches of which each worker draws its part."""
+    digits = get_task("small-conv")
+    return replace(digits, name="mlp", build=mlp, batch=partial(_part, parts))
+
+
+def _part(parts: int, local_batch: int, seed: int) -> Batch:
+    """Part ``seed % parts`` of the joined batch number ``seed // parts``."""
+    joined = get_task("small-conv").batch(local_batch * parts, seed // parts)
+    first = seed % parts * local_batch
+    return tuple(tensor[first : first + local_batch] for tensor in joined)
+
+
+def _job(workers: int, batch: int, steps: int) -> Job:
+    task = _mlp_task(workers)
+    plan = METHODS["BSP-A2A"].plan(trace(task, batch // workers)) if workers > 1 else None
+    return Job(
+        task=task,
+        engine="torch" if plan else "single",
+        workers=workers,
+        local_batch=batch // workers,
+        iterations=steps,
+        plan=plan,
+        seed=SEED,
+        batches=BATCHES,
+        keep_parameters=True,
+    )
+
+
+def stages_of(model: nn.Sequential, count: int) -> list[nn.Sequential]:
+    """The model cut into this many runs of layers, each beginning at a linear layer.
+
+    >>> [len(stage) for stage in stages_of(mlp(), 2)]
+    [5, 3]
+    """
+    starts = [index for index, layer in enumerate(model) if isinstance(layer, nn.Linear)]
+    cuts = [starts[len(starts) * stage // count] for stage in range(1, count)]
+    layers = list(model.named_children())
+    return [
+        nn.Sequential(OrderedDict(layers[start:stop]))
+        for start, stop in pairwise([0, *cuts, len(model)])
+    ]
+
+
+def _train_stage(place: Place, task: Task, batch: int, steps: int) -> dict:
+    """Train this rank's layers: activations come from the rank before, gradients from the next."""
+    torch.manual_seed(SEED)
+    stage = stages_of(task.build(), place.count)[place.rank]  # type: ignore[arg-type]
+    optimizer = OPTIMIZERS["sgd"](stage.parameters())
+    first, last = place.rank == 0, place.rank == place.count - 1
+    losses, sent = [], 0
+    with process_group(place, place.store(), place.count):
+        for step in range(steps):
+            images, labels = task.batch(batch, step % BATCHES)
+            entering = images if first else _received(place.rank - 1, _width(stage), batch)
+            if last:
+                loss = task.loss(stage, (entering, labels))
+                losses.append(loss.item())
+                loss.backward()
+            else:
+                leaving = stage(entering)
+                sent += _send(leaving.detach(), place.rank + 1)
+                gradient = torch.empty_like(leaving)
+                dist.recv(gradient, place.rank + 1)
+                leaving.backward(gradient)
+            if not first:
+                assert entering.grad is not None
+                sent += _send(entering.grad, place.rank - 1)
+            optimizer.step()
+            optimizer.zero_grad()
+    parameters = {name: value.detach() for name, value in stage.named_parameters()}
+    return {"losses": losses, "sent": sent, "parameters": parameters}
+
+
+def _width(stage: nn.Sequential) -> int:
+    return next(layer.in_features for layer in stage if isinstance(layer, nn.Linear))
+
+
+def _received(rank: int, width: int, batch: int) -> Tensor:
+    activations = torch.empty(batch, width)
+    dist.recv(activations, rank)
+    return activations.requires_grad_()
+
+
+def _send(tensor: Tensor, rank: int) -> int:
+    dist.send(tensor.contiguous(), rank)
+    return tensor.numel() * tensor.element_size()
+
+
+def _table(
+    alone: Report, halves: list[Report], stages: list[dict], batch: int, steps: int
+) -> pd.DataFrame:
+    import pandas as pd
+
+    assert alone.parameters is not None
+    assert halves[0].parameters is not None
+    split = {name: value for stage in stages for name, value in stage["parameters"].items()}
+    whole = _count(alone.parameters)
+    losses = [sum(step) / len(halves) for step in zip(*(r.losses for r in halves), strict=True)]
+    rows = {
+        "one worker": (1, batch, whole, 0, alone.losses, 0.0),
+        "model parallelism": (
+            len(stages),
+            batch,
+            max(_count(stage["parameters"]) for stage in stages),
+            sum(stage["sent"] for stage in stages) / steps,
+            stages[-1]["losses"],
+            _difference(split, alone.parameters),
+        ),
+        "data parallelism": (
+            len(halves),
+            batch // len(halves),
+            whole,
+            sum(report.bytes_sent for report in halves) / steps,
+            losses,
+            _difference(halves[0].parameters, alone.parameters),
+        ),
+    }
+    return pd.DataFrame(
+        [
+            {
+                "parallelism": name,
+                "workers": workers,
+                "samples": samples,
+                "parameters": parameters,
+                "bytes_sent": round(sent),
+                "first_loss": losses[0],
+                "last_loss": losses[-1],
+                "difference": difference,
+            }
+            for name, (workers, samples, parameters, sent, losses, difference) in rows.items()
+        ]
+    ).set_index("parallelism")
+
+
+def _count(parameters: dict[str, Tensor]) -> int:
+    return sum(value.numel() for value in parameters.values())
+
+
+def _difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    require(left.keys() == right.keys(), "the two models have different parameters")
+    return max(float((left[name] - right[name]).abs().max()) for name in left)

@@ -1,0 +1,242 @@
+"""Every figure and table by one command: execute the notebooks of a profile, write the report."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
+from ddlnb.files import write_atomically
+from ddlnb.notebooks import (
+    Notebook,
+    all_notebooks,
+    check_parameters,
+    execute,
+    get_notebook,
+    run_notebook,
+)
+from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
+from ddlnb.report import Outcome, write_pages
+
+__all__ = ["reproduce", "run_notebook"]
+
+TIMEOUT_SECONDS = 1800.0
+EXPECTED_SECONDS = 30.0
+# Parameters that name files, relative to the folder of the report.
+FILE_PARAMETERS = ("rows_file",)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One notebook of a profile and how to run it."""
+
+    notebook: Notebook
+    parameters: dict[str, object] = field(default_factory=dict)
+    expected_seconds: float = EXPECTED_SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
+    timed: bool = False
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of all that the result depends on: cells, parameters, package and data."""
+        content = json.loads(self.notebook.path.read_text(encoding="utf-8"))
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
+        text = json.dumps([cells, self.parameters, _files_digest()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def reproduce(
+    profile: str = "quick",
+    jobs: int = 2,
+    only: str = "*",
+    fresh: bool = False,
+    progress: bool = True,
+    *,
+    folder: Path = NOTEBOOKS,
+    build: Path = BUILD,
+) -> Path:
+    """The path of ``build/<profile>/index.html``, after executing the notebooks of the profile.
+
+    A profile is a file of ``notebooks/parameters``. Notebooks that take times run alone, ``jobs``
+    others at a time. A notebook that was executed before is kept while its cells, its parameters,
+    the package and its data are the same, unless ``fresh``. ``only`` is a pattern of names.
+
+    Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
+    notebook does not stop the others; one DdlnbError at the end, when the report is written, names
+    them all.
+    """
+    require_whole(jobs=jobs)
+    tasks = _tasks(profile, folder)
+    chosen = [task for task in tasks if fnmatch.fnmatch(task.notebook.name, only)]
+    if not chosen:
+        raise UnknownName("notebook", only, [task.notebook.name for task in tasks])
+    for task in chosen:
+        check_parameters(task.notebook, task.parameters)
+    target = build / profile
+    target.mkdir(parents=True, exist_ok=True)
+    waiting = [task for task in chosen if fresh or not _is_done(task, target)]
+    with _progress(waiting, len(chosen), progress) as advance:
+        _run_all(waiting, target, jobs, fresh, advance)
+    outcomes = [_outcome(task, target) for task in tasks if _state(task, target)]
+    report = write_pages(outcomes, target, profile)
+    names = {task.notebook.name for task in chosen}
+    failed = [o for o in outcomes if o.status == "failed" and o.notebook.name in names]
+    if failed:
+        listed = "\n".join(f"  {outcome.error}" for outcome in failed)
+        raise DdlnbError(
+            f"{len(failed)} of {len(chosen)} notebooks failed; the report of the others is "
+            f"{report}\n{listed}"
+        )
+    return report
+
+
+def _tasks(profile: str, folder: Path) -> list[Task]:
+    """The notebooks of a profile with their parameters, in the order of the survey."""
+    files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
+    if profile not in files:
+        raise UnknownName("profile", profile, files)
+    content = yaml.safe_load(files[profile].read_text(encoding="utf-8"))
+    require(
+        isinstance(content, dict) and all(isinstance(v, dict | None) for v in content.values()),
+        f"{files[profile].name} must map names of notebooks to their settings",
+    )
+    known = ("parameters", "expected_seconds", "timeout_seconds", "timed")
+    tasks = {}
+    for name, entry in content.items():
+        notebook = get_notebook(name, folder)
+        settings = {"timed": notebook.timed, **(entry or {})}
+        for setting in settings:
+            if setting not in known:
+                raise UnknownName(f"setting of {name!r} in {files[profile].name}", setting, known)
+        settings["parameters"] = settings.get("parameters") or {}
+        tasks[name] = Task(notebook, **settings)
+    return [tasks[name] for name in all_notebooks(folder) if name in tasks]
+
+
+def _run_all(
+    tasks: list[Task], target: Path, jobs: int, fresh: bool, advance: Callable[[Task], None]
+) -> None:
+    """Run the tasks, those that take times one by one when nothing else runs."""
+    cancelled = threading.Event()
+    groups = [[task for task in tasks if not task.timed]]
+    groups += [[task] for task in tasks if task.timed]
+    # A thread per job only waits: every notebook runs in a process of its own.
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for group in groups:
+                futures = {
+                    pool.submit(_run, task, target, fresh, cancelled): task for task in group
+                }
+                for future in as_completed(futures):
+                    future.result()
+                    advance(futures[future])
+        except BaseException:
+            cancelled.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run(task: Task, target: Path, fresh: bool, cancelled: threading.Event) -> None:
+    """Run one notebook and note what became of it; an expected error is noted, not raised."""
+    name = task.notebook.name
+    before = _state(task, target)
+    if fresh or before.get("digest") != task.digest:
+        _remove_files(task, target)  # of other parameters or another version; else they resume
+    note = {"digest": task.digest, "status": "started"}
+    _note(task, target, note)
+    start = time.monotonic()
+    try:
+        execute(
+            task.notebook,
+            target / f"{name}.ipynb",
+            task.parameters,
+            task.timeout_seconds,
+            cancelled,
+        )
+    except DdlnbError as error:
+        if not cancelled.is_set():
+            _note(task, target, {**note, "status": "failed", "error": str(error)})
+        return
+    _note(task, target, {**note, "status": "done", "seconds": time.monotonic() - start})
+
+
+def _remove_files(task: Task, target: Path) -> None:
+    for parameter in FILE_PARAMETERS:
+        if name := task.parameters.get(parameter):
+            path = target / str(name)
+            for old in (path, path.with_suffix(".runs.csv")):
+                old.unlink(missing_ok=True)
+
+
+def _state_path(task: Task, target: Path) -> Path:
+    return target / "state" / f"{task.notebook.name}.json"
+
+
+def _state(task: Task, target: Path) -> dict:
+    """What is known of the last run of this notebook; empty if there was none."""
+    path = _state_path(task, target)
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is damaged ({error}); remove it") from error
+
+
+def _note(task: Task, target: Path, state: dict) -> None:
+    write_atomically(_state_path(task, target), json.dumps(state))
+
+
+def _is_done(task: Task, target: Path) -> bool:
+    state = _state(task, target)
+    there = (target / f"{task.notebook.name}.ipynb").exists()
+    return there and state.get("status") == "done" and state.get("digest") == task.digest
+
+
+def _outcome(task: Task, target: Path) -> Outcome:
+    state = _state(task, target)
+    done = state["status"] == "done"
+    error = "" if done else state.get("error", "it was interrupted; run again to finish it")
+    status = "done" if done else "failed"
+    return Outcome(task.notebook, status, state.get("seconds", float("nan")), error)
+
+
+def _files_digest() -> str:
+    """A fingerprint of the package's source and of the data that notebooks read."""
+    digest = hashlib.sha256()
+    for folder, pattern in ((ROOT / "ddlnb", "**/*.py"), (DATA, "**/*")):
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file():
+                digest.update(str(path.relative_to(ROOT)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _progress(waiting: Iterable[Task], chosen: int, show: bool) -> Iterator[Callable[[Task], None]]:
+    """A bar on stderr that counts expected seconds, so that its remaining time means something."""
+    from tqdm import tqdm
+
+    waiting = list(waiting)
+    total = sum(task.expected_seconds for task in waiting)
+    form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
+    with tqdm(total=total, disable=not show or not waiting, bar_format=form) as bar:
+        kept = chosen - len(waiting)
+        finished = 0
+        bar.set_description(f"{len(waiting)} notebooks, {kept} kept")
+
+        def advance(task: Task) -> None:
+            nonlocal finished
+            finished += 1
+            bar.update(task.expected_seconds)
+            bar.set_description(f"{finished}/{len(waiting)} {task.notebook.name}")
+
+        yield advance

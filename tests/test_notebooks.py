@@ -1,0 +1,192 @@
+"""The notebooks are thin, say what they show, run with small parameters, and check themselves."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+from ddlnb.errors import DdlnbError, UnknownName
+from ddlnb.notebooks import all_notebooks, catalogue, check_parameters, get_notebook, run_notebook
+from ddlnb.paths import NOTEBOOKS
+
+NAMES = list(all_notebooks())
+DETERMINISTIC = ("sec2_intensity", "sec4_methods")
+SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
+MOST_CODE_CELLS = 12
+MOST_PARAMETERS = 7
+CHECKED = "# NBVAL_CHECK_OUTPUT"
+
+
+def read(name: str) -> nbformat.NotebookNode:
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def code_cells(name: str) -> list:
+    return [cell for cell in read(name).cells if cell.cell_type == "code"]
+
+
+def tags(cell: nbformat.NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_begins_with_its_title_and_ends_with_a_question(name):
+    cells = read(name).cells
+    assert cells[0].cell_type == "markdown"
+    assert cells[0].source.startswith("# ")
+    assert re.search(r"\bseconds\b|\bminutes?\b", cells[0].source), "expected run time"
+    assert cells[-1].source.startswith("**Question.**")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_thin(name):
+    cells = code_cells(name)
+    assert len(cells) <= MOST_CODE_CELLS
+    for number, cell in enumerate(cells):
+        for node in ast.walk(ast.parse(cell.source)):
+            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.For | ast.While), (
+                f"{name}: {cell.source}"
+            )
+            assert number == 0 or not is_import(node), f"{name} imports late: {cell.source}"
+        assert "plt." not in cell.source
+        assert not re.search(r"['\"](/|~|[A-Z]:\\\\)", cell.source), "an absolute path"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_has_one_short_cell_of_parameters(name):
+    tagged = [cell for cell in code_cells(name) if "parameters" in tags(cell)]
+    assert len(tagged) == 1
+    assigned = ast.parse(tagged[0].source).body
+    assert all(isinstance(node, ast.Assign) for node in assigned)
+    assert len(assigned) <= MOST_PARAMETERS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_asserts_its_claim(name):
+    asserted = [cell for cell in code_cells(name) if "assert " in cell.source]
+    assert asserted, "a notebook checks itself"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_cells_that_are_compared_carry_output(name):
+    # nbval passes silently on a cell without an execution count or without output.
+    for cell in code_cells(name):
+        assert cell.execution_count is not None, cell.source
+        compared = cell.source.startswith(CHECKED)
+        assert compared == ("keep_output" in tags(cell)) == bool(cell.outputs), cell.source
+        if not compared and "parameters" not in tags(cell) and "from ddlnb" not in cell.source:
+            assert "nbval-ignore-output" in tags(cell), cell.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_describes_itself(name):
+    metadata = read(name).metadata
+    assert set(metadata.ddlnb) == {"section", "figure", "claim", "function", "timed"}
+    assert metadata.ddlnb.claim
+    assert metadata.kernelspec.name == "python3"
+    assert "papermill" not in metadata
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_deterministic_notebooks_have_something_to_compare(name):
+    assert any(cell.source.startswith(CHECKED) for cell in code_cells(name))
+
+
+@pytest.mark.parametrize("profile", ["quick", "full", "smoke"])
+def test_every_profile_names_all_notebooks_and_only_parameters_they_have(profile):
+    content = yaml.safe_load((NOTEBOOKS / "parameters" / f"{profile}.yaml").read_text())
+    assert set(content) == set(NAMES)
+    for name, entry in content.items():
+        check_parameters(get_notebook(name), entry.get("parameters", {}))
+
+
+def test_the_catalogue_lists_every_notebook_but_itself():
+    assert set(catalogue().index) == set(NAMES) - {"index"}
+
+
+def test_the_stored_index_shows_the_catalogue_as_it_is():
+    [cell] = [cell for cell in code_cells("index") if cell.source.endswith("catalogue()")]
+    assert cell.outputs[0]["data"]["text/html"] == catalogue()._repr_html_()
+
+
+def test_a_misspelt_parameter_is_refused_with_a_suggestion(tmp_path):
+    with pytest.raises(UnknownName, match="did you mean 'servers'"):
+        run_notebook("sec4_methods", tmp_path / "out.ipynb", server=2)
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_an_unknown_notebook_is_refused_with_a_suggestion():
+    with pytest.raises(UnknownName, match="did you mean 'fig4_throughput'"):
+        run_notebook("fig4_troughput")
+
+
+def write_notebook(folder: Path, name: str, *sources: str) -> None:
+    cells = [nbformat.v4.new_markdown_cell(f"# {name}")]
+    cells += [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / f"{name}.ipynb")
+
+
+@pytest.mark.notebook
+def test_a_failing_cell_is_one_clear_error_and_the_notebook_is_kept(tmp_path):
+    write_notebook(tmp_path, "broken", "x = 1", "raise ValueError('the reason')")
+    with pytest.raises(DdlnbError) as caught:
+        run_notebook("broken", tmp_path / "out" / "broken.ipynb", folder=tmp_path)
+    said = str(caught.value)
+    assert "notebook 'broken'" in said
+    assert "cell 2" in said
+    assert "ValueError: the reason" in said
+    assert "\n" not in said
+    assert not (tmp_path / "out" / "broken.ipynb").exists()
+    assert (tmp_path / "out" / "broken.failed.ipynb").exists()
+
+
+@pytest.mark.notebook
+def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(tmp_path):
+    marker = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid()))"
+    write_notebook(tmp_path, "endless", marker, "time.sleep(1000)")
+    with pytest.raises(DdlnbError, match="not done after"):
+        run_notebook("endless", tmp_path / "out" / "e.ipynb", 8, folder=tmp_path)
+    pid = int((tmp_path / "out" / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.notebook
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs_with_small_parameters(name, tmp_path):
+    path = run_notebook(name, tmp_path / f"{name}.ipynb", **SMOKE[name].get("parameters", {}))
+    executed = nbformat.read(path, as_version=4)
+    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+    assert str(tmp_path) not in str(executed.metadata)
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+def test_the_compared_cells_come_out_as_they_are_stored():
+    files = [str(NOTEBOOKS / f"{name}.ipynb") for name in DETERMINISTIC]
+    options = ["--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *files],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout

@@ -1,0 +1,164 @@
+"""Reproducing: what runs, what is kept, what a failure leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from ddlnb.errors import DdlnbError, InputError, UnknownName
+from ddlnb.reproduce import reproduce
+
+pytestmark = pytest.mark.notebook
+
+COUNT = "from pathlib import Path\nwith Path(f'{name}.count').open('a') as f:\n    n = f.write('x')"
+DRAW = "import matplotlib.pyplot as plt\nfigure, ax = plt.subplots()\nfigure"
+
+
+class Workshop:
+    """A folder of tiny notebooks and a place to build in."""
+
+    def __init__(self, folder: Path):
+        self.notebooks = folder / "notebooks"
+        self.build = folder / "build"
+        (self.notebooks / "parameters").mkdir(parents=True)
+
+    def add(self, name: str, *sources: str, timed: bool = False) -> None:
+        cells = [nbformat.v4.new_markdown_cell(f"# The {name}")]
+        cells.append(
+            nbformat.v4.new_code_cell(f"name = {name!r}", metadata={"tags": ["parameters"]})
+        )
+        cells += [nbformat.v4.new_code_cell(source) for source in sources]
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        described = {"section": "9", "claim": f"{name} holds", "timed": timed}
+        about = {"ddlnb": described, "kernelspec": kernel}
+        book = nbformat.v4.new_notebook(cells=cells, metadata=about)
+        nbformat.write(book, self.notebooks / f"{name}.ipynb")
+
+    def profile(self, text: str) -> None:
+        (self.notebooks / "parameters" / "tiny.yaml").write_text(text)
+
+    def run(self, **options: object) -> Path:
+        options = {"progress": False, "folder": self.notebooks, "build": self.build, **options}
+        return reproduce("tiny", **options)  # type: ignore[arg-type]
+
+    def runs_of(self, name: str) -> int:
+        path = self.build / "tiny" / f"{name}.count"
+        return len(path.read_text()) if path.exists() else 0
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    return Workshop(tmp_path)
+
+
+def test_an_unknown_profile_is_refused_with_those_that_exist():
+    with pytest.raises(UnknownName, match=r"full, quick, smoke .*did you mean 'quick'"):
+        reproduce("quik")
+
+
+def test_a_misspelt_parameter_in_a_profile_is_refused_before_anything_runs(workshop):
+    workshop.add("one", COUNT)
+    workshop.profile("one: {parameters: {nam: x}}")
+    with pytest.raises(UnknownName, match="did you mean 'name'"):
+        workshop.run()
+    assert workshop.runs_of("one") == 0
+
+
+@pytest.mark.parametrize("text", ["", "- one", "one: 3"])
+def test_a_profile_that_is_no_mapping_is_refused(workshop, text):
+    workshop.add("one", COUNT)
+    workshop.profile(text)
+    with pytest.raises(InputError, match="must map names"):
+        workshop.run()
+
+
+def test_a_pattern_that_matches_nothing_is_refused(workshop):
+    workshop.add("one", COUNT)
+    workshop.profile("one:")
+    with pytest.raises(UnknownName, match="unknown notebook 'two'"):
+        workshop.run(only="two")
+
+
+def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(workshop):
+    workshop.add("good", COUNT, DRAW)
+    workshop.add("bad", COUNT, "raise ValueError('the reason')", timed=True)
+    workshop.profile("good:\nbad:")
+    with pytest.raises(DdlnbError, match=r"1 of 2 notebooks failed(?s:.)*the reason"):
+        workshop.run()
+    target = workshop.build / "tiny"
+    page = (target / "index.html").read_text()
+    assert "good holds" in page
+    assert "the reason" in page
+    assert (target / "good.html").exists()
+    assert (target / "figures" / "good-1.png").read_bytes().startswith(b"\x89PNG")
+
+    workshop.add("bad", COUNT, timed=True)  # mended
+    report = workshop.run()
+    assert report == target / "index.html"
+    assert "failed" not in re.sub(r"<style>.*?</style>", "", report.read_text(), flags=re.S)
+    assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (1, 2)
+    assert not (target / "bad.failed.ipynb").exists()
+
+    workshop.run(fresh=True, only="good")
+    assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (2, 2)
+
+
+def test_another_parameter_runs_the_notebook_again(workshop):
+    workshop.add("one", COUNT)
+    workshop.profile("one:")
+    workshop.run()
+    workshop.profile("one: {parameters: {name: other}}")
+    workshop.run()
+    assert (workshop.runs_of("one"), workshop.runs_of("other")) == (1, 1)
+
+
+def test_pages_load_nothing_from_other_hosts(workshop):
+    workshop.add("one", DRAW, "import pandas as pd\npd.DataFrame({'a': [1]})")
+    workshop.profile("one:")
+    target = workshop.run().parent
+    for page in target.glob("*.html"):
+        text = page.read_text()
+        assert "<script" not in text
+        assert not re.search(r"(src|href)=[\"']?(https?:)?//|@import|url\(", text)
+
+
+def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
+    workshop.add("a_quick", COUNT)
+    workshop.add(
+        "b_slow",
+        "import os, pathlib, time\nn = pathlib.Path('pid').write_text(str(os.getpid()))",
+        "time.sleep(600)",
+    )
+    workshop.profile("a_quick:\nb_slow:")
+    script = (
+        "from pathlib import Path\nfrom ddlnb.reproduce import reproduce\n"
+        f"reproduce('tiny', jobs=1, progress=False, folder=Path({str(workshop.notebooks)!r}), "
+        f"build=Path({str(workshop.build)!r}))\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    pid_file = workshop.build / "tiny" / "pid"
+    deadline = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    kernel = int(pid_file.read_text())
+    os.kill(owner.pid, signal.SIGINT)
+    assert owner.wait(30) != 0
+    while psutil.pid_exists(kernel) and time.monotonic() < deadline + 30:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(kernel)
+    states = {
+        path.stem: json.loads(path.read_text())["status"]
+        for path in (workshop.build / "tiny" / "state").glob("*.json")
+    }
+    assert states == {"a_quick": "done", "b_slow": "started"}
+    assert (workshop.build / "tiny" / "a_quick.ipynb").exists()
