@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.measure import measure
+from ddlnb.measurement import measure
 from ddlnb.ranks import Ranks
 from ddlnb.results import ResultsFile
 

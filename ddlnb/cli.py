@@ -45,7 +45,7 @@ def main() -> None:
 @app.command()
 def models(csv: Csv = False) -> None:
     """List the models with their sizes, FLOPs and model intensity."""
-    from ddlnb.intensity import intensity
+    from ddlnb.model_intensity import intensity
     from ddlnb.models import TASKS
     from ddlnb.tracing import trace
 
@@ -174,8 +174,8 @@ def measure(
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
-    from ddlnb.measure import measure as measure_methods
-    from ddlnb.measure import speedups
+    from ddlnb.measurement import measure as measure_methods
+    from ddlnb.measurement import speedups
 
     names = method or ["all"]
     rows = measure_methods(
@@ -261,7 +261,7 @@ def reproduce(
     fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
 ) -> None:
     """Execute the notebooks and write the report: every figure and table, one command."""
-    from ddlnb.reproduce import reproduce as run_all
+    from ddlnb.reproduction import reproduce as run_all
 
     report = run_all(profile, jobs=jobs, only=only, fresh=fresh, progress=True)
     typer.echo(f"Report: {report}")

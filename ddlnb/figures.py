@@ -28,7 +28,7 @@ from ddlnb.units import GIB, KIB, MIB, MS, gigabits_per_second, show_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.intensity import IntensityRow
+    from ddlnb.model_intensity import IntensityRow
 
 METHOD_COLOURS = {
     "single": "#999999",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.bench import contenders, ranks_needed
 from ddlnb.errors import require, require_whole
-from ddlnb.measure import Methods, measure, speedups
+from ddlnb.measurement import Methods, measure, speedups
 from ddlnb.models import Task
 from ddlnb.ranks import Ranks
 
@@ -35,7 +35,7 @@ def measure_scaling(
 
     The one-worker baseline is measured once, together with the first number of workers. With
     ``out`` every finished run is on disk at once, and a second call runs only what is missing.
-    Raises what `ddlnb.measure.measure` raises.
+    Raises what `ddlnb.measure` raises.
     """
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(servers=servers, **{f"workers[{i}]": count for i, count in enumerate(workers)})

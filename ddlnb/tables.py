@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.collectives import AlphaBeta
-from ddlnb.intensity import IntensityRow, c2c
 from ddlnb.methods import METHODS
+from ddlnb.model_intensity import IntensityRow, c2c
 from ddlnb.plan import Plan
 from ddlnb.published import fig4_cells, quoted, quotes
 from ddlnb.results import MEASURES

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from ddlnb import figures
 from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError
-from ddlnb.intensity import IntensityRow
 from ddlnb.methods import METHODS
+from ddlnb.model_intensity import IntensityRow
 from ddlnb.timeline import Span, Timeline
 
 

@@ -32,6 +32,12 @@ def test_public_names_are_sorted_and_all_there():
         _ = ddlnb.MGWFBP
 
 
+def test_no_public_name_is_also_a_module():
+    """Importing the module first would put it where the function is looked for."""
+    modules = {path.stem for path in (ROOT / "ddlnb").iterdir()}
+    assert modules.isdisjoint(ddlnb.__all__)
+
+
 def pins() -> dict[str, str]:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     listed = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
+from ddlnb.model_intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
 from ddlnb.models import TASKS
 from ddlnb.published import quoted
 from ddlnb.tracing import trace

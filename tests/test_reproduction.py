@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from ddlnb.errors import DdlnbError, InputError, UnknownName
-from ddlnb.reproduce import reproduce
+from ddlnb.reproduction import reproduce
 
 pytestmark = pytest.mark.notebook
 
@@ -141,7 +141,7 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
     )
     workshop.profile("a_quick:\nb_slow:")
     script = (
-        "from pathlib import Path\nfrom ddlnb.reproduce import reproduce\n"
+        "from pathlib import Path\nfrom ddlnb.reproduction import reproduce\n"
         f"reproduce('tiny', jobs=1, progress=False, folder=Path({str(workshop.notebooks)!r}), "
         f"build=Path({str(workshop.build)!r}))\n"
     )

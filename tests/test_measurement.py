@@ -9,7 +9,7 @@ from toy import mlp
 import ddlnb
 from ddlnb.engines.job import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError, UnknownName
-from ddlnb.measure import measure, record_timelines, speedups
+from ddlnb.measurement import measure, record_timelines, speedups
 from ddlnb.methods import METHODS
 from ddlnb.results import ResultsFile
 
