@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require
-from ddlnb.paths import BUILD, NOTEBOOKS, ROOT
+from ddlnb.paths import BUILD, NOTEBOOKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -235,7 +235,6 @@ def _environment(private: Path) -> dict[str, str]:
         "JUPYTER_RUNTIME_DIR": str(private / "runtime"),
         "JUPYTER_NO_CONFIG": "1",
         "TQDM_DISABLE": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
     return {**inherited, **own}
@@ -247,6 +246,8 @@ def _environment(private: Path) -> dict[str, str]:
 def main(request_file: str) -> None:
     """Execute the requested notebook, and answer None or what went wrong."""
     request = json.loads(Path(request_file).read_text())
+    # A job started in the background inherits that interrupts are ignored, but ours must arrive.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_owner, daemon=True).start()
     import papermill
     from papermill.exceptions import PapermillExecutionError

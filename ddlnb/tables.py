@@ -28,8 +28,8 @@ SPEED_CLAIMS = (
     ("A49", "MG-WFBP", "WFBP-A2A", "MG-WFBP is clearly above WFBP-A2A (s. 4.2.3)"),
 )
 ABSENT = (
-    "The published cells of Fig. 4 are not in this edition: data/published/fig4_upto8.csv could "
-    "not be obtained. Only the speed-ups that the survey's text quotes stand beside our bars."
+    "The published cells of Fig. 4 are not in this edition: data/published/fig4_upto8.csv\n"
+    "could not be obtained. The speed-ups that the survey's text quotes stand below instead."
 )
 
 

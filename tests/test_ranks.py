@@ -337,7 +337,10 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 def script(*lines: str) -> str:
     """A script that starts two ranks and goes on with the lines."""
     start = """
+        import signal
         from ddlnb.ranks import Ranks
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
 
         def hang(place):
             place.store().wait(["never"])

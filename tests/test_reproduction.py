@@ -141,7 +141,8 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
     )
     workshop.profile("a_quick:\nb_slow:")
     script = (
-        "from pathlib import Path\nfrom ddlnb.reproduction import reproduce\n"
+        "import signal\nfrom pathlib import Path\nfrom ddlnb.reproduction import reproduce\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # none in the background
         f"reproduce('tiny', jobs=1, progress=False, folder=Path({str(workshop.notebooks)!r}), "
         f"build=Path({str(workshop.build)!r}))\n"
     )

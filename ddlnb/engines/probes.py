@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -24,17 +27,47 @@ def profile_rank(place: Place, task: Task, local_batch: int, iterations: int) ->
 
 
 def time_all_reduce(
-    place: Place, sizes: tuple[int, ...], repetitions: int, backend: str = "gloo"
+    place: Place,
+    sizes: tuple[int, ...],
+    repetitions: int,
+    backend: str = "gloo",
+    while_computing: bool = False,
 ) -> list[tuple[int, float]]:
-    """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions."""
+    """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions.
+
+    ``while_computing`` keeps every rank busy with matrix products meanwhile, as a backward pass
+    does: where computation and communication share cores, that multiplies the start-up. A message
+    then either gets a core at once or waits for its turn, so the mean is taken instead.
+    """
+    typical = statistics.fmean if while_computing else statistics.median
     found = []
     with process_group(place, place.store(), place.count, backend):
         for size in sizes:
             tensor = torch.zeros(max(1, size // 4))
             seconds = []
-            for _ in range(repetitions + 1):
-                start = time.perf_counter()
-                dist.all_reduce(tensor)
-                seconds.append(time.perf_counter() - start)
-            found.append((size, statistics.median(seconds[1:])))
+            with _computing() if while_computing else nullcontext():
+                for _ in range(repetitions + 1):
+                    start = time.perf_counter()
+                    dist.all_reduce(tensor)
+                    seconds.append(time.perf_counter() - start)
+                dist.barrier()
+            found.append((size, typical(seconds[1:])))
     return found
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    stop = threading.Event()
+    matrix = torch.ones(512, 512)
+
+    def compute() -> None:
+        while not stop.is_set():
+            torch.mm(matrix, matrix)
+
+    thread = threading.Thread(target=compute, name="computing")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
