@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ddlnb.collectives import AlphaBeta, fit_alpha_beta
@@ -19,7 +19,8 @@ from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB
 from ddlnb.workload import Workload
 
-BASELINES = {"single": "one worker, no communication", "DDP": "PyTorch DistributedDataParallel"}
+DEVICES = ("cpu", "cuda")
+BACKENDS = ("gloo", "nccl")
 ENGINES = ("torch", "ddp")
 COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)
 ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)
@@ -53,14 +54,25 @@ def contenders(
     listed = [Contender("single", "single")] if baselines else []
     if baselines or engine == "ddp":
         listed.append(Contender("DDP", "ddp"))
+    asked = [methods] if isinstance(methods, str | Method) else list(methods or ())
+    require(bool(asked), f"methods {methods!r} name none; name at least one, or 'all'")
+    if "all" in asked:
+        asked = list(METHODS)
+    chosen = {method.name: method for method in map(get_method, asked)}  # each once
     if engine == "ddp":
         return listed
-    if methods == "all":
-        methods = list(METHODS)
-    chosen = [methods] if isinstance(methods, str | Method) else list(methods)
-    require(bool(chosen), "the list of methods is empty; name at least one, or 'all'")
-    for name in chosen:
-        method = get_method(name).tuned(partition=partition, credit=credit)
+    for method in chosen.values():
+        if method != METHODS.get(method.name, method):
+            known = METHODS[method.name]
+            sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
+                method, partition_bytes=None, credit_bytes=None
+            )
+            require(
+                sizes_differ,
+                f"method {method.name!r} differs from the catalogue's of that name in more than "
+                f"its sizes; give it a name of its own",
+            )
+        method = method.tuned(partition=partition, credit=credit)
         sizes = {"partition": method.partition_bytes, "credit": method.credit_bytes}
         settings = " ".join(f"{key}={size}B" for key, size in sizes.items() if size)
         listed.append(Contender(method.name, engine, method, settings))
@@ -99,7 +111,7 @@ class Bench:
     @cached_property
     def workload(self) -> Workload:
         """Layer times of rank 0, measured while all workers compute."""
-        arguments = (self.task, self.local_batch, 5)
+        arguments = (self.task, self.local_batch, 5, self._device)
         return self.ranks.run(
             profile_rank, *arguments, count=self.workers, timeout_seconds=self._timeout_seconds
         )[0]
@@ -127,6 +139,7 @@ class Bench:
             sizes,
             repetitions,
             self._backend,
+            self._device,
             while_computing,
             count=self.workers,
             timeout_seconds=self._timeout_seconds,
@@ -135,7 +148,9 @@ class Bench:
 
     def plan(self, method: str | Method) -> Plan:
         """The plan of a method for this model on these workers."""
-        return get_method(method).plan(self.workload, cost=self.cost, servers=self.servers)
+        method = get_method(method)
+        cost = self.cost if method.needs_cost else None
+        return method.plan(self.workload, cost=cost, servers=self.servers)
 
     def run(
         self, contender: Contender, *, iterations: int, warmup: int = 0, traced: int = 0

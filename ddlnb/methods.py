@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddlnb.bucketing import Bucketing, by_priority, merged, one_bucket, partitioned, per_tensor
 from ddlnb.collectives import AlphaBeta
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, UnknownName, require_whole
 from ddlnb.plan import Gate, Launch, Order, Plan
 from ddlnb.units import MB, bytes_from
 from ddlnb.workload import Workload
@@ -40,6 +40,11 @@ class Method:
         """PS or A2A."""
         return "PS" if self.exchange == "push_pull" else "A2A"
 
+    @property
+    def needs_cost(self) -> bool:
+        """Whether the plan depends on the time of an all-reduce."""
+        return self.bucketing is merged or (self.priority and self.exchange == "all_reduce")
+
     def sentence(self, protocol: str = "TCP/IP", topology: str | None = None) -> str:
         """The survey's one-sentence description of the method.
 
@@ -61,17 +66,15 @@ class Method:
         servers; the all-to-all methods ignore it. No message exceeds the share of one server, so
         that all servers have work.
         """
-        require(
-            isinstance(servers, int) and servers >= 1,
-            f"servers {servers!r} must be a whole number, at least 1",
-        )
+        require_whole(servers=servers)
+        element_bytes = _element_size(workload)
         messages = self.bucketing(workload, cost)
         limit = self.partition_bytes
         if self.exchange == "push_pull":
             share = math.ceil(workload.gradient_bytes / servers)
             limit = min(limit or share, share)
         if limit is not None:
-            messages = partitioned(messages, _element_size(workload), limit)
+            messages = partitioned(messages, element_bytes, limit)
         order = Order.LISTED
         if self.priority and self.exchange == "push_pull":
             order = Order.PRIORITY

@@ -19,6 +19,7 @@ from ddlnb.engines.replica import Replica
 from ddlnb.errors import ModelError
 from ddlnb.exchange import PushPull
 from ddlnb.methods import METHODS
+from ddlnb.models import Task
 from ddlnb.models import task as make_task
 from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.tracing import trace
@@ -178,6 +179,52 @@ def test_shared_parameters_and_attention_wait_for_their_update(name):
     results = train_together(task, plan, OPTIMIZERS["adamw"])
     for parameter, value in train_alone(task, OPTIMIZERS["adamw"], WORKERS, BATCH, STEPS).items():
         torch.testing.assert_close(results[1][parameter], value, rtol=1e-9, atol=1e-12)
+
+
+def _numbers(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 5, generator=generator, dtype=torch.float64), torch.zeros(count, 3)
+
+
+def _normed():
+    return torch.nn.utils.weight_norm(torch.nn.Linear(5, 3, dtype=torch.float64))
+
+
+def _square(module, batch):
+    return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", ["ByteScheduler-PS", "ByteScheduler-A2A", "WFBP-A2A"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_other_hooks_of_a_module_see_the_updated_parameters(name):
+    """weight_norm computes the weight in a hook of its own, before the forward pass."""
+    task = Task("normed", _normed, _numbers, _square, 2, "samples", "weight normalisation")
+    plan = METHODS[name].plan(trace(task, 2), cost=COST)
+    results = train_together(task, plan, OPTIMIZERS["sgd"])
+    for parameter, value in train_alone(task, OPTIMIZERS["sgd"], WORKERS, BATCH, STEPS).items():
+        torch.testing.assert_close(results[0][parameter], value, rtol=1e-9, atol=1e-12)
+
+
+class Alternating(torch.nn.Module):
+    """Reads shared weights through one module in every other step, through another between."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = torch.nn.Linear(5, 3, dtype=torch.float64)
+        self.two = torch.nn.Linear(5, 3, dtype=torch.float64)
+        self.two.weight, self.two.bias = self.one.weight, self.one.bias
+        self.steps = 0
+
+    def forward(self, inputs):
+        self.steps += 1
+        return (self.one if self.steps % 2 else self.two)(inputs)
+
+
+def test_a_layer_that_is_not_entered_is_not_left_without_its_update():
+    task = make_task(Alternating(), batch=_numbers, loss=_square, name="alternating")
+    plan = METHODS["ByteScheduler-PS"].plan(trace(task, 2))
+    with pytest.raises(ModelError, match="layer 'one' was not entered"):
+        train_together(task, plan, OPTIMIZERS["sgd"])
 
 
 def test_a_plan_of_another_model_is_refused():

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.base import Callback, Handle
+from ddlnb.errors import MissingPart
 from ddlnb.exchange import AllReduce
 
 
@@ -34,6 +35,11 @@ class AllReduceTransport:
         It is released when it is answered: all ranks start their all-reduces in the same order.
         """
         tensor = request.tensor
+        if tensor.is_cuda and (released or answered):
+            raise MissingPart(
+                "on GPUs the end of an all-reduce is not observed, so credit (ByteScheduler-A2A) "
+                "and timelines are not available there; use another method, or device 'cpu'"
+            )
         self.bytes_sent += ring_bytes_sent(tensor.numel() * tensor.element_size(), self._workers)
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None

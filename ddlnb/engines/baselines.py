@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,16 +50,33 @@ class SingleWorker:
         self._tracer = tracer
 
 
+class _WithLoss(nn.Module):
+    def __init__(self, module: nn.Module, loss: Callable[[nn.Module, Any], torch.Tensor]):
+        super().__init__()
+        self.module, self._loss = module, loss
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self._loss(self.module, batch)
+
+
 class DistributedDataParallelBaseline(SingleWorker):
     """torch.nn.parallel.DistributedDataParallel with its default settings.
 
     ``waited_seconds`` is the time from the last gradient to the end of backward, in which DDP
-    waits for its last buckets. ``loss`` must call ``wrapped`` instead of the module.
+    waits for its last buckets. The defaults include sending rank 0's buffers (those of batch
+    normalisation) to all before every forward pass. ``step`` must get a closure over ``loss``.
     """
 
-    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, workers: int):
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[nn.Module, Any], torch.Tensor],
+        make_optimizer: MakeOptimizer,
+        workers: int,
+    ):
         super().__init__(module, make_optimizer)
-        self.wrapped = DistributedDataParallel(module)
+        # Around the loss, because a loss may call parts of the module, which DDP hides.
+        self.loss = DistributedDataParallel(_WithLoss(module, loss))
         trained = [p for p in module.parameters() if p.requires_grad]
         size = sum(p.numel() * p.element_size() for p in trained)
         self._bytes_per_step = ring_bytes_sent(size, workers)

@@ -40,21 +40,22 @@ class Courier:
         # Reentrant: a transport may call `done` before its `start` returns.
         self._lock = threading.RLock()
         self._round = 0
+        self._failure: Exception | None = None
         self.begin()
 
     def begin(self) -> None:
         """Get ready for the gradients of a new iteration; the messages of the last are done."""
         count = len(self.plan.messages)
-        self._round += 1
-        self._missing = [len(positions) for positions in self.plan.gradients_of]
-        self._arrived: set[int] = set()
-        self._open = self.plan.launch is Launch.WHEN_READY
-        self._ready: list[tuple[int, int]] = []
-        self._next = 0
-        self._flying = 0
-        self._flows: list[tuple[Flow, Handle] | None] = [None] * count
-        self._started = [threading.Event() for _ in range(count)] if self._is_delayed else []
-        self._iteration = self.tracer.iteration if self.tracer else 0
+        with self._lock:
+            self._round += 1
+            self._missing = [len(positions) for positions in self.plan.gradients_of]
+            self._arrived: set[int] = set()
+            self._open = self.plan.launch is Launch.WHEN_READY
+            self._ready: list[tuple[int, int]] = []
+            self._next = 0
+            self._flying = 0
+            self._flows: list[tuple[Flow, Handle] | None] = [None] * count
+            self._started = [threading.Event() for _ in range(count)] if self._is_delayed else []
 
     @property
     def _is_delayed(self) -> bool:
@@ -89,6 +90,8 @@ class Courier:
                 f"message {message} ({self.plan.messages[message]}) was not started within "
                 f"{self._timeout_seconds} s: the messages before it were not answered"
             )
+        if self._failure is not None:
+            raise self._failure
         under_way = self._flows[message]
         if under_way is None:
             return
@@ -96,7 +99,7 @@ class Courier:
         while True:
             answer = handle.wait()
             try:
-                handle = self._request(message, flow.send(answer))
+                handle = self._request(message, flow.send(answer), first=False)
             except StopIteration as finished:
                 self.memory.store(message, finished.value)
                 self._flows[message] = None
@@ -125,23 +128,30 @@ class Courier:
         fits = self._flying + self.plan.message_bytes[message] <= credit
         return message if fits else None
 
-    def _request(self, message: int, request: Any) -> Handle:
+    def _request(self, message: int, request: Any, first: bool = True) -> Handle:
         released = answered = None
-        if self.plan.credit_bytes is not None:
+        if first and self.plan.credit_bytes is not None:
             released = partial(self._released, message, self._round)
-        if self.tracer is not None:
-            answered = partial(self._answered, message, time.perf_counter(), self._iteration)
+        if (tracer := self.tracer) is not None:
+            start, iteration = time.perf_counter(), tracer.iteration
+            answered = partial(self._answered, tracer, message, start, iteration)
         return self.transport.start(message, request, released, answered)
 
     def _released(self, message: int, round_number: int) -> None:
+        """Take the credit back. Called on a transport's thread, where nobody sees exceptions."""
         with self._lock:
             # The waiter may have been woken first and begun the next round already.
-            if round_number == self._round:
-                self._flying -= self.plan.message_bytes[message]
+            if round_number != self._round:
+                return
+            self._flying -= self.plan.message_bytes[message]
+            try:
                 if self._open:
                     self._start_what_may()
+            except Exception as error:
+                self._failure = error
+                for started in self._started:
+                    started.set()
 
-    def _answered(self, message: int, start: float, iteration: int) -> None:
-        if self.tracer is not None:
-            name, size = str(self.plan.messages[message]), self.plan.message_bytes[message]
-            self.tracer.record("message", name, start, time.perf_counter(), size, iteration)
+    def _answered(self, tracer: Tracer, message: int, start: float, iteration: int) -> None:
+        name, size = str(self.plan.messages[message]), self.plan.message_bytes[message]
+        tracer.record("message", name, start, time.perf_counter(), size, iteration)

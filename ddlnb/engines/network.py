@@ -42,6 +42,17 @@ def process_group(place: Place, store: Any, workers: int, backend: str = "gloo")
         dist.destroy_process_group()
 
 
+def local_device(place: Place, device: str) -> torch.device:
+    """The device of this rank: the CPU, or the GPUs of its machine in turn."""
+    if device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise MissingPart(f"device {device!r} needs an NVIDIA GPU, and torch sees none")
+    chosen = torch.device("cuda", place.rank % torch.cuda.device_count())
+    torch.cuda.set_device(chosen)
+    return chosen
+
+
 def transport_for(place: Place, store: Any, plan: Plan) -> Transport:
     """What answers the requests of a plan on this worker: collectives, or parameter servers."""
     if not plan.servers:

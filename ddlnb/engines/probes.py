@@ -11,19 +11,22 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.network import process_group
+from ddlnb.engines.network import local_device, process_group
 from ddlnb.models import Task
 from ddlnb.place import Place
 from ddlnb.profiling import profile
 from ddlnb.workload import Workload
 
 
-def profile_rank(place: Place, task: Task, local_batch: int, iterations: int) -> Workload:
+def profile_rank(
+    place: Place, task: Task, local_batch: int, iterations: int, device: str = "cpu"
+) -> Workload:
     """The workload as this rank measures it while all ranks of the run compute.
 
     Profiling under the load of the real run is what makes its layer times those of the real run.
     """
-    return profile(task, local_batch, iterations=iterations)
+    on = str(local_device(place, device))
+    return profile(task, local_batch, iterations=iterations, device=on)
 
 
 def time_all_reduce(
@@ -31,6 +34,7 @@ def time_all_reduce(
     sizes: tuple[int, ...],
     repetitions: int,
     backend: str = "gloo",
+    device: str = "cpu",
     while_computing: bool = False,
 ) -> list[tuple[int, float]]:
     """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions.
@@ -41,14 +45,17 @@ def time_all_reduce(
     """
     typical = statistics.fmean if while_computing else statistics.median
     found = []
+    on = local_device(place, device)
     with process_group(place, place.store(), place.count, backend):
         for size in sizes:
-            tensor = torch.zeros(max(1, size // 4))
+            tensor = torch.zeros(max(1, size // 4), device=on)
             seconds = []
             with _computing() if while_computing else nullcontext():
                 for _ in range(repetitions + 1):
                     start = time.perf_counter()
                     dist.all_reduce(tensor)
+                    if on.type == "cuda":
+                        torch.cuda.synchronize(on)
                     seconds.append(time.perf_counter() - start)
                 dist.barrier()
             found.append((size, typical(seconds[1:])))

@@ -40,6 +40,7 @@ class PushPullTransport:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._failure: Exception | None = None
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="push-pull", daemon=True)
         self._thread.start()
 
@@ -63,9 +64,16 @@ class PushPullTransport:
         return pending
 
     def close(self) -> None:
-        """Say goodbye to the servers and end the thread."""
+        """Say goodbye to the servers and end the thread; safe to call twice."""
+        if self._closed:
+            return
         self._put(None)
         self._thread.join(self._timeout)
+        self._closed = True
+        if self._thread.is_alive():
+            raise TimeoutError(f"servers {self._addresses} took no goodbye in {self._timeout} s")
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _put(self, item: _Request | None) -> None:
         self._outbox.put(item)
@@ -90,14 +98,15 @@ class PushPullTransport:
                 pass
         except Exception as error:
             self._failure = error
+            while not self._outbox.empty():
+                if (request := self._outbox.get()) is not None:
+                    pending[request.message] = request
             for request in pending.values():
                 request.finish(error)
         finally:
             for socket in sockets:
                 socket.close(linger=int(1000 * self._timeout))
             context.term()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
 
     def _turn(self, events: dict, sockets: list, pending: dict[int, _Request]) -> bool:
         for socket in sockets:
@@ -120,7 +129,7 @@ class PushPullTransport:
         self._clock[request.message] += 1
         kind = Kind.PUSH | Kind.PULL | (Kind.ACK if request.wants_release else Kind(0))
         header = Header(kind, request.message, clock, request.tensor.dtype)
-        data = to_bytes(request.tensor.cpu())
+        data = to_bytes(request.on_host())
         self.bytes_sent += HEADER_BYTES + data.nbytes
         socket.send_multipart([header.pack(), data], copy=False)
 
@@ -132,7 +141,7 @@ class PushPullTransport:
                 pending[header.key].release()
                 continue
             request = pending.pop(header.key)
-            request.tensor.copy_(from_bytes(payload[0].buffer, header.dtype))
+            request.fill(from_bytes(payload[0].buffer, header.dtype))
             request.finish()
 
 
@@ -150,6 +159,10 @@ class _Request:
         self._released, self._answered = released, answered
         self._server, self._timeout = server, timeout
         self._finished = threading.Event()
+        # On a GPU the tensor is there only when the kernels before this moment have run.
+        self._written = torch.cuda.Event() if tensor.is_cuda else None
+        if self._written is not None:
+            self._written.record()
         self._error: Exception | None = None
 
     @property
@@ -160,11 +173,29 @@ class _Request:
         if self._released is not None:
             self._released()
 
+    def on_host(self) -> torch.Tensor:
+        """The tensor in the memory of the host, once it has been computed."""
+        if self._written is None:
+            return self.tensor
+        with torch.cuda.stream(torch.cuda.Stream(self.tensor.device)):
+            self._written.synchronize()
+            return self.tensor.cpu()
+
+    def fill(self, total: torch.Tensor) -> None:
+        """Overwrite the tensor with the sum; on a GPU, without waiting for other kernels."""
+        if self._written is None:
+            self.tensor.copy_(total)
+            return
+        stream = torch.cuda.Stream(self.tensor.device)
+        with torch.cuda.stream(stream):
+            self.tensor.copy_(total)
+        stream.synchronize()
+
     def finish(self, error: Exception | None = None) -> None:
         self._error = error
-        self._finished.set()
         if self._answered is not None and error is None:
             self._answered()
+        self._finished.set()
 
     def wait(self) -> torch.Tensor:
         if not self._finished.wait(self._timeout):

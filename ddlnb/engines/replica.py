@@ -60,7 +60,10 @@ class Replica:
         ]
         if plan.gate is Gate.OWN_LAYER:
             self._hooks += [
-                module.get_submodule(layer).register_forward_pre_hook(partial(self._gate, layer))
+                # First of the module's hooks: others, such as weight_norm's, read parameters too.
+                module.get_submodule(layer).register_forward_pre_hook(
+                    partial(self._gate, layer), prepend=True
+                )
                 for layer in self._updates
             ]
 
@@ -78,6 +81,12 @@ class Replica:
         self._mark, self._layer = time.perf_counter(), "input"
         value = loss()
         self._note("forward", self._layer)
+        if self._pending:
+            raise ModelError(
+                f"layer {next(iter(self._pending))!r} was not entered in this forward pass, so it "
+                f"has not got its last update; run every layer in every step, or choose a method "
+                f"whose forward pass waits for all layers"
+            )
         self._courier.begin()
         value.backward()
         if absent := self._courier.backward_done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from torch import nn
 
 from ddlnb.engines.baselines import DistributedDataParallelBaseline, SingleWorker
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.network import process_group, transport_for
+from ddlnb.engines.network import local_device, process_group, transport_for
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import BulkSynchronous, Server, open_server
 from ddlnb.engines.tracer import Tracer
-from ddlnb.errors import MissingPart, PlanError
+from ddlnb.errors import PlanError
 from ddlnb.place import Place
 from ddlnb.plan import Plan
 
@@ -48,23 +49,22 @@ def _serve(place: Place, job: Job, store: Any) -> None:
 
 
 def _train(place: Place, job: Job, store: Any) -> Report:
-    device = _device(place, job)
+    device = local_device(place, job.device)
     torch.manual_seed(job.seed)
     module = job.task.build().to(device)
-    module.train()
     total = job.warmup + job.iterations + job.traced
     batches = [
         tuple(tensor.to(device) for tensor in job.task.batch(job.local_batch, seed))
         for seed in (step * job.workers + place.rank for step in range(min(total, job.batches)))
     ]
-    trainer, called = _trainer(place, job, store, module)
+    trainer, loss = _trainer(place, job, store, module)
     losses: list[float] = []
 
     def steps(count: int, each: Callable[[int], None] = lambda step: None) -> None:
         for step in range(count):
             each(step)
             batch = batches[len(losses) % len(batches)]
-            losses.append(trainer.step(lambda batch=batch: job.task.loss(called, batch)).item())
+            losses.append(trainer.step(partial(loss, batch)).item())
         trainer.synchronize()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -92,18 +92,20 @@ def _train(place: Place, job: Job, store: Any) -> Report:
     )
 
 
-def _trainer(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Any, nn.Module]:
-    """The trainer of the job's engine, and the module that its losses must call."""
+def _trainer(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Any, Callable]:
+    """The trainer of the job's engine, and the loss of a batch that it wants to be given."""
+    loss = partial(job.task.loss, module)
     if job.engine == "single":
-        return SingleWorker(module, job.make_optimizer), module
+        return SingleWorker(module, job.make_optimizer), loss
     if job.engine == "ddp":
-        ddp = DistributedDataParallelBaseline(module, job.make_optimizer, job.workers)
-        return ddp, ddp.wrapped
+        arguments = (module, job.task.loss, job.make_optimizer, job.workers)
+        ddp = DistributedDataParallelBaseline(*arguments)
+        return ddp, ddp.loss
     assert job.plan is not None
     _require_same_plan(place, job.plan, store)
     transport = transport_for(place, store, job.plan)
     timeout = place.timeout_seconds
-    return Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout), module
+    return Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout), loss
 
 
 def _require_same_plan(place: Place, plan: Plan, store: Any) -> None:
@@ -126,8 +128,14 @@ def _trace(place: Place, job: Job, store: Any, trainer: Any, steps: Callable) ->
         tracer.iteration = step
 
     steps(job.traced, number)
-    dist.barrier()  # lets the notes of the last messages come in
     trainer.trace(None)
+    # A waiter may be woken before the transport has noted the end of the message.
+    expected = job.traced * len(job.plan.messages) if job.plan else 0
+    patience = time.perf_counter() + 1.0
+    while sum(span.kind == "message" for span in list(tracer.spans)) < expected:
+        if time.perf_counter() > patience:
+            raise TimeoutError(f"of {expected} messages not all were seen to end")
+        time.sleep(0.001)
     return tuple(tracer.spans)
 
 
@@ -143,16 +151,6 @@ def _shared_zero(place: Place, store: Any) -> float:
         store.set("zero", f"{machine} {now!r}")
     theirs, zero = store.get("zero").decode().rsplit(" ", 1)
     return float(zero) if theirs == machine else now
-
-
-def _device(place: Place, job: Job) -> torch.device:
-    if job.device == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise MissingPart(f"device {job.device!r} needs an NVIDIA GPU, and torch sees none")
-    device = torch.device("cuda", place.rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
 
 
 def _digest(state: dict[str, torch.Tensor]) -> str:
