@@ -123,6 +123,10 @@ def plan(
     from ddlnb.models import get_task
     from ddlnb.workload import read_profile
 
+    require(
+        profile is None or batch is None,
+        f"profile {profile!r} has a batch of its own; leave out --batch {batch}",
+    )
     require(startup >= 0, f"startup {startup} must not be negative")
     require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
     chosen = get_method(method).tuned(partition=partition, credit=credit)
@@ -149,7 +153,9 @@ def measure(
     ] = None,
     batch: Batch = None,
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
-    servers: Servers = 1,
+    servers: Annotated[
+        int | None, typer.Option(help="Parameter servers of the PS methods; default: one a host.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="torch (our methods) or ddp (PyTorch's own).")] = (
         "torch"
     ),
@@ -166,8 +172,17 @@ def measure(
         Path | None, typer.Option(help="Results file (.csv); a second call completes it.")
     ] = None,
     launcher: Annotated[
-        str, typer.Option(help="local, mpi, slurm, or an ipyparallel profile.")
+        str, typer.Option(help="local, mpi, slurm, ssh, or an ipyparallel profile.")
     ] = "local",
+    host: Annotated[
+        str, typer.Option(help="This machine's address for ranks on other machines.")
+    ] = "127.0.0.1",
+    on: Annotated[
+        list[str] | None, typer.Option(help="A machine to start ranks on, with ssh; repeatable.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="What the table calls the network, such as 10GbE.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     backend: Annotated[str, typer.Option(help="gloo on CPUs, nccl on GPUs.")] = "gloo",
     timeout: Annotated[float, typer.Option(help="Seconds that one run may take.")] = 300.0,
@@ -177,10 +192,9 @@ def measure(
     from ddlnb.measurement import measure as measure_methods
     from ddlnb.measurement import speedups
 
-    names = method or ["all"]
     rows = measure_methods(
         model,
-        "all" if names == ["all"] else list(names),
+        list(method or ["all"]),
         workers=workers,
         servers=servers,
         engine=engine,
@@ -194,6 +208,9 @@ def measure(
         credit=credit,
         out=out,
         launcher=launcher,
+        host=host,
+        hosts=tuple(on or ()),
+        network=network,
         device=device,
         backend=backend,
         timeout_seconds=timeout,
@@ -209,7 +226,7 @@ def measure(
         [_shown(row) for row in rows.to_dict("records")],
         False,
         f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, measured "
-        f"on {first['machine']}; median (and standard deviation) of {repeat} runs",
+        f"on {first['machine']}; median and standard deviation of {repeat} runs",
     )
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
@@ -221,7 +238,8 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
     shown = {
         "method": row["method"],
         "workers": row["gpus"],
-        "samples/s": f"{row['throughput_samples_per_s']:.0f} ({row['std']:.0f})",
+        "samples/s": f"{row['throughput_samples_per_s']:.0f}",
+        "std": f"{row['std']:.0f}" if row["repetitions"] > 1 else "-",
         "iteration": show_seconds(row["iteration_seconds"]),
         "exposed": show_seconds(row["exposed_communication_seconds"]),
         "sent": show_bytes(row["bytes_sent"]),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class DdlnbError(Exception):
@@ -73,5 +74,5 @@ def require_whole(least: int = 1, /, **values: object) -> None:
     ddlnb.errors.InputError: workers 0 must be a whole number, at least 1
     """
     for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"{name} {value!r} must be a whole number, at least {least}")

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.bench import Bench, Contender, contenders, ranks_needed
+from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import InputError, MissingPart, UnknownName, require_whole
 from ddlnb.machine import machine, provenance
 from ddlnb.methods import Method
 from ddlnb.models import Task, get_task
 from ddlnb.ranks import Ranks
-from ddlnb.results import ResultsFile
+from ddlnb.results import CELL, ResultsFile
 from ddlnb.timeline import Timeline
 from ddlnb.tracing import trace
 
@@ -31,7 +31,7 @@ def measure(
     methods: Methods = "all",
     *,
     workers: int = 2,
-    servers: int = 1,
+    servers: int | None = None,
     engine: str = "torch",
     baselines: bool = True,
     local_batch: int | None = None,
@@ -43,6 +43,9 @@ def measure(
     credit: str | int | None = None,
     out: str | Path | None = None,
     launcher: str = "local",
+    host: str = "127.0.0.1",
+    hosts: tuple[str, ...] = (),
+    network: str | None = None,
     ranks: Ranks | None = None,
     device: str = "cpu",
     backend: str = "gloo",
@@ -54,13 +57,17 @@ def measure(
     Every repetition runs all methods once, each time starting with another one, so that a drift of
     the machine hits all alike. Each run starts from the same parameters. With ``out`` every
     finished run is on disk at once, and a second call runs only what is missing. Give ``ranks`` to
-    use processes that are already up. ``partition`` and ``credit`` (bytes, or text such as
+    use processes that are already up, or ``launcher``, ``host`` and ``hosts`` for those of `Ranks`;
+    ``network`` is what the table calls the network between them. ``servers`` is the number of
+    parameter servers, by default one per host. ``partition`` and ``credit`` (bytes, or text such as
     "256KB") replace those of the methods that have them.
 
     Raises InputError for bad arguments before anything starts, ResultsError for an ``out`` that
     is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
     """
     task = get_task(model)
+    launcher = launcher if ranks is None else ranks.launcher
+    servers = max(1, len(hosts)) if servers is None else servers
     local_batch = task.local_batch if local_batch is None else local_batch
     require_whole(
         workers=workers,
@@ -71,14 +78,16 @@ def measure(
     )
     require_whole(0, warmup=warmup)
     make_optimizer = get_optimizer(optimizer)
-    trace(task)  # refuses a model that cannot be trained this way before anything starts
+    _require_device(device, backend, launcher)
+    workload = trace(task, local_batch)  # refuses a model that cannot be trained this way
     chosen = contenders(
         methods, engine=engine, baselines=baselines, partition=partition, credit=credit
     )
     common = {
         "model": task.name,
+        "structure": workload.structure,
         "local_batch": local_batch,
-        "network": "loopback" if launcher == "local" else launcher,
+        "network": network or ("loopback" if launcher == "local" else launcher),
         "source": "measured",
         "optimizer": optimizer if isinstance(optimizer, str) else _name_of(make_optimizer),
         "iterations": iterations,
@@ -95,7 +104,8 @@ def measure(
     ]
     if not missing:
         return _ordered(results.rows, cells)
-    with _ranks_or(ranks, ranks_needed(chosen, workers, servers), launcher) as up:
+    needed = ranks_needed(chosen, workers, servers)
+    with _ranks_or(ranks, needed, launcher=launcher, host=host, hosts=hosts) as up:
         bench = Bench(
             task,
             up,
@@ -111,12 +121,12 @@ def measure(
             job, reports = bench.run(chosen[index], iterations=iterations, warmup=warmup)
             results.add(
                 {
-                    **cells[index],
+                    **provenance(),
+                    **cells[index],  # whose machine may name a device besides
                     "repetition": repetition,
                     **_measures(job, reports),
                     "messages": len(job.plan.messages) if job.plan else 0,
                     "plan": job.plan.digest if job.plan else "",
-                    **provenance(),
                 }
             )
     return _ordered(results.rows, cells)
@@ -139,7 +149,9 @@ def record_timelines(
 ) -> dict[str, Timeline]:
     """Measured timelines by method name: what every rank computed and sent, span by span."""
     chosen = contenders(methods, baselines=False, partition=partition, credit=credit)
-    with _ranks_or(ranks, ranks_needed(chosen, workers, servers), launcher) as up:
+    require_whole(workers=workers, servers=servers, iterations=iterations)
+    require_whole(0, warmup=warmup)
+    with _ranks_or(ranks, ranks_needed(chosen, workers, servers), launcher=launcher) as up:
         bench = Bench(model, up, workers=workers, servers=servers, local_batch=local_batch)
         steps = _with_progress([(0, i) for i in range(len(chosen))], chosen, progress)
         return {
@@ -151,13 +163,19 @@ def record_timelines(
 def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     """The rows with a column ``speedup``: throughput over that of the baseline's row.
 
-    The baseline is the one of the same model and local batch. Raises InputError without one.
+    The baseline is that of the same model, batch, network, optimizer, machine and source, whatever
+    its engine and number of workers. Raises InputError where there is none.
     """
-    single = rows[rows["method"] == baseline].set_index(["model", "local_batch"])
-    require(not single.empty, f"the table has no row of {baseline!r} to compare with")
-    base = single["throughput_samples_per_s"].groupby(level=[0, 1]).median()
-    keys = list(zip(rows["model"], rows["local_batch"], strict=True))
-    return rows.assign(speedup=rows["throughput_samples_per_s"].to_numpy() / base.loc[keys].array)
+    free = {"method", "gpus", "engine", "servers", "settings"}
+    keys = [column for column in CELL if column in rows and column not in free]
+    single = rows[rows["method"] == baseline]
+    base = single.groupby(keys, dropna=False)["throughput_samples_per_s"].median().rename("base")
+    joined = rows.merge(base.reset_index(), on=keys, how="left")
+    if joined["base"].isna().any():
+        lacking = joined[joined["base"].isna()].iloc[0][keys].to_dict()
+        raise InputError(f"the table has no row of {baseline!r} to compare with for {lacking}")
+    speedup = joined["throughput_samples_per_s"] / joined["base"]
+    return rows.assign(speedup=speedup.to_numpy())
 
 
 def _of(contender: Contender, workers: int, servers: int) -> dict[str, object]:
@@ -207,16 +225,38 @@ def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame
 
 
 def _name_of(make_optimizer: MakeOptimizer) -> str:
+    """What the table calls an optimizer factory: its name, and its keywords if it is a partial."""
     inner = getattr(make_optimizer, "func", make_optimizer)
-    return getattr(inner, "__name__", type(make_optimizer).__name__)
+    keywords = getattr(make_optimizer, "keywords", {})
+    shown = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
+    return getattr(inner, "__name__", type(make_optimizer).__name__) + (f"({shown})" * bool(shown))
+
+
+def _require_device(device: str, backend: str, launcher: str) -> None:
+    for what, name, known in (("device", device, DEVICES), ("backend", backend, BACKENDS)):
+        if name not in known:
+            raise UnknownName(what, name, known)
+    if (device, backend) == ("cpu", "nccl"):
+        raise InputError("backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'")
+    import torch
+
+    if device == "cuda" and launcher == "local" and not torch.cuda.is_available():
+        raise MissingPart("device 'cuda' needs an NVIDIA GPU, and torch sees none; use 'cpu'")
 
 
 @contextmanager
-def _ranks_or(ranks: Ranks | None, count: int, launcher: str) -> Iterator[Ranks]:
+def _ranks_or(
+    ranks: Ranks | None,
+    count: int,
+    *,
+    launcher: str,
+    host: str = "127.0.0.1",
+    hosts: tuple[str, ...] = (),
+) -> Iterator[Ranks]:
     if ranks is not None:
         yield ranks
     else:
-        with Ranks(count, launcher=launcher) as started:
+        with Ranks(count, launcher=launcher, host=host, hosts=hosts) as started:
             yield started
 
 

@@ -23,7 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Any
 
-from ddlnb.errors import InputError, RankError, require
+from ddlnb.errors import InputError, RankError, require, require_whole
 from ddlnb.launchers import RankSpec, check_launcher
 from ddlnb.place import Failure, Place, call, prepare, stack_file
 from ddlnb.world import World
@@ -60,8 +60,8 @@ class Ranks:
         start_timeout_seconds: float = 120,
         timeout_seconds: float = 120,
     ):
-        _require_whole("count", count)
-        _require_whole("threads", threads)
+        require_whole(count=count)
+        require_whole(threads=threads)
         _require_seconds("start_timeout_seconds", start_timeout_seconds)
         _require_seconds("timeout_seconds", timeout_seconds)
         hosts = tuple(hosts)
@@ -102,7 +102,7 @@ class Ranks:
         """
         count = self.count if count is None else count
         timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        _require_whole("count", count)
+        require_whole(count=count)
         _require_seconds("timeout_seconds", timeout_seconds)
         if count > self.count:
             raise InputError(
@@ -161,11 +161,6 @@ class Ranks:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
         return f"Ranks({self.count}, launcher={self.launcher!r}{state})"
-
-
-def _require_whole(name: str, value: Any) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    require(whole, f"{name}={value!r} is not a whole number from 1 on")
 
 
 def _require_seconds(name: str, value: Any) -> None:

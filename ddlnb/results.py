@@ -17,8 +17,8 @@ from ddlnb.files import write_atomically
 SOURCES = ("published", "simulated", "emulated", "measured")
 # What was run. Runs that agree in all of these are repetitions of one cell.
 CELL = [
-    *("model", "local_batch", "network", "method", "gpus", "engine", "source", "servers"),
-    *("optimizer", "settings", "iterations", "warmup", "machine"),
+    *("model", "structure", "local_batch", "network", "method", "gpus", "engine", "source"),
+    *("servers", "optimizer", "settings", "iterations", "warmup", "machine"),
 ]
 # What came out of one run. Seconds and bytes are per iteration and worker.
 MEASURES = [
@@ -28,6 +28,10 @@ MEASURES = [
     "bytes_sent",
 ]
 PROVENANCE = ["versions", "commit", "time"]
+TEXT = [
+    *("model", "structure", "network", "method", "engine", "source", "optimizer", "settings"),
+    *("machine", "plan", "versions", "commit", "time"),
+]
 RUN_COLUMNS = [*CELL, "repetition", *MEASURES, "messages", "plan", *PROVENANCE]
 ROW_COLUMNS = [*CELL, *MEASURES, "std", "repetitions", "messages", "plan", *PROVENANCE]
 
@@ -35,8 +39,8 @@ ROW_COLUMNS = [*CELL, *MEASURES, "std", "repetitions", "messages", "plan", *PROV
 def summarise(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per cell: medians over repetitions, ``std`` of the throughput, and their number.
 
-    The standard deviation is over repetitions (0 when there is one). Provenance is that of the
-    last run.
+    The standard deviation is over repetitions, NaN when there is one. Provenance is that of the
+    last run; ``plan`` is "several" when the runs were planned differently.
     """
     if runs.empty:
         return pd.DataFrame(columns=ROW_COLUMNS)
@@ -45,9 +49,10 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
         **{measure: (measure, "median") for measure in MEASURES},
         std=("throughput_samples_per_s", lambda values: values.std(ddof=1)),
         repetitions=("repetition", "nunique"),
-        **{column: (column, "last") for column in ["messages", "plan", *PROVENANCE]},
+        plan=("plan", lambda plans: plans.iloc[0] if plans.nunique() == 1 else "several"),
+        **{column: (column, "last") for column in ["messages", *PROVENANCE]},
     ).reset_index()
-    return rows.fillna({"std": 0.0})[ROW_COLUMNS]
+    return rows[ROW_COLUMNS]
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
@@ -68,14 +73,18 @@ class ResultsFile:
             require(
                 self.path.suffix == ".csv", f"results file {str(path)!r} must have a name in .csv"
             )
-            if self.runs_path.exists():
-                self._lines = _read(self.runs_path, RUN_COLUMNS).to_dict("records")
-                self._write()  # rows may lag behind the runs if the last process was killed
-            elif self.path.exists():
+            if self.path.exists() and not self.runs_path.exists():
                 raise ResultsError(
                     f"{self.path} exists without {self.runs_path.name}, from which it is made; "
                     f"move it away or choose another name"
                 )
+            self._lines = self._on_disk()
+            try:
+                self._write()  # rows may lag behind the runs if the last process was killed
+            except OSError as error:
+                raise ResultsError(
+                    f"results file {self.path} cannot be written: {error}"
+                ) from error
 
     @property
     def runs_path(self) -> Path:
@@ -105,8 +114,15 @@ class ResultsFile:
         missing = [column for column in RUN_COLUMNS if column not in run]
         require(not missing, f"run lacks the columns {missing}")
         require(run["source"] in SOURCES, f"source {run['source']!r} must be one of {SOURCES}")
+        if self.path is not None:
+            self._lines = self._on_disk()  # another process may have added runs
         self._lines.append({column: run[column] for column in RUN_COLUMNS})
         self._write()
+
+    def _on_disk(self) -> list[dict[str, object]]:
+        if not self.runs_path.exists():
+            return []
+        return _read(self.runs_path, RUN_COLUMNS).to_dict("records")
 
     def _write(self) -> None:
         if self.path is not None:
@@ -120,12 +136,14 @@ def _same(left: object, right: object) -> bool:
 
 def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     columns = list(columns)
-    text = {name: str for name in ("settings", "plan", "commit", "optimizer") if name in columns}
+    text = {name: str for name in TEXT if name in columns}
     try:
-        frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=["nan", "NaN"])
-        frame = frame.fillna({name: "" for name in text})
+        numbers = {name: ["", "nan", "NaN"] for name in columns if name not in text}
+        frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=numbers)
     except FileNotFoundError as error:
         raise ResultsError(f"there is no results file {path}") from error
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be read: {error}") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ResultsError(f"{path} cannot be read as a table ({error}); {_WAY_OUT}") from error
     missing = [column for column in columns if column not in frame]

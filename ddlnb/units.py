@@ -13,7 +13,7 @@ from ddlnb.errors import InputError
 
 KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-MS, US, NS = 1e-3, 1e-6, 1e-9
+MS, US = 1e-3, 1e-6
 BITS_PER_BYTE = 8
 
 _BYTES = {"B": 1, "KB": KB, "MB": MB, "GB": GB, "KIB": KIB, "MIB": MIB, "GIB": GIB}

@@ -7,6 +7,7 @@ is the one that must wait for the update.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -110,6 +111,13 @@ class Workload:
     def ready_seconds(self) -> tuple[float, ...]:
         """When each gradient is ready, in seconds from the start of the backward pass."""
         return tuple(accumulate(gradient.backward_seconds for gradient in self.gradients))
+
+    @property
+    def structure(self) -> str:
+        """A fingerprint of layers, gradients and FLOPs: of what is trained, not of how fast."""
+        layers = [(layer.name, layer.forward_flops) for layer in self.layers]
+        gradients = [(g.name, g.layer, g.elements, g.bytes_per_element) for g in self.gradients]
+        return hashlib.sha256(repr((layers, gradients)).encode()).hexdigest()[:8]
 
     def __repr__(self) -> str:
         return (

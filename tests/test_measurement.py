@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pandas as pd
 import pytest
 import torch
 from toy import mlp
 
 import ddlnb
 from ddlnb.engines.job import get_optimizer
-from ddlnb.errors import InputError, MissingPart, ModelError, RankError, UnknownName
+from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.measurement import measure, record_timelines, speedups
 from ddlnb.methods import METHODS
 from ddlnb.results import ResultsFile
@@ -87,7 +90,11 @@ def test_timelines_show_what_sets_the_methods_apart(six_ranks):
     ("changes", "error", "told"),
     [
         ({"methods": "MGWFBP"}, UnknownName, "did you mean 'MG-WFBP'"),
-        ({"methods": []}, InputError, "empty"),
+        ({"methods": []}, InputError, "name at least one"),
+        ({"methods": None}, InputError, "name at least one"),
+        ({"backend": "glo"}, UnknownName, "did you mean 'gloo'"),
+        ({"backend": "nccl"}, InputError, "device='cuda'"),
+        ({"device": "gpu"}, UnknownName, "unknown device"),
         ({"engine": "horovd"}, UnknownName, "unknown engine"),
         ({"optimizer": "sdg"}, UnknownName, "did you mean 'sgd'"),
         ({"workers": 0}, InputError, "workers 0"),
@@ -136,10 +143,61 @@ def test_a_model_with_unused_parameters_is_refused_before_anything_starts():
         measure(task, **QUICK)
 
 
+def test_a_bare_module_is_told_how_to_come_with_data():
+    with pytest.raises(ModelError, match=r"ddlnb\.task"):
+        measure(torch.nn.Linear(2, 2), **QUICK)
+
+
+def _tensor(count, seed):
+    return torch.ones(count, 2)
+
+
+def test_a_batch_that_is_not_a_tuple_of_tensors_is_refused():
+    task = ddlnb.task(torch.nn.Linear(2, 2), batch=_tensor, loss=_mean_square, name="bare")
+    with pytest.raises(ModelError, match="not a tuple of tensors"):
+        measure(task, **QUICK)
+
+
+@pytest.mark.ranks
+def test_models_and_optimizers_of_the_same_name_are_not_taken_for_one_another(six_ranks, tmp_path):
+    arguments = {"ranks": six_ranks, "out": tmp_path / "rows.csv", "baselines": False, **QUICK}
+    fast, slow = (partial(torch.optim.SGD, lr=rate) for rate in (0.1, 0.2))
+    measure(mlp([4]), "BSP-A2A", optimizer=fast, **arguments)
+    measure(mlp([5]), "BSP-A2A", optimizer=fast, **arguments)
+    measure(mlp([5]), "BSP-A2A", optimizer=slow, **arguments)
+    assert len(ResultsFile(tmp_path / "rows.csv").rows) == 3
+
+
+def _through_its_parts(module, batch):
+    return ((module[2](module[1](module[0](batch[0]))) - batch[1]) ** 2).mean()
+
+
+@pytest.mark.ranks
+def test_batch_norm_and_a_loss_that_calls_parts_of_the_module_run_everywhere(six_ranks):
+    layers = [torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)]
+    module = torch.nn.Sequential(*layers)
+    task = ddlnb.task(module, batch=_pairs, loss=_through_its_parts, name="parts")
+    assert len(measure(task, "WFBP-A2A", ranks=six_ranks, local_batch=4, **QUICK)) == 3
+
+
+def test_speed_ups_do_not_mix_machines():
+    rows = pd.DataFrame(
+        {
+            "model": "m",
+            "machine": ["fast", "fast", "slow", "slow"],
+            "method": ["single", "DDP"] * 2,
+            "throughput_samples_per_s": [100.0, 150.0, 10.0, 15.0],
+        }
+    )
+    assert speedups(rows)["speedup"].tolist() == [1.0, 1.5, 1.0, 1.5]
+    with pytest.raises(InputError, match="no row of 'single'"):
+        speedups(rows.assign(model=["m", "m", "m", "n"]))
+
+
 @pytest.mark.ranks
 def test_a_backend_that_is_not_there_says_what_is_missing(six_ranks):
-    with pytest.raises((RankError, MissingPart), match="needs NVIDIA GPUs"):
-        measure(mlp([4]), "BSP-A2A", ranks=six_ranks, backend="nccl", **QUICK)
+    with pytest.raises(MissingPart, match="needs an NVIDIA GPU"):
+        measure(mlp([4]), "BSP-A2A", ranks=six_ranks, device="cuda", backend="nccl", **QUICK)
 
 
 @pytest.mark.ranks

@@ -19,7 +19,7 @@ REQUIRED = {
 
 
 def cell(method="WFBP-A2A"):
-    values = ("toy", 8, "loopback", method, 2, "torch", "measured", 0, "sgd", "", 10, 2, "here")
+    values = ("nan", "0e10", 8, "loopback", method, 2, "torch", "measured", 0, "sgd", "", 10, 2, "")
     return dict(zip(CELL, values, strict=True))
 
 
@@ -99,6 +99,27 @@ def test_a_table_without_its_runs_is_not_overwritten(tmp_path):
     with pytest.raises(ResultsError, match=r"without rows\.runs\.csv"):
         ResultsFile(path)
     assert path.read_text() == "mine\n"
+
+
+def test_a_second_writer_loses_nothing_of_the_first(tmp_path):
+    one, other = ResultsFile(tmp_path / "rows.csv"), ResultsFile(tmp_path / "rows.csv")
+    one.add(a_run(0))
+    other.add(a_run(1))
+    assert ResultsFile(tmp_path / "rows.csv").runs["repetition"].tolist() == [0, 1]
+
+
+def test_a_file_that_cannot_be_written_is_found_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match="cannot be written"):
+        ResultsFile(tmp_path / "file" / "rows.csv")
+
+
+def test_one_run_has_no_deviation_and_mixed_plans_say_so():
+    results = ResultsFile()
+    results.add(a_run(0))
+    assert results.rows["std"].isna().all()
+    results.add(a_run(1) | {"plan": "another"})
+    assert results.rows["plan"].tolist() == ["several"]
 
 
 def test_a_results_file_must_be_called_csv(tmp_path):
