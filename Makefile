@@ -7,7 +7,7 @@ TORCH := $(shell sed -n 's/^ *- \(torch==.*\)/\1/p' environment.yml)
 PROFILE ?= quick
 JOBS ?= 2
 
-.PHONY: help env reproduce test test-quick nbval lint format types bench pictures clean
+.PHONY: help env reproduce test test-quick lint format types bench pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -18,7 +18,7 @@ $(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
 	sh scripts/system_packages.sh $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	sed -n 's/^ *- \([A-Za-z0-9_.-]*==.*\)/\1/p' environment.yml > $(VENV)/constraints.txt
+	sed -n 's/^ *- \([A-Za-z0-9_.-]*==.*\)/\1/p' environment.yml | grep -v '^torch==' > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
 	touch $@
 
@@ -44,6 +44,8 @@ types: env ## check types
 
 bench: env ## compare our methods with DistributedDataParallel, alternating runs
 	$(BIN)/python -m benchmarks.against_ddp
+	$(BIN)/python -m benchmarks.against_ddp --batch-factor 8 --repetitions 3 --methods WFBP-A2A MG-WFBP BSP-A2A
+	$(BIN)/python -m benchmarks.message_cost
 
 pictures: reproduce ## refresh the README's pictures from the report
 	mkdir -p docs/pictures

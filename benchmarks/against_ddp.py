@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.measurement import measure
+from ddlnb.models import get_task
 from ddlnb.ranks import Ranks
 from ddlnb.results import ResultsFile
 
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["all"])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=None)
+    parser.add_argument("--batch-factor", type=int, default=1, help="times the model's own batch")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--repetitions", type=int, default=7)
     options = parser.parse_args()
@@ -40,7 +41,7 @@ def main() -> None:
                 methods,
                 workers=options.workers,
                 servers=options.servers,
-                local_batch=options.batch,
+                local_batch=options.batch_factor * get_task(model).local_batch,
                 iterations=options.iterations,
                 repetitions=options.repetitions,
                 out=out,

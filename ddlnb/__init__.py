@@ -15,6 +15,7 @@ from typing import Any
 _HOME = {
     "bench": ("Bench",),
     "collectives": ("AlphaBeta", "fit_alpha_beta"),
+    "doctor": ("examine",),
     "engines.replica": ("Replica",),
     "model_intensity": ("audit", "c2c", "intensity"),
     "measurement": ("measure", "record_timelines", "speedups"),
@@ -27,6 +28,7 @@ _HOME = {
     "ranks": ("Ranks",),
     "reproduction": ("reproduce", "run_notebook"),
     "results": ("read_rows",),
+    "scaling": ("measure_scaling",),
     "timeline": ("Span", "Timeline"),
     "tracing": ("trace",),
     "workload": ("Gradient", "Layer", "Workload", "read_profile"),

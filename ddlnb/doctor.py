@@ -50,17 +50,22 @@ def _torch() -> Finding:
 
 
 def _gloo() -> Finding:
-    import torch.distributed as dist
-
-    found = dist.is_available() and dist.is_gloo_available()
     mend = "install a torch build with distributed and gloo"
+    try:
+        import torch.distributed as dist
+
+        found = dist.is_available() and dist.is_gloo_available()
+    except ImportError:
+        found = False
     return Finding("engine torch/ddp, backend gloo", found, "all-reduce on CPUs", mend, True)
 
 
 def _nccl() -> Finding:
-    import torch
-    import torch.distributed as dist
-
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return Finding("engine torch/ddp, backend nccl", False, "no torch", "make env")
     gpus = torch.cuda.device_count()
     found = gpus > 0 and dist.is_nccl_available()
     detail = f"{gpus} GPU" if found else "no NVIDIA GPU seen by torch"
@@ -86,7 +91,7 @@ def _mpi() -> Finding:
     detail = program or "no mpiexec"
     if program and not has_binding:
         detail += ", but no mpi4py"
-    mend = "apt-get install openmpi-bin libopenmpi-dev, then pip install 'ddlnb[mpi]'"
+    mend = "apt-get install openmpi-bin libopenmpi-dev, then .venv/bin/pip install mpi4py"
     return Finding("launcher mpi", bool(program) and has_binding, detail, mend)
 
 

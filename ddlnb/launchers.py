@@ -52,7 +52,7 @@ def check_launcher(name: str) -> None:
     if program and shutil.which(program) is None:
         raise MissingPart(f"launcher {name!r} needs the program {program!r}: {way_out}")
     if name == "mpi" and importlib.util.find_spec("mpi4py") is None:
-        raise MissingPart("launcher 'mpi' needs the package mpi4py: pip install 'ddlnb[mpi]'")
+        raise MissingPart("launcher 'mpi' needs the package mpi4py: .venv/bin/pip install mpi4py")
 
 
 def engine_launchers() -> list[str]:

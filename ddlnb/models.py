@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from ddlnb.errors import InputError, ModelError, UnknownName, require
+from ddlnb.errors import InputError, ModelError, UnknownName, require_whole
 from ddlnb.paths import ROOT
 
 Batch = tuple[Tensor, ...]
@@ -52,6 +52,11 @@ def get_task(task: str | Task) -> Task:
     """
     if isinstance(task, Task):
         return task
+    if isinstance(task, nn.Module):
+        raise ModelError(
+            f"model {type(task).__name__} comes without data; wrap it with "
+            f"ddlnb.task(module, batch=..., loss=...)"
+        )
     if task not in TASKS:
         raise UnknownName("model", task, TASKS)
     return TASKS[task]
@@ -67,9 +72,9 @@ def task(
 ) -> Task:
     """A task around your own module; every build is a deep copy of it as it is at that moment.
 
-    ``batch(local_batch, seed)`` returns a tuple of tensors, ``loss(module, batch)`` their mean
-    loss. Both must be picklable to run on other ranks. Raises ModelError for what cannot be
-    trained.
+    ``batch(local_batch, seed)`` returns a tuple of tensors, others for every seed: each worker
+    and step has its own. ``loss(module, batch)`` is their mean loss. Both must be picklable.
+    Raises ModelError for what cannot be trained.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(
@@ -84,7 +89,7 @@ def task(
                 f"{what} of model {name!r} is {function!r}, not a function; "
                 f"pass batch(local_batch, seed) and loss(module, batch)"
             )
-    require(local_batch >= 1, f"local batch {local_batch} of model {name!r} must be at least 1")
+    require_whole(local_batch=local_batch)
     return Task(name, partial(copy.deepcopy, module), batch, loss, local_batch, "samples", name)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ddlnb.errors import ModelError
+from ddlnb.errors import ModelError, require_whole
 from ddlnb.models import Batch, Task, get_task, require_trainable
 from ddlnb.workload import Gradient, Layer, Workload
 
@@ -42,6 +42,8 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     module reads.
     """
     task = get_task(task)
+    require_whole(local_batch=local_batch)
+    require_batch(task, local_batch)
     try:
         record = _run(task, _on_meta(task), local_batch, "meta")
         source = "traced on the meta device"
@@ -133,6 +135,22 @@ def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Recor
 def move(batch: Batch, device: str) -> Batch:
     """The batch on the device."""
     return tuple(tensor.to(device) for tensor in batch)
+
+
+def require_batch(task: Task, local_batch: int) -> None:
+    """Raise ModelError unless the task's batch is a tuple of tensors."""
+    try:
+        batch = task.batch(local_batch, 0)
+    except TypeError as error:
+        raise ModelError(
+            f"batch of model {task.name!r} cannot be called as batch({local_batch}, 0): {error}; "
+            f"it takes the number of samples and a seed"
+        ) from error
+    if not isinstance(batch, tuple) or not all(isinstance(part, Tensor) for part in batch):
+        raise ModelError(
+            f"batch of model {task.name!r} returned {type(batch).__name__}, not a tuple of "
+            f"tensors; return (inputs, targets)"
+        )
 
 
 def require_scalar(loss: object, name: str) -> None:

@@ -136,5 +136,5 @@ def test_batch_and_loss_must_be_functions():
         task(nn.Linear(4, 2), batch=3, loss=mean_square)
     with pytest.raises(ModelError, match=r"loss of model 'Linear'.*not a function"):
         task(nn.Linear(4, 2), batch=draw, loss="cross_entropy")
-    with pytest.raises(InputError, match="local batch 0"):
+    with pytest.raises(InputError, match="local_batch 0"):
         task(nn.Linear(4, 2), batch=draw, loss=mean_square, local_batch=0)
