@@ -44,7 +44,7 @@ types: env ## check types
 
 bench: env ## compare our methods with DistributedDataParallel, alternating runs
 	$(BIN)/python -m benchmarks.against_ddp
-	$(BIN)/python -m benchmarks.against_ddp --batch-factor 8 --repetitions 3 --methods WFBP-A2A MG-WFBP BSP-A2A
+	$(BIN)/python -m benchmarks.against_ddp --batch-factor 8 --repetitions 3 --iterations 8 --methods WFBP-A2A MG-WFBP BSP-A2A
 	$(BIN)/python -m benchmarks.message_cost
 
 pictures: reproduce ## refresh the README's pictures from the report

@@ -12,8 +12,9 @@ from ddlnb.collectives import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.engines.network import process_group
 from ddlnb.errors import require_whole
 from ddlnb.machine import machine
+from ddlnb.place import Place
 from ddlnb.published import quoted
-from ddlnb.ranks import Place, Ranks
+from ddlnb.ranks import Ranks
 from ddlnb.units import BITS_PER_BYTE, GB, GIB, KIB, MIB, MS, US, gigabits_per_second
 
 if TYPE_CHECKING:
@@ -164,18 +165,18 @@ def _quoted_fit(network: str) -> dict[str, object]:
         for s in _bounds("A15", network)
         for t in _bounds("A14", network)
     ]  # fmt: skip
-    startup, slope = _line(small, large)
+    line = AlphaBeta(*_line(small, large))
     starts = [a / US for a, _ in corners]
     rates = [gigabits_per_second(1 / b) for _, b in corners]
     return {
         "network": network,
-        "startup_us": startup / US,
+        "startup_us": line.startup_seconds / US,
         "startup_us_low": min(starts),
         "startup_us_high": max(starts),
-        "gigabits_per_second": gigabits_per_second(1 / slope),
+        "gigabits_per_second": gigabits_per_second(line.bytes_per_second),
         "gigabits_per_second_low": min(rates),
         "gigabits_per_second_high": max(rates),
-        "half_peak_KiB": startup / slope / KIB,
+        "half_peak_KiB": line.half_peak_bytes / KIB,
     }
 
 
@@ -206,10 +207,15 @@ def as_table(rows: pd.DataFrame) -> pd.DataFrame:
     table = rows.pivot_table(
         index="bytes", columns=["source", "network"], values="gigabits_per_second", sort=False
     )
-    return table.sort_index().rename(index=_size_in_words)
+    return table.sort_index().rename(index=size_in_words)
 
 
-def _size_in_words(count: int) -> str:
+def size_in_words(count: int) -> str:
+    """A size for people, in powers of two.
+
+    >>> size_in_words(65536), size_in_words(512)
+    ('64 KiB', '512 B')
+    """
     for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if count >= factor:
             return f"{count / factor:g} {unit}"

@@ -137,7 +137,8 @@ def execute(
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_suffix(".failed.ipynb")
     failed.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ddlnb-") as private:
+    # A kernel outlives a process that had to be killed by a second, and may still write there.
+    with tempfile.TemporaryDirectory(prefix="ddlnb-", ignore_cleanup_errors=True) as private:
         part = Path(private, out.name)
         answer = Path(private, "answer.json")
         request = {
@@ -218,11 +219,11 @@ def _end(process: subprocess.Popen) -> None:
         assert process.stdin is not None
         process.stdin.close()
     try:
-        process.wait(ENDING_SECONDS)
-    except BaseException:
-        process.kill()  # its kernel ends when it sees that its parent is gone
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS)
+    finally:
+        process.kill()  # nothing if it has ended; its kernel ends when its parent is gone
         process.wait()
-        raise
 
 
 def _environment(private: Path) -> dict[str, str]:

@@ -23,7 +23,8 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
 from ddlnb.methods import METHODS
 from ddlnb.models import Batch, Task, get_task
-from ddlnb.ranks import Place, Ranks
+from ddlnb.place import Place
+from ddlnb.ranks import Ranks
 from ddlnb.tracing import trace
 
 if TYPE_CHECKING:

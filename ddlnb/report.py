@@ -8,13 +8,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 from ddlnb.files import write_atomically
-from ddlnb.machine import provenance
 from ddlnb.notebooks import Notebook
 from ddlnb.units import show_seconds
 
@@ -35,12 +34,16 @@ figure { margin: 1.5rem 0; } figcaption { color: #555; font-size: 0.88rem; }
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one notebook: ``status`` is done, kept (from an earlier run) or failed."""
+    """What became of one notebook: ``status`` is done, kept (from an earlier call) or failed.
+
+    ``made`` is the provenance of its execution, empty where none was noted.
+    """
 
     notebook: Notebook
     status: str
     seconds: float = float("nan")
     error: str = ""
+    made: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_pages(outcomes: Iterable[Outcome], folder: Path, profile: str) -> Path:
@@ -107,18 +110,36 @@ def _index(outcomes: list[Outcome], figures: dict[str, list[Path]], profile: str
         for outcome in outcomes
         for path in figures.get(outcome.notebook.name, [])
     )
-    made = "\n".join(
-        f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>"
-        for key, value in provenance().items()
-    )
-    heads = ("Notebook", "Survey", "Claim", "Run time", "Status", "")
+    heads = ("Notebook", "Survey", "Claim", "Run time", "Executed", "Status", "")
     head = "".join(f"<th>{text}</th>" for text in heads)
+    measured_on = _measured_on(outcomes)
     title = f"Executable survey of communication in distributed deep learning: {profile}"
     return _page(
         title,
         f"<h1>{escape(title)}</h1>\n<table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>"
-        f"</table>\n<h2>Measured on</h2>\n<table>{made}</table>\n<h2>Figures</h2>\n{gallery}",
+        f"</table>\n<h2>Measured on</h2>\n<table>{measured_on}</table>\n<h2>Figures</h2>\n"
+        f"{gallery}",
     )
+
+
+def _measured_on(outcomes: list[Outcome]) -> str:
+    """Machine and versions of the outcomes: once if all agree, else with the notebooks of each."""
+    rows = []
+    for key in ("machine", "versions"):
+        names: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            if key in outcome.made:
+                names.setdefault(outcome.made[key], []).append(outcome.notebook.name)
+        for value, where in names.items():
+            said = value if len(names) == 1 else f"{value} ({', '.join(where)})"
+            rows.append(f"<tr><th>{key}</th><td>{escape(said)}</td></tr>")
+    return "\n".join(rows)
+
+
+def _executed(made: Mapping[str, str]) -> str:
+    """When, and at which commit if there was one."""
+    time, commit = made.get("time", "-"), made.get("commit", "")
+    return f"{time}, commit {commit}" if commit else time
 
 
 def _row(outcome: Outcome) -> str:
@@ -130,13 +151,14 @@ def _row(outcome: Outcome) -> str:
     survey = f"s. {notebook.section}" if notebook.section else ""
     if notebook.figure:
         survey = f"{survey}, {notebook.figure}"
-    status = f'<span class="failed">failed: {escape(outcome.error)}</span>' if failed else "done"
+    error = f'<span class="failed">failed: {escape(outcome.error)}</span>'
     cells = (
         page,
         escape(survey),
         escape(notebook.claim),
         show_seconds(outcome.seconds),
-        status,
+        escape(_executed(outcome.made)),
+        error if failed else outcome.status,
         f'<a href="{notebook.name}{suffix}">ipynb</a>',
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

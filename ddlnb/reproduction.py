@@ -17,6 +17,7 @@ import yaml
 
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
 from ddlnb.files import write_atomically
+from ddlnb.machine import provenance
 from ddlnb.notebooks import (
     Notebook,
     all_notebooks,
@@ -37,7 +38,7 @@ FILE_PARAMETERS = ("rows_file",)
 
 
 @dataclass(frozen=True)
-class Task:
+class NotebookRun:
     """One notebook of a profile and how to run it."""
 
     notebook: Notebook
@@ -76,20 +77,22 @@ def reproduce(
     them all.
     """
     require_whole(jobs=jobs)
-    tasks = _tasks(profile, folder)
-    chosen = [task for task in tasks if fnmatch.fnmatch(task.notebook.name, only)]
+    runs = _runs(profile, folder)
+    chosen = [run for run in runs if fnmatch.fnmatch(run.notebook.name, only)]
     if not chosen:
-        raise UnknownName("notebook", only, [task.notebook.name for task in tasks])
-    for task in chosen:
-        check_parameters(task.notebook, task.parameters)
+        raise UnknownName("notebook", only, [run.notebook.name for run in runs])
+    for run in chosen:
+        check_parameters(run.notebook, run.parameters)
     target = build / profile
     target.mkdir(parents=True, exist_ok=True)
-    waiting = [task for task in chosen if fresh or not _is_done(task, target)]
+    waiting = [run for run in chosen if fresh or not _is_done(run, target)]
     with _progress(waiting, len(chosen), progress) as advance:
         _run_all(waiting, target, jobs, fresh, advance)
-    outcomes = [_outcome(task, target) for task in tasks if _state(task, target)]
+    outcomes = [
+        _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
+    ]
     report = write_pages(outcomes, target, profile)
-    names = {task.notebook.name for task in chosen}
+    names = {run.notebook.name for run in chosen}
     failed = [o for o in outcomes if o.status == "failed" and o.notebook.name in names]
     if failed:
         listed = "\n".join(f"  {outcome.error}" for outcome in failed)
@@ -100,7 +103,7 @@ def reproduce(
     return report
 
 
-def _tasks(profile: str, folder: Path) -> list[Task]:
+def _runs(profile: str, folder: Path) -> list[NotebookRun]:
     """The notebooks of a profile with their parameters, in the order of the survey."""
     files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
     if profile not in files:
@@ -111,7 +114,7 @@ def _tasks(profile: str, folder: Path) -> list[Task]:
         f"{files[profile].name} must map names of notebooks to their settings",
     )
     known = ("parameters", "expected_seconds", "timeout_seconds", "timed")
-    tasks = {}
+    runs = {}
     for name, entry in content.items():
         notebook = get_notebook(name, folder)
         settings = {"timed": notebook.timed, **(entry or {})}
@@ -119,24 +122,26 @@ def _tasks(profile: str, folder: Path) -> list[Task]:
             if setting not in known:
                 raise UnknownName(f"setting of {name!r} in {files[profile].name}", setting, known)
         settings["parameters"] = settings.get("parameters") or {}
-        tasks[name] = Task(notebook, **settings)
-    return [tasks[name] for name in all_notebooks(folder) if name in tasks]
+        runs[name] = NotebookRun(notebook, **settings)
+    return [runs[name] for name in all_notebooks(folder) if name in runs]
 
 
 def _run_all(
-    tasks: list[Task], target: Path, jobs: int, fresh: bool, advance: Callable[[Task], None]
+    runs: list[NotebookRun],
+    target: Path,
+    jobs: int,
+    fresh: bool,
+    advance: Callable[[NotebookRun], None],
 ) -> None:
-    """Run the tasks, those that take times one by one when nothing else runs."""
+    """Execute all of them, those that take times one by one when nothing else runs."""
     cancelled = threading.Event()
-    groups = [[task for task in tasks if not task.timed]]
-    groups += [[task] for task in tasks if task.timed]
+    groups = [[run for run in runs if not run.timed]]
+    groups += [[run] for run in runs if run.timed]
     # A thread per job only waits: every notebook runs in a process of its own.
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for group in groups:
-                futures = {
-                    pool.submit(_run, task, target, fresh, cancelled): task for task in group
-                }
+                futures = {pool.submit(_run, run, target, fresh, cancelled): run for run in group}
                 for future in as_completed(futures):
                     future.result()
                     advance(futures[future])
@@ -146,67 +151,68 @@ def _run_all(
             raise
 
 
-def _run(task: Task, target: Path, fresh: bool, cancelled: threading.Event) -> None:
+def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event) -> None:
     """Run one notebook and note what became of it; an expected error is noted, not raised."""
-    name = task.notebook.name
-    before = _state(task, target)
-    if fresh or before.get("digest") != task.digest:
-        _remove_files(task, target)  # of other parameters or another version; else they resume
-    note = {"digest": task.digest, "status": "started"}
-    _note(task, target, note)
+    name = run.notebook.name
+    before = _state(run, target)
+    if fresh or before.get("digest") != run.digest:
+        _remove_files(run, target)  # of other parameters or another version; else they resume
+    note = {"digest": run.digest, "status": "started", "made": provenance()}
+    _note(run, target, note)
     start = time.monotonic()
     try:
         execute(
-            task.notebook,
+            run.notebook,
             target / f"{name}.ipynb",
-            task.parameters,
-            task.timeout_seconds,
+            run.parameters,
+            run.timeout_seconds,
             cancelled,
         )
     except DdlnbError as error:
         if not cancelled.is_set():
-            _note(task, target, {**note, "status": "failed", "error": str(error)})
+            _note(run, target, {**note, "status": "failed", "error": str(error)})
         return
-    _note(task, target, {**note, "status": "done", "seconds": time.monotonic() - start})
+    _note(run, target, {**note, "status": "done", "seconds": time.monotonic() - start})
 
 
-def _remove_files(task: Task, target: Path) -> None:
+def _remove_files(run: NotebookRun, target: Path) -> None:
     for parameter in FILE_PARAMETERS:
-        if name := task.parameters.get(parameter):
+        if name := run.parameters.get(parameter):
             path = target / str(name)
             for old in (path, path.with_suffix(".runs.csv")):
                 old.unlink(missing_ok=True)
 
 
-def _state_path(task: Task, target: Path) -> Path:
-    return target / "state" / f"{task.notebook.name}.json"
+def _state_path(run: NotebookRun, target: Path) -> Path:
+    return target / "state" / f"{run.notebook.name}.json"
 
 
-def _state(task: Task, target: Path) -> dict:
+def _state(run: NotebookRun, target: Path) -> dict:
     """What is known of the last run of this notebook; empty if there was none."""
-    path = _state_path(task, target)
+    path = _state_path(run, target)
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is damaged ({error}); remove it") from error
 
 
-def _note(task: Task, target: Path, state: dict) -> None:
-    write_atomically(_state_path(task, target), json.dumps(state))
+def _note(run: NotebookRun, target: Path, state: dict) -> None:
+    write_atomically(_state_path(run, target), json.dumps(state))
 
 
-def _is_done(task: Task, target: Path) -> bool:
-    state = _state(task, target)
-    there = (target / f"{task.notebook.name}.ipynb").exists()
-    return there and state.get("status") == "done" and state.get("digest") == task.digest
+def _is_done(run: NotebookRun, target: Path) -> bool:
+    state = _state(run, target)
+    there = (target / f"{run.notebook.name}.ipynb").exists()
+    return there and state.get("status") == "done" and state.get("digest") == run.digest
 
 
-def _outcome(task: Task, target: Path) -> Outcome:
-    state = _state(task, target)
+def _outcome(run: NotebookRun, target: Path, *, kept: bool) -> Outcome:
+    state = _state(run, target)
     done = state["status"] == "done"
     error = "" if done else state.get("error", "it was interrupted; run again to finish it")
-    status = "done" if done else "failed"
-    return Outcome(task.notebook, status, state.get("seconds", float("nan")), error)
+    status = ("kept" if kept else "done") if done else "failed"
+    seconds = state.get("seconds", float("nan"))
+    return Outcome(run.notebook, status, seconds, error, state.get("made", {}))
 
 
 def _files_digest() -> str:
@@ -221,22 +227,24 @@ def _files_digest() -> str:
 
 
 @contextmanager
-def _progress(waiting: Iterable[Task], chosen: int, show: bool) -> Iterator[Callable[[Task], None]]:
+def _progress(
+    waiting: Iterable[NotebookRun], chosen: int, show: bool
+) -> Iterator[Callable[[NotebookRun], None]]:
     """A bar on stderr that counts expected seconds, so that its remaining time means something."""
     from tqdm import tqdm
 
     waiting = list(waiting)
-    total = sum(task.expected_seconds for task in waiting)
+    total = sum(run.expected_seconds for run in waiting)
     form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
     with tqdm(total=total, disable=not show or not waiting, bar_format=form) as bar:
         kept = chosen - len(waiting)
         finished = 0
         bar.set_description(f"{len(waiting)} notebooks, {kept} kept")
 
-        def advance(task: Task) -> None:
+        def advance(run: NotebookRun) -> None:
             nonlocal finished
             finished += 1
-            bar.update(task.expected_seconds)
-            bar.set_description(f"{finished}/{len(waiting)} {task.notebook.name}")
+            bar.update(run.expected_seconds)
+            bar.set_description(f"{finished}/{len(waiting)} {run.notebook.name}")
 
         yield advance

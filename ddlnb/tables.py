@@ -170,7 +170,8 @@ def claims_here(rows: pd.DataFrame) -> pd.DataFrame:
     """The survey's claims about speed against these rows: a ratio, its spread and what it says.
 
     The ratio is that of the throughputs, its spread one standard deviation of the ratio as the
-    repetitions give it. A ratio closer to 1 than its spread says nothing.
+    repetitions give it. A ratio closer to 1 than its spread says nothing, and neither does one
+    without a spread, of methods that ran only once.
     """
     found = []
     for gpus, part in rows.groupby("gpus"):
@@ -192,6 +193,8 @@ def _ratio(left: pd.Series, right: pd.Series) -> tuple[float, float]:
 
 
 def _verdict(ratio: float, spread: float) -> str:
+    if math.isnan(spread):
+        return "one run says nothing"
     if abs(ratio - 1) <= spread:
         return "within the spread"
     return "as claimed" if ratio > 1 else "the other way round"

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from ddlnb import figures
 from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError
+from ddlnb.figure_style import OTHER_COLOUR
+from ddlnb.figure_timelines import pack
 from ddlnb.methods import METHODS
 from ddlnb.model_intensity import IntensityRow
 from ddlnb.timeline import Span, Timeline
@@ -105,6 +107,14 @@ def test_the_speed_up_over_one_worker_is_written_on_the_bars():
     assert "1.10" in text_of(figures.throughput_bars(rows()))
 
 
+@pytest.mark.parametrize(("std", "lines"), [(5.0, len(METHODS)), (float("nan"), 0)])
+def test_a_bar_has_a_line_only_if_its_spread_is_known(std, lines):
+    figure = figures.throughput_bars(rows().assign(std=std))
+    drawn = [bars for bars in figure.axes[0].containers if getattr(bars, "errorbar", None)]
+    assert len(drawn) == lines
+    assert "1.10" in text_of(figure)
+
+
 def test_without_a_single_worker_no_speed_up_is_claimed():
     figure = figures.throughput_bars(rows(methods=("BSP-PS", "BSP-A2A")))
     assert not [t for t in figure.axes[0].texts if t.get_text()]
@@ -119,7 +129,7 @@ def test_published_bars_are_hatched_and_measured_ones_are_not():
 
 def test_a_method_has_one_colour_and_no_two_share_one():
     assert len({figures.colour_of(name) for name in METHODS}) == len(METHODS)
-    assert figures.colour_of("my own") == figures.OTHER_COLOUR
+    assert figures.colour_of("my own") == OTHER_COLOUR
 
 
 def test_the_timeline_starts_at_zero_and_is_in_milliseconds():
@@ -130,7 +140,7 @@ def test_the_timeline_starts_at_zero_and_is_in_milliseconds():
 
 def test_overlapping_messages_never_share_a_row():
     spans = [Span(0, "message", "", start, start + 3.0) for start in (0.0, 1.0, 2.0, 3.0, 4.5)]
-    placed = list(zip(figures.pack(spans), spans, strict=True))
+    placed = list(zip(pack(spans), spans, strict=True))
     for i, (row, span) in enumerate(placed):
         for other_row, other in placed[i + 1 :]:
             assert row != other_row or span.stop_seconds <= other.start_seconds

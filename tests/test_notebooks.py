@@ -14,7 +14,14 @@ import pytest
 import yaml
 
 from ddlnb.errors import DdlnbError, UnknownName
-from ddlnb.notebooks import all_notebooks, catalogue, check_parameters, get_notebook, run_notebook
+from ddlnb.notebooks import (
+    ENDING_SECONDS,
+    all_notebooks,
+    catalogue,
+    check_parameters,
+    get_notebook,
+    run_notebook,
+)
 from ddlnb.paths import NOTEBOOKS
 
 NAMES = list(all_notebooks())
@@ -31,6 +38,18 @@ def read(name: str) -> nbformat.NotebookNode:
 
 def code_cells(name: str) -> list:
     return [cell for cell in read(name).cells if cell.cell_type == "code"]
+
+
+def kept_texts(notebook: nbformat.NotebookNode) -> list[list[str]]:
+    """What the cells that keep their output say, as text and as HTML, cell by cell."""
+    kept = [cell for cell in notebook.cells if "keep_output" in cell.metadata.get("tags", [])]
+    return [[text for output in cell.outputs for text in texts_of(output)] for cell in kept]
+
+
+def texts_of(output: nbformat.NotebookNode) -> list[str]:
+    if output.output_type == "stream":
+        return [output.text]
+    return [data for kind, data in sorted(output.data.items()) if kind.startswith("text/")]
 
 
 def tags(cell: nbformat.NotebookNode) -> list[str]:
@@ -153,7 +172,11 @@ def test_a_failing_cell_is_one_clear_error_and_the_notebook_is_kept(tmp_path):
 
 
 @pytest.mark.notebook
-def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(tmp_path):
+@pytest.mark.parametrize("ending_seconds", [ENDING_SECONDS, 0], ids=["asked", "killed"])
+def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
+    tmp_path, monkeypatch, ending_seconds
+):
+    monkeypatch.setattr("ddlnb.notebooks.ENDING_SECONDS", ending_seconds)
     marker = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid()))"
     write_notebook(tmp_path, "endless", marker, "time.sleep(1000)")
     with pytest.raises(DdlnbError, match="not done after"):
@@ -174,6 +197,8 @@ def test_a_notebook_runs_with_small_parameters(name, tmp_path):
     executed = nbformat.read(path, as_version=4)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
     assert str(tmp_path) not in str(executed.metadata)
+    # No small parameter changes what these cells show.
+    assert kept_texts(executed) == kept_texts(read(name))
 
 
 @pytest.mark.notebook

@@ -56,6 +56,14 @@ class Workshop:
         return len(path.read_text()) if path.exists() else 0
 
 
+def rows_of(report: Path) -> dict[str, list[str]]:
+    """The cells of every notebook's row on the report's first page, by title, without markup."""
+    body = report.read_text().split("<tbody>")[1].split("</tbody>")[0]
+    rows = [re.findall(r"<td>(.*?)</td>", row, re.S) for row in body.split("</tr>")]
+    plain = [[re.sub(r"<.*?>", "", cell) for cell in row] for row in rows if row]
+    return {row[0]: row for row in plain}
+
+
 @pytest.fixture
 def workshop(tmp_path):
     return Workshop(tmp_path)
@@ -109,6 +117,9 @@ def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(wor
     assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (1, 2)
     assert not (target / "bad.failed.ipynb").exists()
 
+    statuses = {name: cells[5] for name, cells in rows_of(report).items()}
+    assert statuses == {"The good": "kept", "The bad": "done"}
+
     workshop.run(fresh=True, only="good")
     assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (2, 2)
 
@@ -120,6 +131,22 @@ def test_another_parameter_runs_the_notebook_again(workshop):
     workshop.profile("one: {parameters: {name: other}}")
     workshop.run()
     assert (workshop.runs_of("one"), workshop.runs_of("other")) == (1, 1)
+
+
+def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypatch):
+    workshop.add("one", COUNT)
+    workshop.add("two", COUNT)
+    workshop.profile("one:\ntwo:")
+    for only, commit, machine in [("one", "aaa", "old box"), ("two", "bbb", "new box")]:
+        made = {"machine": machine, "versions": "v", "commit": commit, "time": "noon"}
+        monkeypatch.setattr("ddlnb.reproduction.provenance", lambda made=made: made)
+        report = workshop.run(only=only)
+    executed = {name: cells[4] for name, cells in rows_of(report).items()}
+    assert executed == {"The one": "noon, commit aaa", "The two": "noon, commit bbb"}
+    page = report.read_text()
+    assert "old box (one)" in page
+    assert "new box (two)" in page
+    assert "<td>v</td>" in page
 
 
 def test_pages_load_nothing_from_other_hosts(workshop):

@@ -43,6 +43,13 @@ def test_a_claim_is_only_judged_outside_its_spread(fast, slow, std, said):
     assert claim["ratio"] == pytest.approx(fast / slow)
 
 
+def test_a_single_run_judges_no_claim():
+    once = rows(200.0, 100.0, float("nan"))
+    assert list(claims_here(once)["here"]) == ["one run says nothing"]
+    once.loc[0, "std"] = 1.0
+    assert list(claims_here(once)["here"]) == ["one run says nothing"]
+
+
 def test_claims_about_methods_that_did_not_run_are_left_out():
     assert claims_here(rows(2, 1, 0).iloc[:1]).empty
 
