@@ -15,7 +15,7 @@ from ddlnb.machine import machine
 from ddlnb.place import Place
 from ddlnb.published import quoted
 from ddlnb.ranks import Ranks
-from ddlnb.units import BITS_PER_BYTE, GB, GIB, KIB, MIB, MS, US, gigabits_per_second
+from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,15 +208,3 @@ def as_table(rows: pd.DataFrame) -> pd.DataFrame:
         index="bytes", columns=["source", "network"], values="gigabits_per_second", sort=False
     )
     return table.sort_index().rename(index=size_in_words)
-
-
-def size_in_words(count: int) -> str:
-    """A size for people, in powers of two.
-
-    >>> size_in_words(65536), size_in_words(512)
-    ('64 KiB', '512 B')
-    """
-    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if count >= factor:
-            return f"{count / factor:g} {unit}"
-    return f"{count} B"

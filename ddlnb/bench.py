@@ -123,7 +123,7 @@ class Bench:
         On GPUs the workers' cores are free, so there it is measured while nothing computes.
         """
         is_shared = self._device == "cpu"
-        measured = self.all_reduce_seconds(COST_SIZES, 10, while_computing=is_shared)
+        measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=is_shared)
         return fit_alpha_beta(*zip(*measured, strict=True))
 
     def all_reduce_seconds(

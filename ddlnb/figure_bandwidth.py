@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import require
 from ddlnb.figure_style import say_source, styled
-from ddlnb.units import gigabits_per_second
+from ddlnb.units import gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,6 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
     ``rows`` have the columns network, bytes, gigabits_per_second and source. ``fits`` gives a
     network's a + b M, drawn dashed over the range of its points.
     """
-    from ddlnb.bandwidth import size_in_words  # late: it brings torch along
 
     require(not rows.empty, "there are no rows to draw")
     fits = fits or {}

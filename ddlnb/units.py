@@ -58,6 +58,18 @@ def show_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def size_in_words(count: int) -> str:
+    """A size for people, in powers of two.
+
+    >>> size_in_words(65536), size_in_words(512)
+    ('64 KiB', '512 B')
+    """
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= factor:
+            return f"{count / factor:g} {unit}"
+    return f"{count} B"
+
+
 def show_seconds(seconds: float) -> str:
     """A duration for people.
 
