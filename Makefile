@@ -17,6 +17,7 @@ env: $(VENV)/ready ## create .venv and install everything
 $(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
 	sh scripts/system_packages.sh $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV); the first time takes some minutes."
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	sed -n 's/^ *- \([A-Za-z0-9_.-]*==.*\)/\1/p' environment.yml | grep -v '^torch==' > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'

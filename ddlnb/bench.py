@@ -19,6 +19,7 @@ from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB
 from ddlnb.workload import Workload
 
+BASELINES = {"single", "DDP"}
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
 ENGINES = ("torch", "ddp")
@@ -58,6 +59,11 @@ def contenders(
     require(bool(asked), f"methods {methods!r} name none; name at least one, or 'all'")
     if "all" in asked:
         asked = list(METHODS)
+    for name in BASELINES.intersection(name for name in asked if isinstance(name, str)):
+        raise InputError(
+            f"{name!r} is a baseline, not a method; it runs beside the methods "
+            f"(baselines=True), or alone with engine='ddp'"
+        )
     chosen = {method.name: method for method in map(get_method, asked)}  # each once
     if engine == "ddp":
         return listed
@@ -98,6 +104,7 @@ class Bench:
         optimizer: str | MakeOptimizer = "sgd",
         device: str = "cpu",
         backend: str = "gloo",
+        cost: AlphaBeta | None = None,
         timeout_seconds: float = 300.0,
     ):
         self.task = get_task(task)
@@ -106,6 +113,7 @@ class Bench:
         require_whole(workers=workers, servers=servers, local_batch=self.local_batch)
         self._make_optimizer = get_optimizer(optimizer)
         self._device, self._backend = device, backend
+        self._given_cost = cost
         self._timeout_seconds = timeout_seconds
 
     @cached_property
@@ -120,8 +128,11 @@ class Bench:
     def cost(self) -> AlphaBeta:
         """The fitted time a + b M of one all-reduce among the workers while they compute.
 
-        On GPUs the workers' cores are free, so there it is measured while nothing computes.
+        On GPUs the workers' cores are free, so there it is measured while nothing computes. A cost
+        given to the bench is taken instead.
         """
+        if self._given_cost is not None:
+            return self._given_cost
         is_shared = self._device == "cpu"
         measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=is_shared)
         return fit_alpha_beta(*zip(*measured, strict=True))

@@ -142,7 +142,10 @@ def plan(
 
         workload = measure_profile(model, batch, iterations=3, warmup=1)
     typer.echo(f"{workload!r}, {workload.source}")
-    typer.echo(chosen.plan(workload, cost=AlphaBeta(startup, 1 / bandwidth), servers=servers))
+    cost = AlphaBeta(startup, 1 / bandwidth)
+    if chosen.needs_cost:
+        typer.echo(f"planned for all-reduces of {cost}; see --startup and --bandwidth")
+    typer.echo(chosen.plan(workload, cost=cost, servers=servers))
 
 
 @app.command()
@@ -258,13 +261,28 @@ def profile(
     name: Annotated[
         str | None, typer.Option(help="Keep it in data/profiles under this name.")
     ] = None,
+    csv: Csv = False,
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine."""
     from ddlnb.profiling import profile as measure_profile
     from ddlnb.profiling import write_profile
 
     workload = measure_profile(model, batch, iterations=iterations, threads=threads)
-    typer.echo(f"{workload!r}, {workload.source}")
+    backward: dict[str, float] = dict.fromkeys((layer.name for layer in workload.layers), 0.0)
+    size = dict.fromkeys(backward, 0)
+    for gradient in workload.gradients:
+        backward[gradient.layer] += gradient.backward_seconds
+        size[gradient.layer] += gradient.bytes
+    rows = [
+        {
+            "layer": layer.name or "(the module itself)",
+            "forward ms": round(1e3 * layer.forward_seconds, 3),
+            "backward ms": round(1e3 * backward[layer.name], 3),
+            "gradient bytes": size[layer.name],
+        }
+        for layer in workload.layers
+    ]
+    _table(rows, csv, f"{workload!r}, {workload.source}")
     if name is not None:
         typer.echo(f"written to {write_profile(workload, name)}")
 

@@ -55,7 +55,7 @@ def intensity_bars(rows: Iterable[IntensityRow]) -> Figure:
     ax.set_ylabel("model intensity (FLOP per parameter and sample)")
     ax.set_xlabel("how C is counted")
     ax.set_ylim(0, 1.14 * max([*found.values(), *published.values()]))
-    ax.set_title("The ordering is robust, the absolute numbers depend on the convention")
+    ax.set_title("ResNet-50 is above both BERTs however one counts; absolute numbers depend on it")
     ax.grid(False, axis="x")
     handles = [Patch(color=MODEL_COLOURS.get(m, OTHER_COLOUR), label=m) for m in models]
     figure.legend(handles=handles, loc="outside right upper", frameon=False)

@@ -110,8 +110,9 @@ def _timeline_panel(
         ax.axvline(start / MS, color="black", linestyle=":", linewidth=1)
     waits = 1e3 * line.exposed_communication_seconds
     per_iteration = len(messages) / max(1, line.iterations)
+    plural = "s" if per_iteration > 1 else ""
     ax.set_title(
-        f"{name}: waits {waits:.1f} ms per iteration, {per_iteration:.0f} messages",
+        f"{name}: waits {waits:.1f} ms per iteration, {per_iteration:.0f} message{plural}",
         loc="left",
         fontsize=9,
         fontweight="bold",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed
+from ddlnb.collectives import AlphaBeta
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.errors import InputError, MissingPart, UnknownName, require_whole
@@ -143,16 +144,22 @@ def record_timelines(
     warmup: int = 3,
     partition: str | int | None = None,
     credit: str | int | None = None,
+    cost: AlphaBeta | None = None,
     launcher: str = "local",
     ranks: Ranks | None = None,
     progress: bool = False,
 ) -> dict[str, Timeline]:
-    """Measured timelines by method name: what every rank computed and sent, span by span."""
+    """Measured timelines by method name: what every rank computed and sent, span by span.
+
+    ``cost`` is the time of an all-reduce by which methods plan, by default as measured here.
+    """
     chosen = contenders(methods, baselines=False, partition=partition, credit=credit)
     require_whole(workers=workers, servers=servers, iterations=iterations)
     require_whole(0, warmup=warmup)
     with _ranks_or(ranks, ranks_needed(chosen, workers, servers), launcher=launcher) as up:
-        bench = Bench(model, up, workers=workers, servers=servers, local_batch=local_batch)
+        bench = Bench(
+            model, up, workers=workers, servers=servers, local_batch=local_batch, cost=cost
+        )
         steps = _with_progress([(0, i) for i in range(len(chosen))], chosen, progress)
         return {
             chosen[i].name: bench.timeline(chosen[i], iterations=iterations, warmup=warmup)
