@@ -158,10 +158,10 @@ def test_a_function_that_cannot_travel_is_refused_and_nothing_is_lost(four_ranks
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"count": 0}, "count=0 is not a whole number from 1 on"),
-        ({"count": 2.0}, "count=2.0 is not a whole number"),
-        ({"count": True}, "count=True is not a whole number"),
-        ({"count": 2, "threads": 0}, "threads=0 is not"),
+        ({"count": 0}, "count 0 must be a whole number, at least 1"),
+        ({"count": 2.0}, "count 2.0 must be a whole number"),
+        ({"count": True}, "count True must be a whole number"),
+        ({"count": 2, "threads": 0}, "threads 0 must be"),
         ({"count": 2, "timeout_seconds": 0}, "timeout_seconds=0 is not a positive number"),
         ({"count": 2, "timeout_seconds": float("nan")}, "timeout_seconds=nan is not"),
         ({"count": 2, "start_timeout_seconds": -1}, "start_timeout_seconds=-1 is not"),
