@@ -9,13 +9,19 @@ from __future__ import annotations
 import math
 import re
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 
 KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MS, US = 1e-3, 1e-6
 BITS_PER_BYTE = 8
 
+_SECONDS = {"s": 1.0, "ms": MS, "us": US, "ns": 1e-9}
+_BANDWIDTHS = {
+    f"{prefix}{unit}/s": factor / divisor
+    for unit, divisor in (("B", 1), ("b", BITS_PER_BYTE))
+    for prefix, factor in (("k", KB), ("M", MB), ("G", GB))
+}
 _BYTES = {"B": 1, "KB": KB, "MB": MB, "GB": GB, "KIB": KIB, "MIB": MIB, "GIB": GIB}
 
 
@@ -35,6 +41,43 @@ def bytes_from(text: str | int) -> int:
             f"write a whole number, or one with a unit such as '4MB' or '64KiB'"
         )
     return round(float(match[1]) * factor)
+
+
+def seconds_from(text: str) -> float:
+    """Seconds from text with a unit: ``"95.6 us"``, ``"3 ms"``, ``"0.2 s"``.
+
+    Raises InputError for anything else, a number without a unit and negative times.
+
+    >>> seconds_from("1.5 ms"), seconds_from("0 s")
+    (0.0015, 0.0)
+    """
+    return _quantity(text, _SECONDS, "duration", "'95.6 us' or '3 ms'")
+
+
+def bandwidth_from(text: str) -> float:
+    """Bytes per second from text with a unit: bits as ``"9.1 Gb/s"``, bytes as ``"4.6 GB/s"``.
+
+    ``"unlimited"`` is infinite. Raises InputError for anything else, a number without a unit, zero
+    and negative bandwidths.
+
+    >>> bandwidth_from("8 Gb/s"), bandwidth_from("1 GB/s"), bandwidth_from("unlimited")
+    (1000000000.0, 1000000000.0, inf)
+    """
+    if str(text).strip() == "unlimited":
+        return math.inf
+    value = _quantity(text, _BANDWIDTHS, "bandwidth", "'9.1 Gb/s' or '4.6 GB/s', or 'unlimited'")
+    require(value > 0, f"bandwidth {text!r} must be positive; leave it out where there is no limit")
+    return value
+
+
+def _quantity(text: str, factors: dict[str, float], what: str, examples: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([a-zA-Z/]+)\s*", str(text))
+    if match is None or match[2] not in factors:
+        raise InputError(
+            f"{what} {text!r} is not a number, not negative, with one of the units "
+            f"{', '.join(factors)}; write it like {examples}"
+        )
+    return float(match[1]) * factors[match[2]]
 
 
 def gigabits_per_second(bytes_per_second: float) -> float:
@@ -68,6 +111,17 @@ def size_in_words(count: int) -> str:
         if count >= factor:
             return f"{count / factor:g} {unit}"
     return f"{count} B"
+
+
+def show_bandwidth(bytes_per_second: float) -> str:
+    """A bandwidth for people, in bits; `bandwidth_from` reads it back.
+
+    >>> show_bandwidth(1.25e9), show_bandwidth(math.inf)
+    ('10 Gb/s', 'unlimited')
+    """
+    if math.isinf(bytes_per_second):
+        return "unlimited"
+    return f"{gigabits_per_second(bytes_per_second):.4g} Gb/s"
 
 
 def show_seconds(seconds: float) -> str:
