@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ddlnb.bucketing import Bucketing, by_priority, merged, one_bucket, partitioned, per_tensor
 from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError, UnknownName, require_whole
+from ddlnb.placement import PLACEMENTS
 from ddlnb.plan import Gate, Launch, Order, Plan
 from ddlnb.units import MB, bytes_from
 from ddlnb.workload import Workload
@@ -58,15 +59,24 @@ class Method:
             f"built on {protocol} and {topology}"
         )
 
-    def plan(self, workload: Workload, *, cost: AlphaBeta | None = None, servers: int = 1) -> Plan:
+    def plan(
+        self,
+        workload: Workload,
+        *,
+        cost: AlphaBeta | None = None,
+        servers: int = 1,
+        placement: str = "balanced",
+    ) -> Plan:
         """The plan of this method for a workload.
 
         ``cost`` is the time of one all-reduce of M bytes among the workers; MG-WFBP and
         ByteScheduler-A2A need it and raise InputError without. ``servers`` counts parameter
         servers; the all-to-all methods ignore it. No message exceeds the share of one server, so
-        that all servers have work.
+        that all servers have work. ``placement`` is one of PLACEMENTS.
         """
         require_whole(servers=servers)
+        if placement not in PLACEMENTS:
+            raise UnknownName("placement", placement, PLACEMENTS)
         element_bytes = _element_size(workload)
         messages = self.bucketing(workload, cost)
         limit = self.partition_bytes
@@ -81,7 +91,6 @@ class Method:
         elif self.priority:
             messages = by_priority(messages, workload, cost, self.credit_bytes)
         plan_servers = servers if self.exchange == "push_pull" else 0
-        sizes = [message.elements for message in messages]
         return Plan(
             method=self.name,
             gradients=workload.gradients,
@@ -92,7 +101,7 @@ class Method:
             gate=self.gate,
             credit_bytes=self.credit_bytes,
             servers=plan_servers,
-            placement=balanced(sizes, plan_servers) if plan_servers else (),
+            placement=PLACEMENTS[placement](messages, plan_servers) if plan_servers else (),
         )
 
     def tuned(
@@ -105,20 +114,6 @@ class Method:
         if credit is not None and self.credit_bytes is not None:
             method = replace(method, credit_bytes=bytes_from(credit))
         return method
-
-
-def balanced(sizes: list[int], servers: int) -> tuple[int, ...]:
-    """A server for every message: the largest first, each to the server with the least so far.
-
-    >>> balanced([5, 4, 3, 2], servers=2)
-    (0, 1, 1, 0)
-    """
-    load = [0] * servers
-    placement = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
-        placement[index] = load.index(min(load))
-        load[placement[index]] += sizes[index]
-    return tuple(placement)
 
 
 def _element_size(workload: Workload) -> int:

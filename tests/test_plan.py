@@ -11,7 +11,8 @@ from toy import COST, TOY
 
 from ddlnb.bucketing import partitioned
 from ddlnb.errors import InputError, PlanError, UnknownName
-from ddlnb.methods import METHODS, balanced, get_method
+from ddlnb.methods import METHODS, get_method
+from ddlnb.placement import balanced
 from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
 
 
@@ -165,6 +166,7 @@ def test_partitioning_keeps_every_element_within_the_limit(limit, sizes):
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=20), st.integers(1, 6))
 def test_no_server_carries_more_than_its_share_and_one_message(sizes, servers):
     load = [0] * servers
-    for size, server in zip(sizes, balanced(sizes, servers), strict=True):
+    messages = [Message((Piece(f"g{i}", 0, size),)) for i, size in enumerate(sizes)]
+    for size, server in zip(sizes, balanced(messages, servers), strict=True):
         load[server] += size
     assert max(load) <= sum(sizes) / servers + max(sizes)
