@@ -1,0 +1,107 @@
+"""The physical effects that a simulated cluster has: one named number each, with unit and bounds.
+
+Every default means "this effect is not there", so that a cluster lists what matters to it.
+``inside`` is a link between two GPUs of one node (PCIe, NVLink, shared memory), ``between`` one
+direction of the link of a node to the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+
+from ddlnb.errors import require
+from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth, show_seconds
+
+UNLIMITED = math.inf
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How values of an effect are read and shown, and between which bounds physics allows them."""
+
+    name: str
+    least: float
+    most: float
+    parse: Callable[[str], float]
+    show: Callable[[float], str]
+
+
+def _number_from(text: str) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+SECONDS = Unit("seconds", 0.0, 10.0, seconds_from, show_seconds)
+BANDWIDTH = Unit("bytes per second", 1e3, UNLIMITED, bandwidth_from, show_bandwidth)
+FACTOR = Unit("a factor from 0.01 to 100", 0.01, 100.0, _number_from, "{:.3g}".format)
+SHARE = Unit("a share from 0.01 to 1", 0.01, 1.0, _number_from, "{:.3g}".format)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The numbers, in seconds, bytes per second and shares between 0 and 1."""
+
+    inside_startup: float = 0.0
+    inside_bandwidth: float = UNLIMITED
+    inside_share: float = 1.0
+    between_startup: float = 0.0
+    between_bandwidth: float = UNLIMITED
+    between_share: float = 1.0
+    connection_bandwidth: float = UNLIMITED
+    duplex_bandwidth: float = UNLIMITED
+    operation_startup: float = 0.0
+    rank_startup: float = 0.0
+    priority_startup: float = 0.0
+    message_compute: float = 0.0
+    copy_bandwidth: float = UNLIMITED
+    server_startup: float = 0.0
+    server_bandwidth: float = UNLIMITED
+    sum_bandwidth: float = UNLIMITED
+    update_startup: float = 0.0
+    update_bandwidth: float = UNLIMITED
+    compute_share: float = 1.0
+    compute_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            unit = UNITS[name]
+            require(
+                unit.least <= value <= unit.most,
+                f"{name} {value} must be {unit.name}, from {unit.least:g} to {unit.most:g}",
+            )
+
+
+MEANINGS = {
+    "inside_startup": "start-up of one hop between two GPUs of a node",
+    "inside_bandwidth": "of one direction of the link between two GPUs of a node",
+    "inside_share": "of that bandwidth while the worker computes",
+    "between_startup": "start-up of one hop between two nodes",
+    "between_bandwidth": "of one direction of a node's link to the network",
+    "between_share": "of that bandwidth while the worker computes",
+    "connection_bandwidth": "cap of one connection between a node and a server",
+    "duplex_bandwidth": "cap of both directions of a node's link together",
+    "operation_startup": "software cost of one message, on the network",
+    "rank_startup": "software cost of one all-reduce for each rank that takes part",
+    "priority_startup": "further software cost of a message that is scheduled by priority",
+    "message_compute": "time that handing over one message takes from the computation",
+    "copy_bandwidth": "of the copies into and out of a merged message",
+    "server_startup": "software cost of one push on the server",
+    "server_bandwidth": "of one direction of a server's link to the network",
+    "sum_bandwidth": "at which a server adds what it receives",
+    "update_startup": "optimizer cost of one tensor",
+    "update_bandwidth": "at which the optimizer goes through the gradients",
+    "compute_factor": "seconds of computation here over those of the workload's profile",
+    "compute_share": "of the computing speed while the network carries a message",
+}
+
+
+def _unit_of(name: str) -> Unit:
+    endings = {"bandwidth": BANDWIDTH, "share": SHARE, "factor": FACTOR}
+    return endings.get(name.rpartition("_")[2], SECONDS)
+
+
+UNITS = {field.name: _unit_of(field.name) for field in fields(Effects)}
