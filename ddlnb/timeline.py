@@ -92,6 +92,25 @@ class Timeline:
         return len({span.iteration for span in self.spans})
 
     @property
+    def iteration_seconds(self) -> float:
+        """Seconds from one iteration to the next, the mean over the iterations and ranks covered.
+
+        Measured between the ends of backward passes; a single iteration counts from its start.
+        """
+        seconds = []
+        for rank in {span.rank for span in self.spans}:
+            ends: dict[int, float] = {}
+            for span in self.spans:
+                if span.rank == rank and span.kind == "backward":
+                    ends[span.iteration] = span.stop_seconds
+            first, last = min(ends), max(ends)
+            if first < last:
+                seconds.append((ends[last] - ends[first]) / (last - first))
+            else:
+                seconds.append(max(s.stop_seconds for s in self.spans if s.lane == "compute"))
+        return sum(seconds) / len(seconds)
+
+    @property
     def exposed_communication_seconds(self) -> float:
         """Seconds a worker waits for messages, per iteration, averaged over ranks."""
         ranks = len({span.rank for span in self.spans})

@@ -1,0 +1,107 @@
+"""Simulates a plan on a cluster: the same plan that the real engines execute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.collectives import AlphaBeta
+from ddlnb.errors import require_whole
+from ddlnb.fast_player import Arrays, Seconds, arrays, play_all
+from ddlnb.identity import Identity
+from ddlnb.methods import Method, get_method
+from ddlnb.plan import Plan
+from ddlnb.player import play
+from ddlnb.program import lower
+from ddlnb.timeline import Timeline
+from ddlnb.workload import Workload
+
+Cost = AlphaBeta | None
+
+
+def plan_on(
+    cluster: Cluster, workload: Workload, method: str | Method, servers: int | None = None
+) -> Plan:
+    """The plan of a method for a workload on a cluster: the cost of an all-reduce is the cluster's.
+
+    ``servers`` is the number of parameter servers, by default one for every node in use.
+    """
+    method = get_method(method)
+    servers = cluster.default_servers if servers is None else servers
+    cost = cluster.cost if method.needs_cost else None
+    return _plan_on(Identity((workload,)), method, servers, cluster.placement, cost)
+
+
+def simulate(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | Method,
+    *,
+    workers: int | None = None,
+    servers: int | None = None,
+    iterations: int = 3,
+) -> Timeline:
+    """The timeline of one worker over the first iterations of training.
+
+    All workers are alike, so rank 0 stands for them all. A message lasts from the moment the
+    network takes it, which is after it has queued, to the moment its average is back.
+    Raises InputError when the cluster lacks workers, or a link that the method needs.
+
+    >>> from ddlnb.workload import Gradient, Layer
+    >>> layer, gradient = Layer("l", forward_seconds=1.0), Gradient("w", "l", 10, 4, 2.0)
+    >>> work = Workload("toy", 1, (layer,), (gradient,), "by hand")
+    >>> simulate(work, "v100-nvlink", "BSP-A2A", workers=1).iteration_seconds
+    3.0
+    """
+    require_whole(iterations=iterations)
+    method = get_method(method)
+    cluster = get_cluster(cluster, workers)
+    program = lower(workload, cluster, plan_on(cluster, workload, method, servers))
+    return Timeline(method.name, "simulated", tuple(play(program, iterations).spans))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to simulate: a workload on a cluster by a method; servers as in `plan_on`."""
+
+    workload: Workload
+    cluster: Cluster
+    method: Method
+    servers: int | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The cell's plan."""
+        return plan_on(self.cluster, self.workload, self.method, self.servers)
+
+    @property
+    def samples(self) -> int:
+        """Samples that all workers together go through in one iteration."""
+        return self.cluster.workers * self.workload.local_batch
+
+
+def steady_seconds(cells: Sequence[Cell]) -> list[Seconds]:
+    """Seconds of a steady iteration, and those exposed, of many cells by the compiled simulator.
+
+    What was prepared for a cell is kept for the next call. Raises InputError as `simulate` does.
+    """
+    return play_all(
+        [
+            _prepared(Identity((cell.workload,)), cell.cluster, cell.method, cell.servers)
+            for cell in cells
+        ]
+    )
+
+
+@lru_cache(maxsize=4096)
+def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: Cost) -> Plan:
+    workload: Workload = of.parts[0]
+    return method.plan(workload, cost=cost, servers=servers, placement=placement)
+
+
+@lru_cache(maxsize=2048)
+def _prepared(of: Identity, cluster: Cluster, method: Method, servers: int | None) -> Arrays:
+    workload: Workload = of.parts[0]
+    return arrays(lower(workload, cluster, plan_on(cluster, workload, method, servers)))
