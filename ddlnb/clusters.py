@@ -38,7 +38,9 @@ class Cluster:
 
     ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``server_place`` is None when
     there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods plan,
-    where it is not the cluster's own.
+    where it is not the cluster's own. ``model_error`` is the relative standard deviation of measured
+    from simulated seconds that no uncertainty of an effect explains. ``hardware`` is the word for
+    its GPU in the names of profiles.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Cluster:
     server_place: str | None = None
     placement: str = "balanced"
     planning: AlphaBeta | None = None
+    model_error: float = 0.0
+    hardware: str = ""
     about: str = field(default="", compare=False)
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
     fits: Mapping[str, Fit] = field(default_factory=dict, compare=False)
@@ -59,6 +63,10 @@ class Cluster:
         require_whole(nodes=self.nodes, gpus_per_node=self.gpus_per_node)
         if self.workers == 0:
             object.__setattr__(self, "workers", self.most_workers)
+        require(
+            isinstance(self.model_error, int | float) and 0 <= self.model_error < 1,
+            f"model_error {self.model_error!r} must be a number from 0 to below 1",
+        )
         choices: list[tuple[str, str, Iterable[str]]] = [
             ("all-reduce", self.all_reduce, ALL_REDUCES),
             ("place of servers", self.server_place or SERVER_PLACES[0], SERVER_PLACES),

@@ -86,7 +86,7 @@ class _Layout:
     ready_message: Indices
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _layout(of: Identity) -> _Layout:
     tasks = of.parts[0].listed
     first = [

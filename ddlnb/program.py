@@ -138,7 +138,7 @@ class Tasks:
         )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _tasks(of: Identity) -> Tasks:
     """Forward by layer, backward by gradient, updates where the plan's gate puts them."""
     workload, plan = of.parts

@@ -19,6 +19,7 @@ from ddlnb.timeline import Timeline
 from ddlnb.workload import Workload
 
 Cost = AlphaBeta | None
+KEPT = 512  # of the largest plans this is some hundred megabytes
 
 
 def plan_on(
@@ -82,26 +83,30 @@ class Cell:
         return self.cluster.workers * self.workload.local_batch
 
 
-def steady_seconds(cells: Sequence[Cell]) -> list[Seconds]:
+def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds]:
     """Seconds of a steady iteration, and those exposed, of many cells by the compiled simulator.
 
-    What was prepared for a cell is kept for the next call. Raises InputError as `simulate` does.
+    With ``keep`` what was prepared for a cell is kept for the next call, which saves most of the
+    time but takes memory. Raises InputError as `simulate` does.
     """
+    prepare = _prepared_and_kept if keep else _prepared
     return play_all(
         [
-            _prepared(Identity((cell.workload,)), cell.cluster, cell.method, cell.servers)
+            prepare(Identity((cell.workload,)), cell.cluster, cell.method, cell.servers)
             for cell in cells
         ]
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KEPT)
 def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: Cost) -> Plan:
     workload: Workload = of.parts[0]
     return method.plan(workload, cost=cost, servers=servers, placement=placement)
 
 
-@lru_cache(maxsize=2048)
 def _prepared(of: Identity, cluster: Cluster, method: Method, servers: int | None) -> Arrays:
     workload: Workload = of.parts[0]
     return arrays(lower(workload, cluster, plan_on(cluster, workload, method, servers)))
+
+
+_prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)

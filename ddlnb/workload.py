@@ -47,16 +47,21 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model at one local batch size. ``source`` says where the seconds come from."""
+    """A model at one local batch size. ``source`` says where the seconds come from.
+
+    ``spread`` says how well all of them together are known: a relative standard deviation.
+    """
 
     model: str
     local_batch: int
     layers: tuple[Layer, ...]
     gradients: tuple[Gradient, ...]
     source: str
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.local_batch >= 1, f"local batch {self.local_batch} must be at least 1")
+        require(0 <= self.spread < 1, f"spread {self.spread} must be from 0 to below 1")
         require(bool(self.gradients), f"workload {self.model!r} has no gradients to exchange")
         layers = [layer.name for layer in self.layers]
         names = [gradient.name for gradient in self.gradients]
