@@ -1,0 +1,68 @@
+"""The survey's comparative study (section 4, Fig. 4): what was run there, and how.
+
+The methods there were configured by public scripts (github HKBU-HPML/ddl-benchmarks), not always
+as their papers say; `as_run` gives each one the way it was run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddlnb.clusters import get_cluster
+from ddlnb.errors import UnknownName
+from ddlnb.methods import METHODS, Method, get_method
+from ddlnb.simulator import Cell
+from ddlnb.units import MB
+from ddlnb.workload import Workload, read_profile
+
+HARDWARE = "rtx2080ti"
+BATCHES = {"resnet50": 64, "bert-base": 64, "bert-large": 8}
+CLUSTERS = {
+    "10GbE": "survey-10GbE",
+    "100GbE": "survey-100GbE",
+    "100GbIB": "survey-100GbIB",
+}
+GPUS = (4, 8, 16, 32)
+
+
+def as_run(method: str | Method) -> Method:
+    """The method the way the survey ran it.
+
+    ByteScheduler-A2A: parts of 4 million parameters, 16 million in flight. ByteScheduler-PS: the
+    schedule of WFBP-PS on BytePS, where only the server's queue differs. The others are as they
+    are in METHODS.
+    """
+    method = get_method(method)
+    if method.name == "ByteScheduler-A2A":
+        return replace(method, partition_bytes=16 * MB, credit_bytes=64 * MB)
+    if method.name == "ByteScheduler-PS":
+        return replace(METHODS["WFBP-PS"], name=method.name, scheduling=method.scheduling)
+    return method
+
+
+def fig4_workload(model: str) -> Workload:
+    """The profile of a model on the survey's GPU at its local batch. Raises UnknownName."""
+    if model not in BATCHES:
+        raise UnknownName("model of Fig. 4", model, BATCHES)
+    return read_profile(f"{model}_b{BATCHES[model]}_{HARDWARE}")
+
+
+def fig4_cells_to_forecast(
+    models: tuple[str, ...] = tuple(BATCHES),
+    networks: tuple[str, ...] = tuple(CLUSTERS),
+    gpus: tuple[int, ...] = GPUS,
+) -> list[Cell]:
+    """The cells of Fig. 4, 252 of them by default, in the order of the figure's panels."""
+    cells = []
+    for model in models:
+        workload = fig4_workload(model)
+        for network in networks:
+            if network not in CLUSTERS:
+                raise UnknownName("network of Fig. 4", network, CLUSTERS)
+            cluster = get_cluster(CLUSTERS[network])
+            cells += [
+                Cell(workload, cluster.with_workers(count), as_run(method))
+                for count in gpus
+                for method in METHODS
+            ]
+    return cells

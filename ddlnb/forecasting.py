@@ -1,0 +1,213 @@
+"""Forecasts: how fast every method trains on a cluster, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlnb.clusters import Cluster, Fit, get_cluster
+from ddlnb.effects import UNITS
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.machine import provenance
+from ddlnb.methods import METHODS, Method, get_method
+from ddlnb.paths import PROFILES
+from ddlnb.simulator import Cell, steady_seconds
+from ddlnb.workload import Workload, read_profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DRAWS = 200
+# A 90 % interval of a normal distribution reaches this many standard deviations to each side.
+Z90 = 1.6448536269514722
+
+
+def forecast(
+    model: str | Workload,
+    cluster: str | Cluster,
+    methods: str | Method | Sequence[str | Method] = "all",
+    *,
+    local_batch: int | None = None,
+    gpus: int | Sequence[int] | None = None,
+    servers: int | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One tidy row per method and number of GPUs: throughput and seconds of a steady iteration.
+
+    ``low`` and ``high`` hold 90 % of the draws: every draw takes other effects from the intervals
+    of the cluster, another speed from the spread of the workload, and its model error; with
+    ``draws=0`` there are none. ``speedup`` is over one worker, ``chance_best`` the share of draws
+    in which the method is the fastest of those asked for. ``model`` is a Workload, or the name of
+    a model with a profile for the cluster's hardware (see `profile_for`); ``gpus`` defaults to all
+    of the cluster. Raises InputError for what does not fit together.
+    """
+    cluster = get_cluster(cluster)
+    workload = profile_for(model, cluster, local_batch) if isinstance(model, str) else model
+    counts = [cluster.workers] if gpus is None else [gpus] if isinstance(gpus, int) else list(gpus)
+    require(bool(counts), "gpus is empty; give at least one number of GPUs")
+    require_whole(0, draws=draws)
+    asked = [methods] if isinstance(methods, str | Method) else list(methods)
+    chosen = list(METHODS.values()) if "all" in asked else [get_method(m) for m in asked]
+    require(bool(chosen), "methods is empty; give at least one, or 'all'")
+    cells = [
+        Cell(workload, cluster.with_workers(count), method, servers)
+        for count in counts
+        for method in chosen
+    ]
+    return forecast_cells(cells, draws=draws, seed=seed)
+
+
+def forecast_cells(
+    cells: Sequence[Cell], *, draws: int = DRAWS, seed: int = 0, progress: bool = False
+) -> pd.DataFrame:
+    """The rows of `forecast` for any cells; cells that share fitted effects share their draws."""
+    import pandas as pd
+
+    seconds = np.array([found.iteration_seconds for found in steady_seconds(cells, keep=True)])
+    exposed = [found.exposed_seconds for found in steady_seconds(cells, keep=True)]
+    drawn = np.array(list(_drawn_seconds(cells, draws, seed, progress)))
+    single = [_single_seconds(cell) for cell in cells]
+    rows = []
+    for number, cell in enumerate(cells):
+        samples = cell.samples
+        rows.append(
+            {
+                **_labels(cell),
+                "throughput_samples_per_s": samples / seconds[number],
+                "low": samples / _quantile(drawn, number, 0.95),
+                "high": samples / _quantile(drawn, number, 0.05),
+                "iteration_seconds": seconds[number],
+                "exposed_communication_seconds": exposed[number],
+                "speedup": cell.cluster.workers * single[number] / seconds[number],
+                "std": np.nan,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    frame["chance_best"] = _chance_best(frame, drawn)
+    return frame.assign(**{key: value for key, value in provenance().items() if key != "machine"})
+
+
+def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) -> Workload:
+    """The profile of a model for the cluster's hardware, as data/profiles names them.
+
+    Names read model_bBATCH_HARDWARE. Without a batch there must be just one. Raises InputError
+    that lists what there is and says how to make another.
+    """
+    batch = "*" if local_batch is None else local_batch
+    found = sorted(
+        path.stem for path in PROFILES.glob(f"{model}_b{batch}_{cluster.hardware or '*'}.json")
+    )
+    if len(found) != 1:
+        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
+        raise InputError(
+            f"{len(found) or 'no'} profiles match model {model!r}, batch {batch}, hardware "
+            f"{cluster.hardware or 'any'!r} ({', '.join(found) or 'none'}); name one of {known}, "
+            f"or make one: ddlnb profile --model {model} --name {model}_bBATCH_HARDWARE, or "
+            f"--throughput with the samples per second of one GPU"
+        )
+    return read_profile(found[0])
+
+
+def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
+    """The cluster with effects drawn from the intervals of its fits, within physical bounds.
+
+    An effect is drawn by its name and seed alone, so two clusters with the same fit of an effect
+    get the same draws of it. Methods keep the plans they have on the cluster itself.
+    """
+    cluster = replace(cluster, planning=cluster.cost)
+    values = {
+        effect: _draw(effect, getattr(cluster.effects, effect), fit, count, seed)
+        for effect, fit in cluster.fits.items()
+    }
+    return [
+        cluster.with_effects(**{effect: float(drawn[i]) for effect, drawn in values.items()})
+        for i in range(count)
+    ]
+
+
+def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndarray:
+    """Log-normal draws around the value; an interval that reaches zero is drawn uniformly."""
+    generator = np.random.default_rng([seed, *f"{effect}|{fit.source}".encode()])
+    unit = UNITS[effect]
+    if fit.low <= 0 or math.isinf(fit.high):
+        top = fit.high if math.isfinite(fit.high) else 2 * value
+        drawn = generator.uniform(fit.low, top, count)
+    else:
+        spread = math.log(fit.high / fit.low) / (2 * Z90)
+        drawn = value * np.exp(spread * generator.standard_normal(count))
+    return np.clip(drawn, unit.least, unit.most)
+
+
+def _drawn_seconds(
+    cells: Sequence[Cell], draws: int, seed: int, progress: bool
+) -> Iterator[np.ndarray]:
+    """Seconds of all cells, once for every draw."""
+    from tqdm.auto import tqdm
+
+    clusters = {cell.cluster: draw_clusters(cell.cluster, draws, seed) for cell in cells}
+    models = sorted({cell.workload.model for cell in cells})
+    for i in tqdm(range(draws), unit="draw", disable=not progress):
+        generator = np.random.default_rng([seed, i])
+        pace = {model: generator.standard_normal() for model in models}
+        drawn = [
+            replace(cell, cluster=_paced(clusters[cell.cluster][i], cell.workload, pace))
+            for cell in cells
+        ]
+        seconds = np.array([found.iteration_seconds for found in steady_seconds(drawn)])
+        error = np.array([cell.cluster.model_error for cell in cells])
+        yield seconds * np.exp(error * generator.standard_normal(len(cells)))
+
+
+def _paced(cluster: Cluster, workload: Workload, pace: dict[str, float]) -> Cluster:
+    factor = math.exp(workload.spread * pace[workload.model])
+    return cluster.with_effects(compute_factor=cluster.effects.compute_factor * factor)
+
+
+def _single_seconds(cell: Cell) -> float:
+    """Seconds of an iteration of one worker alone: computation and update."""
+    from ddlnb.program import lower
+
+    alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
+    plan = METHODS["BSP-A2A"].plan(cell.workload)
+    return lower(cell.workload, alone, plan).compute_seconds
+
+
+def _labels(cell: Cell) -> dict[str, object]:
+    plan, cluster, method = cell.plan, cell.cluster, cell.method
+    sizes = {"partition": method.partition_bytes, "credit": method.credit_bytes}
+    return {
+        "model": cell.workload.model,
+        "structure": cell.workload.structure,
+        "local_batch": cell.workload.local_batch,
+        "network": cluster.network,
+        "method": method.name,
+        "gpus": cluster.workers,
+        "engine": "simulator",
+        "source": "simulated",
+        "servers": plan.servers,
+        "settings": " ".join(f"{key}={size}B" for key, size in sizes.items() if size),
+        "machine": cluster.name,
+        "messages": len(plan.messages),
+        "plan": plan.digest,
+    }
+
+
+def _quantile(drawn: np.ndarray, number: int, share: float) -> float:
+    return float(np.quantile(drawn[:, number], share)) if len(drawn) else math.nan
+
+
+def _chance_best(frame: pd.DataFrame, drawn: np.ndarray) -> np.ndarray:
+    chance = np.full(len(frame), math.nan)
+    if not len(drawn):
+        return chance
+    keys = ["model", "local_batch", "network", "machine", "gpus"]
+    for _, rows in frame.groupby(keys, sort=False):
+        at = rows.index.to_numpy()
+        best = drawn[:, at].argmin(axis=1)
+        chance[at] = np.bincount(best, minlength=len(at)) / len(drawn)
+    return chance

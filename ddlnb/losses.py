@@ -1,0 +1,52 @@
+"""Where an iteration's time goes: computation, and what each kind of cost adds to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ddlnb.effects import UNITS, UNLIMITED
+from ddlnb.simulator import Cell, steady_seconds
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Seconds of a steady iteration, split; the parts add up to ``iteration_seconds``.
+
+    ``contention`` is what computation and communication take from one another, ``startup`` what
+    start-ups and software cost, ``bandwidth`` what the bytes cost, ``computation`` the rest.
+    """
+
+    iteration_seconds: float
+    computation: float
+    contention: float
+    startup: float
+    bandwidth: float
+
+
+STARTUPS = ("inside", "between", "operation", "rank", "priority", "server")
+BANDWIDTHS = tuple(
+    name for name in UNITS if name.endswith("_bandwidth") and name != "update_bandwidth"
+)
+NO_CONTENTION = {"inside_share": 1.0, "between_share": 1.0, "compute_share": 1.0}
+NO_STARTUP = {f"{name}_startup": 0.0 for name in STARTUPS} | {"message_compute": 0.0}
+NO_BYTES = dict.fromkeys(BANDWIDTHS, UNLIMITED)
+
+
+def losses(cells: list[Cell]) -> list[Losses]:
+    """The losses of every cell: effects are taken away one group after the other, plans stay.
+
+    First contention, then start-ups, then the bytes; what remains is computation. The order
+    matters where effects hide one another, and is the one in which a message meets them last.
+    """
+    steps = [{}, NO_CONTENTION, NO_CONTENTION | NO_STARTUP]
+    steps.append(steps[-1] | NO_BYTES)
+    cases = []
+    for cell in cells:
+        planned = replace(cell.cluster, planning=cell.cluster.cost)
+        cases += [replace(cell, cluster=planned.with_effects(**step)) for step in steps]
+    seconds = [found.iteration_seconds for found in steady_seconds(cases)]
+    found = []
+    for start in range(0, len(seconds), len(steps)):
+        full, calm, quick, free = seconds[start : start + len(steps)]
+        found.append(Losses(full, free, full - calm, calm - quick, quick - free))
+    return found
