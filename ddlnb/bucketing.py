@@ -20,7 +20,7 @@ Bucketing = Callable[[Workload, AlphaBeta | None], list[Message]]
 
 def _message(workload: Workload, gradients: Sequence[Gradient]) -> Message:
     pieces = tuple(Piece(gradient.name, 0, gradient.elements) for gradient in gradients)
-    position = {layer.name: index for index, layer in enumerate(workload.layers)}
+    position = workload.layer_position
     return Message(pieces, min(position[gradient.layer] for gradient in gradients))
 
 

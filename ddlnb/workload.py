@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -112,7 +113,12 @@ class Workload:
         """FLOPs of one forward and one backward pass over the local batch, FMA = 2."""
         return sum(layer.forward_flops + layer.backward_flops for layer in self.layers)
 
-    @property
+    @cached_property
+    def layer_position(self) -> dict[str, int]:
+        """Where each layer stands in the forward pass, from 0."""
+        return {layer.name: index for index, layer in enumerate(self.layers)}
+
+    @cached_property
     def ready_seconds(self) -> tuple[float, ...]:
         """When each gradient is ready, in seconds from the start of the backward pass."""
         return tuple(accumulate(gradient.backward_seconds for gradient in self.gradients))
