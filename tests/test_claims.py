@@ -1,0 +1,319 @@
+"""Claims of section 4: each holds where it is made to, fails where it is broken, or says why not.
+
+All numbers are made up; the table below is built so that every claim holds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from ddlnb.claims import CLAIMS, Strength, evaluate_claims
+from ddlnb.errors import InputError
+from ddlnb.methods import METHODS
+
+GPUS = (4, 8, 16, 32)
+BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}
+SURVEYED = pd.Series({"resnet50": 64, "bert-base": 64, "bert-large": 8})
+# Throughput relative to WFBP-PS on each kind of network.
+ON_TCP = {
+    "BSP-PS": 0.80,
+    "BSP-A2A": 0.84,
+    "WFBP-PS": 1.00,
+    "WFBP-A2A": 0.87,
+    "MG-WFBP": 1.15,
+    "ByteScheduler-PS": 1.03,
+    "ByteScheduler-A2A": 0.85,
+}
+ON_IB = {**ON_TCP, "WFBP-A2A": 0.96, "MG-WFBP": 1.06, "ByteScheduler-A2A": 0.95}
+
+
+# How much slower a network is than IB, for resnet50 and for BERT.
+SLOWER = {"10GbE": (1.46, 2.6), "100GbE": (1.12, 2.0), "100GbIB": (1.0, 1.0)}
+
+
+def rate(model: str, batch: int, network: str, method: str, gpus: int) -> float:
+    """The made-up law: half of a linear speedup, times a factor for each thing a claim is about."""
+    on_ib = network == "100GbIB"
+    factors = ON_IB if on_ib or gpus <= 4 else ON_TCP
+    share = 0.5 * factors[method]
+    if gpus > 4:
+        doublings = math.log2(gpus / 4)
+        share *= (0.94 if batch == 32 else 0.97) ** doublings
+        share /= SLOWER[network][model.startswith("bert")]
+        if on_ib and method.endswith("-PS"):
+            share *= 0.99**doublings
+        if (model, network, method) == ("bert-large", "10GbE", "ByteScheduler-PS"):
+            share *= 1.2  # the one place where MG-WFBP loses
+    return 100.0 * gpus * share
+
+
+def table() -> pd.DataFrame:
+    """The cells of the figure, resnet50 at a second batch, and one GPU alone for every model."""
+    rows = [
+        (model, batch, network, method, gpus, rate(model, batch, network, method, gpus))
+        for model, batches in BATCHES.items()
+        for batch in batches
+        for network in ("10GbE", "100GbE", "100GbIB")
+        for method in METHODS
+        for gpus in GPUS
+    ]
+    rows += [
+        (model, batch, "none", "single", 1, 100.0)
+        for model, batches in BATCHES.items()
+        for batch in batches
+    ]
+    columns = ["model", "local_batch", "network", "method", "gpus", "throughput_samples_per_s"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def survey_cells() -> pd.DataFrame:
+    """The 252 cells alone."""
+    rows = table()
+    figure = rows["local_batch"] == rows["model"].map(SURVEYED)
+    return rows[figure & (rows["method"] != "single")]
+
+
+def scaled(factor: float, **where) -> pd.DataFrame:
+    """The table with the throughput of some rows changed by a factor."""
+    rows = table()
+    chosen = pd.Series(True, index=rows.index)
+    for column, values in where.items():
+        chosen &= rows[column].isin(values)
+    assert chosen.any()
+    rows.loc[chosen, "throughput_samples_per_s"] *= factor
+    return rows
+
+
+def judged(rows: pd.DataFrame, claim: str) -> dict:
+    [line] = evaluate_claims(rows).query("claim == @claim").to_dict("records")
+    return line
+
+
+def test_every_claim_of_the_section_is_there_once_and_in_order():
+    assert list(CLAIMS) == [f"A{number}" for number in range(44, 59)]
+    for name, claim in CLAIMS.items():
+        assert claim.id == name
+        assert claim.section.startswith("4.2.")
+        assert claim.text
+        assert claim.needs
+
+
+def test_every_claim_holds_in_a_table_made_for_it():
+    found = evaluate_claims(table())
+    assert list(found["claim"]) == list(CLAIMS)
+    assert [line.claim for line in found.itertuples() if line.holds is not True] == []
+    assert (found["cells"] > 0).all()
+    assert (found["share"] > 0).all()
+    assert (found["reason"] == "").all()
+    assert found.set_index("claim").loc["A56", "failures"] == ""  # to lose once is enough
+
+
+TCP = ["10GbE", "100GbE"]
+BROKEN = [
+    ("A44", scaled(1.2, method=["BSP-PS"])),
+    ("A45", scaled(0.9, method=["WFBP-PS"], network=TCP)),
+    ("A45", scaled(1.5, method=["WFBP-PS"], network=["100GbIB"])),
+    ("A46", scaled(0.9, method=["MG-WFBP"], network=["100GbIB"], gpus=[8], model=["resnet50"])),
+    ("A47", scaled(0.7, method=["WFBP-PS", "ByteScheduler-PS"], network=TCP)),
+    ("A47", scaled(1.1, method=["BSP-PS", "WFBP-PS"], network=["100GbIB"], gpus=[32])),
+    ("A48", scaled(0.7, method=["WFBP-A2A"], network=["10GbE"], gpus=[16], model=["bert-base"])),
+    ("A48", scaled(0.7, method=["WFBP-PS"], network=["10GbE"], gpus=[16], model=["bert-base"])),
+    ("A49", scaled(0.75, method=["MG-WFBP"])),
+    ("A49", scaled(1.5, method=["MG-WFBP"], network=["100GbIB"])),
+    ("A50", scaled(1.2, method=["ByteScheduler-A2A"], network=["10GbE"], gpus=[8])),
+    ("A51", scaled(0.9, method=["ByteScheduler-PS"], network=["100GbE"], gpus=[16])),
+    ("A52", scaled(0.75, network=["100GbE"])),
+    ("A52", scaled(1.5, network=["100GbE"])),
+    ("A53", scaled(1.3, model=["resnet50"], network=["100GbIB"])),
+    ("A53", scaled(0.9, model=["resnet50"], network=["100GbIB"])),
+    ("A54", scaled(0.7, method=["MG-WFBP"], network=["100GbIB"])),
+    ("A54", scaled(1.3, method=["MG-WFBP"], network=["100GbIB"])),
+    ("A55", scaled(1.8, model=["bert-base", "bert-large"], gpus=[8, 16, 32])),
+    ("A55", scaled(1.8, model=["bert-base", "bert-large"], gpus=[4])),
+    ("A56", scaled(2.0, method=["MG-WFBP"])),
+    ("A57", scaled(0.5, local_batch=[64], gpus=GPUS)),
+    ("A58", scaled(0.8, method=["MG-WFBP"])),
+    ("A58", scaled(0.8, method=["ByteScheduler-PS"])),
+]
+
+
+@pytest.mark.parametrize(("claim", "rows"), BROKEN, ids=[claim for claim, _ in BROKEN])
+def test_a_claim_fails_where_it_is_broken_and_lists_the_cells(claim, rows):
+    line = judged(rows, claim)
+    assert line["holds"] is False
+    assert line["share"] < 1
+    assert "GPUs is " in line["failures"]
+
+
+def test_every_claim_is_broken_somewhere_in_these_tests():
+    assert {claim for claim, _ in BROKEN} == set(CLAIMS)
+
+
+def test_most_is_more_than_half():
+    assert [Strength.MOST.is_met(k, 4) for k in range(5)] == [False, False, False, True, True]
+    assert [Strength.ANY.is_met(k, 4) for k in range(5)] == [False, True, True, True, True]
+    assert [Strength.EVERY.is_met(k, 4) for k in range(5)] == [False] * 4 + [True]
+
+
+def test_half_of_the_cells_are_not_most_and_failures_are_counted():
+    rows = survey_cells()
+    slow = rows["gpus"].isin([4, 8]) & (rows["method"] == "BSP-A2A")
+    rows.loc[slow, "throughput_samples_per_s"] *= 0.9
+    line = judged(rows, "A44")
+    assert (line["cells"], line["share"], line["holds"]) == (36, 0.5, False)
+    assert line["failures"].count("times BSP-PS") == 5
+    assert line["failures"].endswith("and 13 more")
+
+
+def test_the_worst_failure_comes_first_with_its_value():
+    rows = survey_cells()
+    place = (rows["method"] == "MG-WFBP") & (rows["gpus"] == 16) & (rows["model"] == "resnet50")
+    for network, factor in (("10GbE", 0.8), ("100GbE", 0.6)):
+        chosen = place & (rows["network"] == network)
+        rows.loc[chosen, "throughput_samples_per_s"] *= factor
+    assert judged(rows, "A46")["failures"] == (
+        "resnet50/64 100GbE MG-WFBP 16 GPUs is 0.690 times WFBP-PS; "
+        "resnet50/64 10GbE MG-WFBP 16 GPUs is 0.920 times WFBP-PS"
+    )
+
+
+def test_noise_refutes_no_order_that_must_hold_in_every_cell():
+    factor = 0.99 / ON_IB["MG-WFBP"]
+    assert judged(scaled(factor, method=["MG-WFBP"], gpus=[4]), "A46")["holds"] is True
+
+
+def test_a_tie_is_no_win():
+    rows = survey_cells().assign(throughput_samples_per_s=100.0)
+    assert judged(rows, "A44")["holds"] is False
+    assert judged(rows, "A58")["holds"] is True  # "not slower" includes the tie
+
+
+def test_claims_about_a_network_leave_out_the_cells_that_do_not_use_it():
+    rows = survey_cells()
+    cells = evaluate_claims(rows).set_index("claim")["cells"]
+    assert cells["A44"] == 3 * 3 * 4
+    assert cells["A45"] == 3 * (2 * 3 + 1) + 3 * 2 * 2
+    assert cells["A47"] == 3 * 3 * 2 * 3 + 3 * 3
+    assert cells["A51"] == 3
+    assert cells["A52"] == 3 * 7 * 3
+    assert cells["A53"] == cells["A54"] == 2 * 3
+    within = rows[rows["gpus"] == 4]
+    for claim in ("A45", "A47", "A49", "A51", "A52", "A53", "A54", "A55"):
+        assert judged(within, claim)["holds"] is None
+    more = evaluate_claims(rows, gpus_per_node=2).set_index("claim")
+    assert more.loc["A52", "cells"] == 3 * 7 * 4
+
+
+def test_a_table_with_at_most_eight_gpus_is_judged_by_what_it_has():
+    rows = survey_cells()
+    found = evaluate_claims(rows[rows["gpus"] <= 8]).set_index("claim")
+    unknown = found[[holds is None for holds in found["holds"]]]
+    assert list(unknown.index) == ["A55", "A57"]
+    assert "single-GPU rows (method 'single', gpus 1)" in unknown.loc["A55", "reason"]
+    assert "second local_batch of a model" in unknown.loc["A57", "reason"]
+    assert unknown["share"].isna().all()
+    assert found.loc["A44", "cells"] == 18
+
+
+def test_an_empty_table_judges_nothing_and_says_so():
+    found = evaluate_claims(table().iloc[:0])
+    assert all(holds is None for holds in found["holds"])
+    assert (found["cells"] == 0).all()
+    assert found["reason"].str.startswith("the table has no ").all()
+
+
+def test_a_false_part_refutes_a_claim_whose_other_part_cannot_be_judged():
+    rows = scaled(0.9, method=["WFBP-PS"], network=TCP)
+    line = judged(rows[rows["network"] != "100GbIB"], "A45")
+    assert line["holds"] is False
+    assert "100GbIB" in line["reason"]
+
+
+def test_a_true_part_alone_confirms_nothing():
+    rows = table()
+    line = judged(rows[rows["network"] != "100GbIB"], "A49")
+    assert line["holds"] is None
+    assert line["share"] == 1
+    assert "100GbIB" in line["reason"]
+    line = judged(rows[rows["gpus"] == 8], "A47")
+    assert line["holds"] is None
+    assert "two numbers of GPUs on 100GbIB" in line["reason"]
+
+
+def test_batches_are_compared_without_single_rows_too():
+    rows = table()
+    shared = rows[rows["method"] != "single"]
+    assert judged(shared, "A57")["holds"] is True
+    assert judged(shared, "A57")["cells"] == 3 * 7 * 3  # the fewest GPUs are the reference
+    assert judged(rows, "A57")["cells"] == 3 * 7 * 4
+    assert judged(shared[shared["gpus"] == 8], "A57")["holds"] is None
+
+
+def test_efficiency_is_relative_to_the_single_gpu_of_the_same_model_and_batch():
+    assert judged(scaled(0.5, method=["single"]), "A55")["holds"] is False
+    other = scaled(0.01, method=["single"], model=["resnet50"])
+    assert judged(other, "A55") == judged(table(), "A55")
+    one = scaled(1.8, model=["bert-base"], gpus=[4])
+    assert judged(one, "A55")["share"] == 0.75  # three of six cells in one of two parts
+
+
+def with_copy(model: str, gpus: int, rate: float) -> pd.DataFrame:
+    """The table with BERT cells at four GPUs repeated at another number."""
+    rows = table()
+    copied = rows[(rows["model"] == model) & (rows["gpus"] == 4)]
+    copied = copied.assign(gpus=gpus, throughput_samples_per_s=rate)
+    return pd.concat([rows, copied], ignore_index=True)
+
+
+def test_the_loss_within_the_node_is_that_of_the_most_gpus_it_has():
+    rows = with_copy("bert-base", 2, 200.0)  # linear, nothing lost yet
+    assert judged(rows, "A55") == judged(table(), "A55")
+    rows = with_copy("bert-large", 1, 100.0)
+    rows = rows[(rows["gpus"] != 4) & (rows["model"] == "bert-large")]
+    line = judged(rows, "A55")
+    assert line["holds"] is None  # one GPU is no node
+    assert "cells of BERT within one node" in line["reason"]
+
+
+def test_a_method_that_never_loses_by_more_than_noise_wins_everywhere():
+    rows = table()
+    best = rows.groupby(["model", "local_batch", "network", "gpus"])["throughput_samples_per_s"]
+    merged = rows["method"] == "MG-WFBP"
+    rows.loc[merged, "throughput_samples_per_s"] = best.transform("max")[merged] * 0.99
+    line = judged(rows, "A56")
+    assert line["holds"] is False
+    assert "MG-WFBP" in line["failures"]
+
+
+def test_who_wins_everywhere_takes_two_methods_in_two_configurations():
+    rows = survey_cells()
+    assert judged(rows[rows["method"] == "MG-WFBP"], "A56")["holds"] is None
+    one = (rows["model"] == "resnet50") & (rows["network"] == "10GbE") & (rows["gpus"] == 8)
+    assert judged(rows[one], "A56")["holds"] is None
+    incomplete = rows[(rows["method"] != "ByteScheduler-PS") | (rows["gpus"] == 8)]
+    assert judged(incomplete, "A56")["cells"] == 9
+
+
+def test_baselines_do_not_take_part():
+    rows = table()
+    ddp = rows[rows["method"] == "MG-WFBP"].assign(method="DDP", throughput_samples_per_s=1e9)
+    both = pd.concat([rows, ddp], ignore_index=True)
+    pd.testing.assert_frame_equal(evaluate_claims(both), evaluate_claims(rows))
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    shuffled = table().sample(frac=1.0, random_state=0)
+    columns = ["claim", "holds", "cells", "share"]
+    pd.testing.assert_frame_equal(
+        evaluate_claims(shuffled)[columns], evaluate_claims(table())[columns]
+    )
+
+
+def test_rows_that_are_no_table_are_refused():
+    with pytest.raises(InputError, match="lacks the columns gpus"):
+        evaluate_claims(table().drop(columns="gpus"))
+    with pytest.raises(InputError, match="gpus_per_node 0 must be a whole number"):
+        evaluate_claims(table(), gpus_per_node=0)
