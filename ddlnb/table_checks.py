@@ -1,0 +1,465 @@
+"""Checks of a throughput table: cells that cannot be right, or that contradict their neighbours.
+
+A finding is no proof. It names the cells to look at, so that the errors of a forecast can be
+reported with and without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ddlnb.errors import InputError, ResultsError, require, require_whole
+
+TEXT = ["model", "network", "method"]
+COUNTS = ["local_batch", "gpus"]
+KEY = ["model", "local_batch", "network", "method", "gpus"]
+RATE = "throughput_samples_per_s"
+COLUMNS = [*KEY, RATE]
+MAY_BE_EMPTY = ["std", "low", "high"]  # numbers a table may have, for some cells or for none
+
+NETWORKS = ("10GbE", "100GbE", "100GbIB")  # of the survey, slowest first
+GPUS_PER_NODE = 4  # of the survey's cluster; runs with no more of them use no network
+SINGLE = "single"  # the method of the rows that run on one GPU and exchange nothing
+
+SUSPICIOUS = "suspicious"
+NOTE = "note"
+
+# Means of a hundred iterations repeat to about half a percent, so two cells cannot be told apart
+# by less than one percent.
+SAME = 0.01
+# Ten times SAME: nobody takes this for noise.
+CLEAR_GAIN = 0.10
+# A cell at 90 % of linear speedup gains at most 11 % from a network that costs nothing, hardly
+# more than CLEAR_GAIN: whether the network was the right one does not show in it.
+NEAR_LINEAR = 0.90
+# Three runs of one configuration spread by some 0.6 % of the mean; five times that is no noise.
+REPLICATE_SPREAD = 0.03
+# N times the GPUs have N times the work done at best. Two cells, each 1 % off, may seem 2 % above.
+SUPER_LINEAR = 0.02
+# The robust z-score above which Iglewicz and Hoaglin (1993) call a value an outlier.
+OUTLIER = 3.5
+# Where all noises are alike the z-score calls trifles outliers; twice the usual noise is none.
+LEAST_OUTLIER = 2.0
+# The median of fewer noises says little about what is usual.
+FEWEST_NOISES = 5
+
+
+class Cell(NamedTuple):
+    """What identifies a row of the table.
+
+    >>> print(Cell("resnet50", 64, "10GbE", "MG-WFBP", 8))
+    resnet50/64 10GbE MG-WFBP 8 GPUs
+    """
+
+    model: str
+    local_batch: int
+    network: str
+    method: str
+    gpus: int
+
+    def __str__(self) -> str:
+        unit = "GPU" if self.gpus == 1 else "GPUs"
+        return f"{self.model}/{self.local_batch} {self.network} {self.method} {self.gpus} {unit}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule says about some cells. ``severity`` is "suspicious" or "note"."""
+
+    rule: str
+    cells: tuple[Cell, ...]
+    message: str
+    severity: str = SUSPICIOUS
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """The table in a CSV file, one row per cell. Raises ResultsError.
+
+    It needs the columns model, local_batch, network, method, gpus and throughput_samples_per_s.
+    std, low and high are numbers where they are not empty; other columns are kept as they are.
+    """
+    path = Path(path)
+    empty = {column: ["", "nan", "NaN"] for column in [*COUNTS, RATE, *MAY_BE_EMPTY]}
+    try:
+        rows = pd.read_csv(
+            path,
+            dtype={column: str for column in TEXT},
+            keep_default_na=False,
+            na_values=empty,
+            skipinitialspace=True,
+        )
+    except FileNotFoundError as error:
+        raise ResultsError(f"there is no table {path}") from error
+    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
+        raise ResultsError(f"{path} cannot be read as a table: {error}") from error
+    if not isinstance(rows.index, pd.RangeIndex):
+        raise ResultsError(f"{path}: lines have more values than the first line has columns")
+    if missing := _missing(rows):
+        raise ResultsError(f"{path} {missing}")
+    if problem := _problem(rows):
+        raise ResultsError(f"{path} line {problem.position + 2} {problem.words}")
+    return _with_numbers(rows)
+
+
+def cell_rates(rows: pd.DataFrame) -> dict[Cell, float]:
+    """The throughput of every cell, in the order of the rows. Raises InputError for no table."""
+    rows = _checked(rows)
+    return dict(zip(_cells(rows), rows[RATE].tolist(), strict=True))
+
+
+def check_table(
+    rows: pd.DataFrame,
+    *,
+    networks: Sequence[str] = NETWORKS,
+    gpus_per_node: int = GPUS_PER_NODE,
+) -> list[Finding]:
+    """What is suspicious in the table, then what is only worth a note.
+
+    ``networks`` are in order, slowest first; no network is compared that is not among them.
+    Cells with at most ``gpus_per_node`` GPUs use no network. Raises InputError for no table.
+    """
+    require_whole(gpus_per_node=gpus_per_node)
+    require(len(set(networks)) == len(networks), f"networks {networks!r} repeats a name")
+    rates = cell_rates(rows)
+    noises = _noises(rows, rates)
+    findings = [
+        *_dominated_networks(rates, noises, networks, gpus_per_node),
+        *_replicates_that_differ(rates, gpus_per_node),
+        *_more_than_linear(rates),
+        *_fewer_with_more(rates),
+        *_noise_out_of_line(noises),
+        *_outside_its_range(rows, rates),
+    ]
+    return sorted(findings, key=lambda finding: finding.severity != SUSPICIOUS)
+
+
+def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
+    """The findings as a table, one row each, the cells as text."""
+    lines = [
+        {
+            "severity": finding.severity,
+            "rule": finding.rule,
+            "cells": "; ".join(str(cell) for cell in finding.cells),
+            "message": finding.message,
+        }
+        for finding in findings
+    ]
+    return pd.DataFrame(lines, columns=["severity", "rule", "cells", "message"])
+
+
+def without_suspicious(rows: pd.DataFrame, findings: Iterable[Finding]) -> pd.DataFrame:
+    """The rows that no suspicious finding names, unchanged; notes drop nothing."""
+    dropped = {cell for f in findings if f.severity == SUSPICIOUS for cell in f.cells}
+    kept = [cell not in dropped for cell in _cells(_checked(rows))]
+    return rows[np.array(kept, dtype=bool)]
+
+
+def replicate_groups(rows: pd.DataFrame, gpus_per_node: int = GPUS_PER_NODE) -> pd.Series:
+    """A label per row, the same for rows that repeat one configuration; for cross-validation.
+
+    Within one node the network is not used, so those rows differ from each other by noise alone:
+    a fold that holds out one of them and trains on another has seen its answer.
+    """
+    require_whole(gpus_per_node=gpus_per_node)
+    labels = [str(_configuration(cell, gpus_per_node)) for cell in _cells(_checked(rows))]
+    return pd.Series(labels, index=rows.index, name="group", dtype=object)
+
+
+def replicate_spreads(rows: pd.DataFrame, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
+    """How far rows of one configuration lie apart: their number and max / min - 1, widest first."""
+    require_whole(gpus_per_node=gpus_per_node)
+    groups = _replicates(cell_rates(rows), gpus_per_node)
+    lines = [
+        {"configuration": str(configuration), "rows": len(group), "spread": _spread(group)}
+        for configuration, group in groups.items()
+    ]
+    table = pd.DataFrame(lines, columns=["configuration", "rows", "spread"])
+    return table.sort_values("spread", ascending=False, ignore_index=True, kind="stable")
+
+
+# The rules. Each gives its findings; none knows of the others.
+
+
+def _dominated_networks(
+    rates: Mapping[Cell, float],
+    noises: Mapping[Cell, float],
+    networks: Sequence[str],
+    gpus_per_node: int,
+) -> Iterator[Finding]:
+    """Cells that a faster network does not speed up although it does so for others.
+
+    The usual cause is traffic on the slower interface, so the cell on the faster network is the
+    suspect. The others are the same method with another model, or another method with the same
+    model, on as many GPUs.
+    """
+    steps = [step for step in _steps(rates, networks) if step[0].gpus > gpus_per_node]
+    gains = {step: rates[step[1]] / rates[step[0]] - 1 for step in steps}
+    for (slow, fast), gain in gains.items():
+        noise = math.hypot(noises.get(slow, 0.0), noises.get(fast, 0.0))
+        # Half of CLEAR_GAIN at most: the noisiest cell must not pass for the same as any other.
+        same = min(max(SAME, noise), CLEAR_GAIN / 2)
+        if gain > same or _is_near_linear(rates, slow, fast, gpus_per_node):
+            continue
+        others = {
+            other: other_gain
+            for (other_slow, other), other_gain in gains.items()
+            if other_gain >= CLEAR_GAIN
+            and (other_slow.network, other.network) == (slow.network, fast.network)
+            and _is_comparable(other, fast)
+        }
+        if others:
+            best = max(others, key=lambda cell: (others[cell], cell))
+            yield Finding(
+                "dominated network",
+                (fast,),
+                f"{fast} gains {gain:+.1%} over {slow.network}, {best} {others[best]:+.1%} "
+                f"(cells like it that gain {CLEAR_GAIN:.0%} or more: {len(others)}); look whether "
+                f"its traffic took the interface of {slow.network}",
+            )
+
+
+def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> Iterator[Finding]:
+    """Rows within one node that differ by more than noise although no network is used there.
+
+    Which of them is off cannot be told, so all are suspects.
+    """
+    for configuration, group in _replicates(rates, gpus_per_node).items():
+        if (spread := _spread(group)) > REPLICATE_SPREAD:
+            yield Finding(
+                "replicates differ",
+                tuple(group),
+                f"{configuration} uses no network, yet its {len(group)} rows spread by "
+                f"{spread:.1%}, more than {REPLICATE_SPREAD:.0%}",
+            )
+
+
+def _more_than_linear(rates: Mapping[Cell, float]) -> Iterator[Finding]:
+    """Throughput that grows by more than the number of GPUs; either of the cells may be wrong."""
+    singles: dict[tuple[str, int], list[Cell]] = {}
+    for cell in rates:
+        if cell.method == SINGLE:
+            singles.setdefault((cell.model, cell.local_batch), []).append(cell)
+    for curve in _curves(rates):
+        for few, many in pairwise(curve):
+            excess = (rates[many] / many.gpus) / (rates[few] / few.gpus) - 1
+            if excess > SUPER_LINEAR:
+                yield Finding(
+                    "more than linear",
+                    (few, many),
+                    f"{many} is {excess:.1%} above {many.gpus / few.gpus:g} times {few}",
+                )
+        alone = singles.get((curve[0].model, curve[0].local_batch), [])
+        for cell in curve if alone and curve[0].method != SINGLE else []:
+            one = median(rates[single] / single.gpus for single in alone)
+            excess = rates[cell] / cell.gpus / one - 1
+            if excess > SUPER_LINEAR:
+                yield Finding(
+                    "more than linear",
+                    (*alone, cell),
+                    f"{cell} is {excess:.1%} above {cell.gpus} times one GPU alone",
+                )
+
+
+def _fewer_with_more(rates: Mapping[Cell, float]) -> Iterator[Finding]:
+    """Throughput that falls with more GPUs. Slow networks do that, so it is only a note."""
+    for curve in _curves(rates):
+        for few, many in pairwise(curve):
+            loss = 1 - rates[many] / rates[few]
+            if loss > SAME:
+                yield Finding(
+                    "falls with more GPUs",
+                    (few, many),
+                    f"{many} is {loss:.1%} below {few}",
+                    NOTE,
+                )
+
+
+def _noise_out_of_line(noises: Mapping[Cell, float]) -> Iterator[Finding]:
+    """Cells whose relative noise is far above the table's.
+
+    The robust z-score (x - median) / (1.4826 MAD) of logarithms, because noise is skewed: it is
+    never below zero, and its factors are alike rather than its differences.
+    """
+    positive = {cell: noise for cell, noise in noises.items() if noise > 0}
+    if len(positive) < FEWEST_NOISES:
+        return
+    logs = np.log(list(positive.values()))
+    middle = float(np.median(logs))
+    scale = 1.4826 * float(np.median(np.abs(logs - middle)))
+    limit = math.exp(middle + max(OUTLIER * scale, math.log(LEAST_OUTLIER)))
+    for cell, noise in positive.items():
+        if noise > max(limit, SAME):  # less than SAME harms nobody
+            yield Finding(
+                "noise out of line",
+                (cell,),
+                f"{cell} has a std of {noise:.1%} of its throughput, the median of the table "
+                f"is {math.exp(middle):.1%}",
+            )
+
+
+def _outside_its_range(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> Iterator[Finding]:
+    """Cells whose ``low`` is above or whose ``high`` is below the throughput."""
+    bounds = zip(rates.items(), _optional(rows, "low"), _optional(rows, "high"), strict=True)
+    for (cell, rate), low, high in bounds:
+        if low > rate or high < rate:  # false for empty bounds, which are NaN
+            yield Finding(
+                "outside its range",
+                (cell,),
+                f"{cell} has {rate:g} samples/s, not between low {low:g} and high {high:g}",
+            )
+
+
+# What the rules look at.
+
+
+def _steps(rates: Mapping[Cell, float], networks: Sequence[str]) -> Iterator[tuple[Cell, Cell]]:
+    """Every cell with the same cell on the next faster network that the table has for it."""
+    for cell in rates:
+        if cell.network in networks:
+            faster = networks[networks.index(cell.network) + 1 :]
+            there = (cell._replace(network=network) for network in faster)
+            if fast := next((other for other in there if other in rates), None):
+                yield cell, fast
+
+
+def _is_comparable(other: Cell, cell: Cell) -> bool:
+    """Whether they differ in the method alone, or in the model (and batch) alone."""
+    same_model = other[:2] == cell[:2]
+    return other.gpus == cell.gpus and same_model != (other.method == cell.method)
+
+
+def _is_near_linear(
+    rates: Mapping[Cell, float], slow: Cell, fast: Cell, gpus_per_node: int
+) -> bool:
+    """Whether both run nearly at the rate per GPU that they would have without a network.
+
+    That is the rate of the same method on the most GPUs within one node, else the highest of the
+    model, one GPU alone included. (GPUs share the PCIe of their node: measured by one GPU alone,
+    what is bound by the node would seem to be bound by the network.)
+    """
+    model = [cell for cell in rates if cell[:2] == slow[:2]]
+    own = [c for c in model if c.method == slow.method and c.gpus <= gpus_per_node]
+    full = [cell for cell in own if cell.gpus == max(cell.gpus for cell in own)]
+    free = max(rates[cell] / cell.gpus for cell in full or model)
+    return min(rates[slow], rates[fast]) / slow.gpus >= NEAR_LINEAR * free
+
+
+def _curves(rates: Mapping[Cell, float]) -> list[list[Cell]]:
+    """The cells that differ in the number of GPUs alone, fewest first."""
+    curves: dict[tuple, list[Cell]] = {}
+    for cell in sorted(rates, key=lambda cell: cell.gpus):
+        curves.setdefault(cell[:4], []).append(cell)
+    return list(curves.values())
+
+
+def _configuration(cell: Cell, gpus_per_node: int) -> Cell:
+    """The cell with its network left out where it is not used.
+
+    >>> print(_configuration(Cell("resnet50", 64, "10GbE", "MG-WFBP", 4), gpus_per_node=4))
+    resnet50/64 one-node MG-WFBP 4 GPUs
+    """
+    return cell._replace(network="one-node") if cell.gpus <= gpus_per_node else cell
+
+
+def _replicates(rates: Mapping[Cell, float], gpus_per_node: int) -> dict[Cell, dict[Cell, float]]:
+    """The rows of every configuration that has several."""
+    groups: dict[Cell, dict[Cell, float]] = {}
+    for cell, rate in rates.items():
+        groups.setdefault(_configuration(cell, gpus_per_node), {})[cell] = rate
+    return {configuration: group for configuration, group in groups.items() if len(group) > 1}
+
+
+def _spread(group: Mapping[Cell, float]) -> float:
+    return max(group.values()) / min(group.values()) - 1
+
+
+def _noises(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> dict[Cell, float]:
+    """The standard deviation over the throughput of every cell that has one."""
+    deviations = zip(rates.items(), _optional(rows, "std"), strict=True)
+    return {cell: std / rate for (cell, rate), std in deviations if not math.isnan(std)}
+
+
+def _optional(rows: pd.DataFrame, column: str) -> list[float]:
+    """The numbers of a column, NaN where they are empty or the table has no such column."""
+    if column not in rows:
+        return [math.nan] * len(rows)
+    return pd.to_numeric(rows[column]).astype(float).tolist()
+
+
+# What a table must be.
+
+
+def _cells(rows: pd.DataFrame) -> list[Cell]:
+    return [Cell(*key) for key in rows[KEY].itertuples(index=False, name=None)]
+
+
+def _checked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with numbers as numbers. Raises InputError if they are no table."""
+    if missing := _missing(rows):
+        raise InputError(f"the table {missing}")
+    if problem := _problem(rows):
+        raise InputError(f"row {problem.position} of the table {problem.words}")
+    return _with_numbers(rows)
+
+
+def _missing(rows: pd.DataFrame) -> str:
+    """What the table lacks, in words; empty if nothing."""
+    missing = [column for column in COLUMNS if column not in rows]
+    if not missing:
+        return ""
+    return f"lacks the columns {', '.join(missing)}; a table needs {', '.join(COLUMNS)}"
+
+
+class _Problem(NamedTuple):
+    position: int
+    words: str
+
+
+def _problem(rows: pd.DataFrame) -> _Problem | None:
+    """The first row that breaks a rule, and that rule."""
+    for wrong, rule in _broken(rows):
+        if wrong.any():
+            position = int(wrong.to_numpy().argmax())
+            row = ",".join(str(value) for value in rows.iloc[position])
+            return _Problem(position, f"({row}): {rule}")
+    return None
+
+
+def _broken(rows: pd.DataFrame) -> Iterator[tuple[pd.Series, str]]:
+    for column in TEXT:
+        empty = rows[column].isna() | (rows[column].astype(str).str.strip() == "")
+        yield empty, f"{column} is empty; write a name, 'none' where there is none"
+    for column in [*COUNTS, RATE]:
+        numbers = _numbers(rows, column)
+        good = (numbers > 0) & (numbers < math.inf)
+        yield ~good, f"{column} must be a positive number"
+    for column in COUNTS:
+        yield _numbers(rows, column) % 1 != 0, f"{column} must be a whole number"
+    for column in MAY_BE_EMPTY:
+        if column in rows:
+            numbers = _numbers(rows, column)
+            good = rows[column].isna() | ((numbers >= 0) & (numbers < math.inf))
+            yield ~good, f"{column} must be empty or a number that is not negative"
+    yield (
+        _with_numbers(rows).duplicated(KEY),
+        "the same cell stands there twice; keep one, and one source per table",
+    )
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
+    return pd.to_numeric(rows[column], errors="coerce")
+
+
+def _with_numbers(rows: pd.DataFrame) -> pd.DataFrame:
+    columns = [column for column in [*COUNTS, RATE, *MAY_BE_EMPTY] if column in rows]
+    numbers = rows.assign(**{column: _numbers(rows, column) for column in columns})
+    return numbers.astype({column: int for column in COUNTS})
