@@ -38,9 +38,9 @@ class Cluster:
 
     ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``server_place`` is None when
     there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods plan,
-    where it is not the cluster's own. ``model_error`` is the relative standard deviation of measured
-    from simulated seconds that no uncertainty of an effect explains. ``hardware`` is the word for
-    its GPU in the names of profiles.
+    where it is not the cluster's own. ``model_error`` is the relative standard deviation of
+    measured from simulated seconds that no uncertainty of an effect explains. ``hardware`` is the
+    word for its GPU in the names of profiles.
     """
 
     name: str
@@ -108,11 +108,11 @@ class Cluster:
         if self.planning is not None:
             return self.planning
         startup, per_byte, computing = self.all_reduce_seconds
-        return AlphaBeta(startup, per_byte / computing if per_byte else 0.0)
+        return AlphaBeta(startup / self.effects.startup_share, per_byte / computing)
 
     @property
     def all_reduce_seconds(self) -> tuple[float, float, float]:
-        """Start-up seconds, seconds per byte, and the share of that speed while computing."""
+        """Start-up seconds, seconds per byte, and the share of bandwidth left while computing."""
         effects, traffic = self.effects, self.traffic
         startup = (
             effects.operation_startup
@@ -237,7 +237,6 @@ def _require_links(raw: dict[str, Any], values: Mapping[str, float]) -> None:
     needed = {
         "inside_bandwidth": (raw["gpus_per_node"] != 1, "nodes hold several GPUs"),
         "between_bandwidth": (raw["nodes"] != 1, "there are several nodes"),
-        "server_bandwidth": (raw.get("server_place") is not None, "there are parameter servers"),
     }
     for effect, (is_needed, why) in needed.items():
         require(

@@ -63,6 +63,7 @@ class Effects:
     sum_bandwidth: float = UNLIMITED
     update_startup: float = 0.0
     update_bandwidth: float = UNLIMITED
+    startup_share: float = 1.0
     compute_share: float = 1.0
     compute_factor: float = 1.0
 
@@ -90,10 +91,11 @@ MEANINGS = {
     "message_compute": "time that handing over one message takes from the computation",
     "copy_bandwidth": "of the copies into and out of a merged message",
     "server_startup": "software cost of one push on the server",
-    "server_bandwidth": "of one direction of a server's link to the network",
+    "server_bandwidth": "of one direction of a server's link, where a node's is faster",
     "sum_bandwidth": "at which a server adds what it receives",
     "update_startup": "optimizer cost of one tensor",
     "update_bandwidth": "at which the optimizer goes through the gradients",
+    "startup_share": "of the pace of start-ups while the worker computes",
     "compute_factor": "seconds of computation here over those of the workload's profile",
     "compute_share": "of the computing speed while the network carries a message",
 }

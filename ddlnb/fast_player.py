@@ -62,6 +62,7 @@ def arrays(program: Program) -> Arrays:
         np.stack([stage.startup for stage in stages]),
         np.stack([stage.work for stage in stages]),
         np.array([stage.share for stage in stages]),
+        np.array([stage.startup_share for stage in stages]),
         np.array([stage.streams for stage in stages]),
         program.message_bytes.astype(np.float64),
         program.priority,
@@ -124,6 +125,7 @@ def _play(
     startup,
     work,
     share,
+    startup_share,
     streams,
     size,
     priority,
@@ -184,14 +186,16 @@ def _play(
                         s = p % stages
                         elapsed = now - since[p]
                         since[p] = now
-                        part = min(elapsed, startup_left[p])
-                        startup_left[p] -= part
+                        first = startup_share[s] if computing else 1.0
                         pace = share[s] if computing else 1.0
+                        part = min(elapsed, startup_left[p] / first)
+                        startup_left[p] = max(0.0, startup_left[p] - part * first)
                         work_left[p] = max(0.0, work_left[p] - (elapsed - part) * pace)
+                        first = startup_share[s] if go_on else 1.0
                         pace = share[s] if go_on else 1.0
                         serial += 1
                         own_event[p] = serial
-                        left = startup_left[p] + work_left[p] / pace
+                        left = startup_left[p] / first + work_left[p] / pace
                         heapq.heappush(events, (now + left, serial, OWN_PART * passages + p))
                 computing = go_on
             if go_on:
@@ -319,8 +323,9 @@ def _play(
             busy += 1
             serial += 1
             own_event[q] = serial
+            first = startup_share[qs] if computing else 1.0
             pace = share[qs] if computing else 1.0
-            left = startup_left[q] + work_left[q] / pace
+            left = startup_left[q] / first + work_left[q] / pace
             heapq.heappush(events, (now + left, serial, OWN_PART * passages + q))
             if qs + 1 < stages and streams[qs + 1]:
                 startup_left[q + 1] = startup[qs + 1, qm]
@@ -328,7 +333,7 @@ def _play(
                 own_done[q + 1] = False
                 upstream_done[q + 1] = False
                 serial += 1
-                when = now + startup_left[q] + delay[qs + 1]
+                when = now + delay[qs + 1]
                 heapq.heappush(events, (when, serial, ARRIVE * passages + q + 1))
         if leaving >= 0 and s + 1 < stages and streams[s + 1]:
             serial += 1

@@ -7,15 +7,15 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: str | Path, text: str) -> Path:
-    """The path, now holding the text. A crash or a full disk leaves the old file as it was."""
+def write_atomically(path: str | Path, content: str | bytes) -> Path:
+    """The path, now holding the content, text as UTF-8. A crash or a full disk leaves the old file as it was."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     part = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         part.chmod(0o644)

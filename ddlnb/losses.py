@@ -27,7 +27,7 @@ STARTUPS = ("inside", "between", "operation", "rank", "priority", "server")
 BANDWIDTHS = tuple(
     name for name in UNITS if name.endswith("_bandwidth") and name != "update_bandwidth"
 )
-NO_CONTENTION = {"inside_share": 1.0, "between_share": 1.0, "compute_share": 1.0}
+NO_CONTENTION = {name: 1.0 for name in UNITS if name.endswith("_share")}
 NO_STARTUP = {f"{name}_startup": 0.0 for name in STARTUPS} | {"message_compute": 0.0}
 NO_BYTES = dict.fromkeys(BANDWIDTHS, UNLIMITED)
 

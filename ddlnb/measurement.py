@@ -42,6 +42,7 @@ def measure(
     optimizer: str | MakeOptimizer = "sgd",
     partition: str | int | None = None,
     credit: str | int | None = None,
+    cost: AlphaBeta | None = None,
     out: str | Path | None = None,
     launcher: str = "local",
     host: str = "127.0.0.1",
@@ -61,7 +62,8 @@ def measure(
     use processes that are already up, or ``launcher``, ``host`` and ``hosts`` for those of `Ranks`;
     ``network`` is what the table calls the network between them. ``servers`` is the number of
     parameter servers, by default one per host. ``partition`` and ``credit`` (bytes, or text such as
-    "256KB") replace those of the methods that have them.
+    "256KB") replace those of the methods that have them. ``cost`` is the time of an all-reduce by
+    which methods plan, by default as measured here.
 
     Raises InputError for bad arguments before anything starts, ResultsError for an ``out`` that
     is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
@@ -116,6 +118,7 @@ def measure(
             optimizer=make_optimizer,
             device=device,
             backend=backend,
+            cost=cost,
             timeout_seconds=timeout_seconds,
         )
         for repetition, index in _with_progress(missing, chosen, progress):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
+CALIBRATION = DATA / "calibration"
 CLUSTERS = DATA / "clusters"
 PROFILES = DATA / "profiles"
 PUBLISHED = DATA / "published"

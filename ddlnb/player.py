@@ -210,7 +210,7 @@ class _Player:
         fits = self._flying_bytes + program.message_bytes[message] <= program.credit_bytes
         return message if fits else None
 
-    def _ask(self, message: int, number: int, after: float = 0.0) -> None:
+    def _ask(self, message: int, number: int) -> None:
         """Ask for the resource of a stage, when its delay has passed."""
         stage = self.program.stages[number]
         passage = _Passage(
@@ -218,8 +218,8 @@ class _Player:
         )
         passage.upstream_done = not stage.streams
         self._passages[message][number] = passage
-        if after + stage.delay or stage.streams:
-            self._at(self.now + after + stage.delay, partial(self._arrive, passage))
+        if stage.delay or stage.streams:
+            self._at(self.now + stage.delay, partial(self._arrive, passage))
         else:
             self._arrive(passage)
 
@@ -238,25 +238,28 @@ class _Player:
         self._schedule(passage)
         following = passage.stage + 1
         if following < len(stages) and stages[following].streams:
-            self._ask(message, following, after=passage.startup_left)
+            self._ask(message, following)
 
     def _schedule(self, passage: _Passage) -> None:
         passage.version += 1
         version = passage.version
-        left = passage.startup_left + passage.work_left / self._pace(passage)
+        startup_pace, pace = self._paces(passage)
+        left = passage.startup_left / startup_pace + passage.work_left / pace
         self._at(self.now + left, partial(self._own_part_ends, passage, version))
 
-    def _pace(self, passage: _Passage) -> float:
-        return self.program.stages[passage.stage].share if self._computing else 1.0
+    def _paces(self, passage: _Passage) -> tuple[float, float]:
+        """At which start-up and work go on now."""
+        stage = self.program.stages[passage.stage]
+        return (stage.startup_share, stage.share) if self._computing else (1.0, 1.0)
 
     def _catch_up(self, passage: _Passage) -> None:
         """Take off what was done since the last change of pace."""
+        startup_pace, pace = self._paces(passage)
         elapsed = self.now - passage.since
         passage.since = self.now
-        startup = min(elapsed, passage.startup_left)
-        passage.startup_left -= startup
-        done = (elapsed - startup) * self._pace(passage)
-        passage.work_left = max(0.0, passage.work_left - done)
+        on_startup = min(elapsed, passage.startup_left / startup_pace)
+        passage.startup_left = max(0.0, passage.startup_left - on_startup * startup_pace)
+        passage.work_left = max(0.0, passage.work_left - (elapsed - on_startup) * pace)
 
     def _own_part_ends(self, passage: _Passage, version: int) -> None:
         if version != passage.version:

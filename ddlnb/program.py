@@ -41,9 +41,10 @@ class Stage:
     """One stage of the way of all messages; arrays hold a value for every message.
 
     The resource serves one message at a time, in the order in which they ask for it: ``delay``
-    passes before they ask, ``startup`` while they hold it, then ``work``, which slows down to
-    ``share`` while the worker computes. A stage that ``streams`` asks when the stage before has
-    sent its first byte and ends no sooner than that one; others ask when it has ended.
+    passes before they ask, ``startup`` while they hold it, then ``work``; while the worker computes
+    they slow down to ``startup_share`` and ``share``. A stage that ``streams`` asks as soon as the
+    stage before, which has no start-up, has begun, and ends no sooner than that one; others ask
+    when it has ended.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Stage:
     startup: Numbers
     work: Numbers
     share: float
+    startup_share: float = 1.0
     streams: bool = False
 
 
@@ -185,7 +187,15 @@ def _all_reduce(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) 
     if cluster.workers == 1:
         startup = per_byte = 0.0
     one = np.zeros(len(size), dtype=np.int64)
-    stage = Stage("all-reduce", one, 0.0, startup + software, per_byte * size, share)
+    stage = Stage(
+        "all-reduce",
+        one,
+        0.0,
+        startup + software,
+        per_byte * size,
+        share,
+        cluster.effects.startup_share,
+    )
     return [stage], ("network",), 0
 
 
@@ -196,7 +206,7 @@ def _push_pull(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -
     the node, and no server takes part (as in BytePS).
     """
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
-    build = _Way(len(size))
+    build = _Way(len(size), effects.startup_share)
     # Reduce-scatter before, all-gather after; each of them uses both directions of the links.
     share_inside = (per_node - 1) / per_node
     hops = effects.inside_startup * (per_node - 1)
@@ -218,7 +228,7 @@ def _require_servers(plan: Plan, cluster: Cluster) -> None:
     if cluster.server_place is None:
         raise InputError(
             f"method {plan.method!r} needs parameter servers, and cluster {cluster.name!r} has "
-            f"none; add server_place and server_bandwidth to it, or choose an all-to-all method"
+            f"none; add server_place to it, or choose an all-to-all method"
         )
 
 
@@ -226,7 +236,8 @@ def _through_servers(build: _Way, plan: Plan, cluster: Cluster, size: Indices, n
     effects = cluster.effects
     server = np.array(plan.placement, dtype=np.int64)
     link, connection = size / effects.between_bandwidth, size / effects.connection_bandwidth
-    into, duplex = nodes * size / effects.server_bandwidth, size / effects.duplex_bandwidth
+    server_bandwidth = min(effects.server_bandwidth, effects.between_bandwidth)
+    into, duplex = nodes * size / server_bandwidth, size / effects.duplex_bandwidth
     share, latency = effects.between_share, effects.between_startup
     up, down, at_server, from_server = "uplink", "downlink", "server {} in", "server {} out"
     if cluster.server_place == "workers' nodes":
@@ -258,7 +269,8 @@ def _through_servers(build: _Way, plan: Plan, cluster: Cluster, size: Indices, n
 class _Way:
     """Stages in the making; resources get their numbers when they are first named."""
 
-    def __init__(self, messages: int):
+    def __init__(self, messages: int, startup_share: float):
+        self._startup_share = startup_share
         self.stages: list[Stage] = []
         self.resources: dict[str, int] = {}
         self._messages = messages
@@ -279,7 +291,9 @@ class _Way:
         else:
             of_server = [self._number(resource.format(s)) for s in range(int(server.max()) + 1)]
             number = np.array(of_server)[server]
-        self.stages.append(Stage(name, number, delay, startup, work, share, streams))
+        self.stages.append(
+            Stage(name, number, delay, startup, work, share, self._startup_share, streams)
+        )
 
     def _number(self, resource: str) -> int:
         return self.resources.setdefault(resource, len(self.resources))
