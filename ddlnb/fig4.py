@@ -7,14 +7,23 @@ as their papers say; `as_run` gives each one the way it was run.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddlnb.clusters import get_cluster
+from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.errors import UnknownName
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.simulator import Cell
 from ddlnb.units import MB
 from ddlnb.workload import Workload, read_profile
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORECAST_COLUMNS = [
+    *("model", "local_batch", "network", "method", "gpus"),
+    *("throughput_samples_per_s", "low", "high"),
+]
 HARDWARE = "rtx2080ti"
 BATCHES = {"resnet50": 64, "bert-base": 64, "bert-large": 8}
 CLUSTERS = {
@@ -47,6 +56,18 @@ def fig4_workload(model: str) -> Workload:
     return read_profile(f"{model}_b{BATCHES[model]}_{HARDWARE}")
 
 
+def fig4_cluster(network: str, gpus: int) -> Cluster:
+    """The survey's testbed on one of its networks, with this many GPUs. Raises UnknownName.
+
+    Within one node no network is used: its rows are one configuration, run once for each network,
+    and the planning constants of a network do not apply.
+    """
+    if network not in CLUSTERS:
+        raise UnknownName("network of Fig. 4", network, CLUSTERS)
+    cluster = get_cluster(CLUSTERS[network], gpus)
+    return replace(cluster, planning=None) if cluster.nodes_in_use == 1 else cluster
+
+
 def fig4_cells_to_forecast(
     models: tuple[str, ...] = tuple(BATCHES),
     networks: tuple[str, ...] = tuple(CLUSTERS),
@@ -57,12 +78,26 @@ def fig4_cells_to_forecast(
     for model in models:
         workload = fig4_workload(model)
         for network in networks:
-            if network not in CLUSTERS:
-                raise UnknownName("network of Fig. 4", network, CLUSTERS)
-            cluster = get_cluster(CLUSTERS[network])
             cells += [
-                Cell(workload, cluster.with_workers(count), as_run(method))
+                Cell(workload, fig4_cluster(network, count), as_run(method))
                 for count in gpus
                 for method in METHODS
             ]
     return cells
+
+
+def write_forecast(
+    path: str | Path | None, *, draws: int = 1000, seed: int = 0, progress: bool = False
+) -> pd.DataFrame:
+    """The forecast of all cells of Fig. 4, also written as CSV with the columns FORECAST_COLUMNS.
+
+    It is made from the clusters and profiles in data alone.
+    """
+    from ddlnb.files import write_atomically
+    from ddlnb.forecasting import forecast_cells
+
+    rows = forecast_cells(fig4_cells_to_forecast(), draws=draws, seed=seed, progress=progress)
+    if path is not None:
+        text = rows[FORECAST_COLUMNS].to_csv(index=False, float_format="%.6g")
+        write_atomically(path, text)
+    return rows

@@ -1,0 +1,133 @@
+"""Calibrates the survey's testbed from what is published, with at most eight GPUs.
+
+There are two sources. Its text quotes a few seconds and speedups. Fig. 4 has cells, of which those
+with up to eight GPUs belong into data/published/fig4_upto8.csv; where that file is missing, the
+text is all there is, and the priors of data/calibration/survey.yaml say the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddlnb.calibration import Calibration, calibrate_parameters
+from ddlnb.calibration_setup import Setup, read_setup
+from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.fig4 import BATCHES, CLUSTERS, HARDWARE, as_run, fig4_cluster, fig4_workload
+from ddlnb.forecasting import Z90
+from ddlnb.methods import METHODS
+from ddlnb.observations import (
+    AllReduceTime,
+    BestSpeedup,
+    HopTime,
+    IterationTime,
+    Observation,
+    observe,
+)
+from ddlnb.paths import DATA
+from ddlnb.published import fig4_cells, quoted
+from ddlnb.simulator import Cell
+from ddlnb.table_checks import check_table, without_suspicious
+from ddlnb.units import BITS_PER_BYTE, KIB, MIB, MS
+from ddlnb.workload import Workload
+
+# Relative standard deviations: of values that are printed with two digits, of one measured once,
+# and of a cell, the mean of five runs of a hundred iterations.
+TWO_DIGITS = 0.02
+ONCE = 0.01
+CELL = 0.01
+
+
+def survey_setup() -> Setup:
+    """What is fitted, with the profiles of the survey's models as they are now."""
+    return read_setup("survey", {model: fig4_workload(model) for model in BATCHES})
+
+
+def calibrate_survey(*, starts: int = 1, seed: int = 0) -> Calibration:
+    """The fit of the survey's testbed to its quotes and, where they are there, its cells."""
+    setup = survey_setup()
+    observations = [*quoted_observations(setup.clusters), *cell_observations()]
+    found = calibrate_parameters(observations, setup.parameters, starts=starts, seed=seed)
+    return replace(found, model_error=max(found.model_error, setup.model_error))
+
+
+def quoted_observations(clusters: Sequence[Cluster]) -> list[Observation]:
+    """What the survey's text says of runs with at most four GPUs (A12 to A15, A40 to A42)."""
+    found = []
+    for cluster in clusters:
+        for key, words, size in (("A14", "1 MB", MIB), ("A15", "16 KB", 16 * KIB)):
+            rate = quoted(key, f"rate of a {words} message over {cluster.network}")
+            seconds = size * BITS_PER_BYTE / (rate * 1e9)
+            found.append(observe(HopTime(cluster, size), seconds, TWO_DIGITS, "published"))
+    node = fig4_cluster("10GbE", 4)
+    size = fig4_workload("bert-large").gradient_bytes
+    seconds = quoted("A12", "all-reduce of bert-large over 4 GPUs on PCIe 3.0") * MS
+    found.append(observe(AllReduceTime(node, size), seconds, ONCE, "published"))
+    for model, key, words in (
+        ("resnet50", "A40", "speedup"),
+        ("bert-base", "A41", "speedup"),
+        ("bert-large", "A42", "most speedup"),
+    ):
+        speedup = quoted(key, f"{words} of {model} on 4 GPUs")
+        cells = tuple(Cell(fig4_workload(model), node, as_run(name)) for name in METHODS)
+        found.append(observe(BestSpeedup(cells), speedup, TWO_DIGITS, "published"))
+    return found
+
+
+def cell_observations() -> list[Observation]:
+    """The published cells of Fig. 4 with 4 or 8 GPUs, without the suspicious ones; often none."""
+    rows = fig4_cells()
+    if rows.empty:
+        return []
+    rows = without_suspicious(rows, check_table(rows))
+    found = []
+    for row in rows[rows["gpus"] > 1].to_dict("records"):
+        cluster = fig4_cluster(row["network"], int(row["gpus"]))
+        cell = Cell(fig4_workload(row["model"]), cluster, as_run(row["method"]))
+        seconds = cell.samples / row["throughput_samples_per_s"]
+        found.append(observe(IterationTime(cell), seconds, CELL, "published"))
+    return found
+
+
+def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
+    """The files of the fitted clusters and profiles, written into data."""
+    from ddlnb.cluster_file import write_cluster
+    from ddlnb.profiling import write_profile
+
+    paths = [
+        write_cluster(cluster, folder / "clusters" / f"{cluster.name}.yaml")
+        for cluster in found.clusters([get_cluster(name) for name in CLUSTERS.values()])
+    ]
+    for model in BATCHES:
+        name = f"compute_factor@{model}"
+        if name in found.value_of:
+            workload = _rescaled(fig4_workload(model), found, name)
+            profile = f"{model}_b{BATCHES[model]}_{HARDWARE}"
+            paths.append(write_profile(workload, profile, folder / "profiles"))
+    return paths
+
+
+def _rescaled(workload: Workload, found: Calibration, name: str) -> Workload:
+    """The workload with the fitted pace and its spread."""
+    low, high = found.intervals[name]
+    return scaled(
+        workload,
+        found.value_of[name],
+        spread=math.log(high / low) / (2 * Z90),
+        source=f"FLOPs of the trace shared out over seconds fitted by ddlnb calibrate survey "
+        f"to {len(found.observations)} observations",
+    )
+
+
+def scaled(workload: Workload, factor: float, *, spread: float, source: str) -> Workload:
+    """The workload with all seconds multiplied."""
+    layers = tuple(
+        replace(layer, forward_seconds=layer.forward_seconds * factor) for layer in workload.layers
+    )
+    gradients = tuple(
+        replace(gradient, backward_seconds=gradient.backward_seconds * factor)
+        for gradient in workload.gradients
+    )
+    return replace(workload, layers=layers, gradients=gradients, spread=spread, source=source)

@@ -1,0 +1,73 @@
+"""The forecast of Fig. 4: made from data alone, and never from what it is tested on."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from ddlnb.errors import UnknownName
+from ddlnb.fig4 import (
+    FORECAST_COLUMNS,
+    GPUS,
+    as_run,
+    fig4_cells_to_forecast,
+    fig4_workload,
+)
+from ddlnb.methods import METHODS
+from ddlnb.paths import DATA
+from ddlnb.plan import Gate, Order
+from ddlnb.simulator import steady_seconds
+from ddlnb.survey_calibration import cell_observations, quoted_observations, survey_setup
+
+KEPT = DATA / "forecasts" / "fig4.csv"
+
+
+def test_fig4_has_252_cells_each_once():
+    cells = fig4_cells_to_forecast()
+    keys = {(c.workload.model, c.cluster.network, c.cluster.workers, c.method.name) for c in cells}
+    assert len(cells) == len(keys) == 3 * 3 * len(GPUS) * len(METHODS) == 252
+
+
+def test_the_kept_forecast_is_what_the_data_gives_now():
+    """Otherwise somebody changed clusters, profiles or methods and did not forecast again."""
+    kept = pd.read_csv(KEPT)
+    assert list(kept.columns) == FORECAST_COLUMNS
+    cells = fig4_cells_to_forecast()
+    for row, cell, found in zip(kept.to_dict("records"), cells, steady_seconds(cells), strict=True):
+        key = (cell.workload.model, cell.cluster.network, cell.method.name, cell.cluster.workers)
+        assert (row["model"], row["network"], row["method"], row["gpus"]) == key
+        assert row["throughput_samples_per_s"] == pytest.approx(
+            cell.samples / found.iteration_seconds, rel=1e-5
+        )
+        assert row["low"] <= row["throughput_samples_per_s"] <= row["high"]
+
+
+def test_the_fit_sees_nothing_with_more_than_eight_gpus():
+    clusters = survey_setup().clusters
+    seen = [*quoted_observations(clusters), *cell_observations()]
+    assert seen
+    assert all(one.labels.gpus is None or one.labels.gpus <= 8 for one in seen)
+
+
+def test_networks_do_not_matter_inside_one_node():
+    cells = fig4_cells_to_forecast(gpus=(4,))
+    seconds = {
+        (cell.workload.model, cell.method.name, round(found.iteration_seconds, 12))
+        for cell, found in zip(cells, steady_seconds(cells), strict=True)
+    }
+    assert len(seconds) == 3 * len(METHODS)
+
+
+def test_methods_as_run_differ_only_where_the_scripts_do():
+    for name, method in METHODS.items():
+        if not name.startswith("ByteScheduler"):
+            assert as_run(name) == method
+    a2a, ps = as_run("ByteScheduler-A2A"), as_run("ByteScheduler-PS")
+    assert (a2a.partition_bytes, a2a.credit_bytes) == (16_000_000, 64_000_000)
+    plan = ps.plan(fig4_workload("resnet50"), servers=2)
+    assert (plan.order, plan.gate, plan.method) == (Order.LISTED, Gate.ALL_LAYERS, ps.name)
+
+
+def test_an_unknown_model_is_named():
+    with pytest.raises(UnknownName, match="'vgg'; choose one of resnet50"):
+        fig4_workload("vgg")
