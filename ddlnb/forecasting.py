@@ -99,14 +99,12 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
     that lists what there is and says how to make another.
     """
     batch = "*" if local_batch is None else local_batch
-    found = sorted(
-        path.stem for path in PROFILES.glob(f"{model}_b{batch}_{cluster.hardware or '*'}.json")
-    )
+    found = sorted(path.stem for path in PROFILES.glob(f"{model}_b{batch}_{cluster.hardware}.json"))
     if len(found) != 1:
         known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
         raise InputError(
             f"{len(found) or 'no'} profiles match model {model!r}, batch {batch}, hardware "
-            f"{cluster.hardware or 'any'!r} ({', '.join(found) or 'none'}); name one of {known}, "
+            f"{cluster.hardware!r} ({', '.join(found) or 'none'}); name one of {known}, "
             f"or make one: ddlnb profile --model {model} --name {model}_bBATCH_HARDWARE, or "
             f"--throughput with the samples per second of one GPU"
         )
