@@ -37,10 +37,10 @@ class Cluster:
     """Workers, how they are joined, and the effects that cost time.
 
     ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``server_place`` is None when
-    there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods plan,
-    where it is not the cluster's own. ``model_error`` is the relative standard deviation of
-    measured from simulated seconds that no uncertainty of an effect explains. ``hardware`` is the
-    word for its GPU in the names of profiles.
+    there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods merge
+    gradients, where it is not the cluster's own. ``model_error`` is the relative standard deviation
+    of measured from simulated seconds that no uncertainty of an effect explains. ``hardware`` is
+    the word for its GPU in the names of profiles.
     """
 
     name: str
@@ -104,9 +104,7 @@ class Cluster:
 
     @property
     def cost(self) -> AlphaBeta:
-        """Seconds of one all-reduce among the workers while they compute, by which methods plan."""
-        if self.planning is not None:
-            return self.planning
+        """Seconds of one all-reduce among the workers while they compute."""
         startup, per_byte, computing = self.all_reduce_seconds
         return AlphaBeta(startup / self.effects.startup_share, per_byte / computing)
 

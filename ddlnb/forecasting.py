@@ -115,9 +115,8 @@ def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
     """The cluster with effects drawn from the intervals of its fits, within physical bounds.
 
     An effect is drawn by its name and seed alone, so two clusters with the same fit of an effect
-    get the same draws of it. Methods keep the plans they have on the cluster itself.
+    get the same draws of it.
     """
-    cluster = replace(cluster, planning=cluster.cost)
     values = {
         effect: _draw(effect, getattr(cluster.effects, effect), fit, count, seed)
         for effect, fit in cluster.fits.items()
@@ -144,7 +143,7 @@ def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndar
 def _drawn_seconds(
     cells: Sequence[Cell], draws: int, seed: int, progress: bool
 ) -> Iterator[np.ndarray]:
-    """Seconds of all cells, once for every draw."""
+    """Seconds of all cells, once for every draw; methods keep the plans of the cluster itself."""
     from tqdm.auto import tqdm
 
     clusters = {cell.cluster: draw_clusters(cell.cluster, draws, seed) for cell in cells}
@@ -153,7 +152,11 @@ def _drawn_seconds(
         generator = np.random.default_rng([seed, i])
         pace = {model: generator.standard_normal() for model in models}
         drawn = [
-            replace(cell, cluster=_paced(clusters[cell.cluster][i], cell.workload, pace))
+            replace(
+                cell,
+                cluster=_paced(clusters[cell.cluster][i], cell.workload, pace),
+                planned_on=cell.planned_on or cell.cluster,
+            )
             for cell in cells
         ]
         seconds = np.array([found.iteration_seconds for found in steady_seconds(drawn)])

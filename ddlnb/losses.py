@@ -42,8 +42,8 @@ def losses(cells: list[Cell]) -> list[Losses]:
     steps.append(steps[-1] | NO_BYTES)
     cases = []
     for cell in cells:
-        planned = replace(cell.cluster, planning=cell.cluster.cost)
-        cases += [replace(cell, cluster=planned.with_effects(**step)) for step in steps]
+        planned = replace(cell, planned_on=cell.planned_on or cell.cluster)
+        cases += [replace(planned, cluster=cell.cluster.with_effects(**step)) for step in steps]
     seconds = [found.iteration_seconds for found in steady_seconds(cases)]
     found = []
     for start in range(0, len(seconds), len(steps)):

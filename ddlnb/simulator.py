@@ -25,13 +25,16 @@ KEPT = 512  # of the largest plans this is some hundred megabytes
 def plan_on(
     cluster: Cluster, workload: Workload, method: str | Method, servers: int | None = None
 ) -> Plan:
-    """The plan of a method for a workload on a cluster: the cost of an all-reduce is the cluster's.
+    """The plan of a method for a workload on a cluster.
 
-    ``servers`` is the number of parameter servers, by default one for every node in use.
+    Priorities are played with the cluster's own cost of an all-reduce; gradients are merged with
+    the one that the cluster says methods believe in, if it does. ``servers`` is the number of
+    parameter servers, by default one for every node in use.
     """
     method = get_method(method)
     servers = cluster.default_servers if servers is None else servers
-    cost = cluster.cost if method.needs_cost else None
+    believed = cluster.cost if method.priority else cluster.planning or cluster.cost
+    cost = believed if method.needs_cost else None
     return _plan_on(Identity((workload,)), method, servers, cluster.placement, cost)
 
 
@@ -65,17 +68,21 @@ def simulate(
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing to simulate: a workload on a cluster by a method; servers as in `plan_on`."""
+    """One thing to simulate: a workload on a cluster by a method; servers as in `plan_on`.
+
+    ``planned_on`` is the cluster that the method takes this one for when it plans.
+    """
 
     workload: Workload
     cluster: Cluster
     method: Method
     servers: int | None = None
+    planned_on: Cluster | None = None
 
     @property
     def plan(self) -> Plan:
         """The cell's plan."""
-        return plan_on(self.cluster, self.workload, self.method, self.servers)
+        return plan_on(self.planned_on or self.cluster, self.workload, self.method, self.servers)
 
     @property
     def samples(self) -> int:
@@ -92,7 +99,13 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
     prepare = _prepared_and_kept if keep else _prepared
     return play_all(
         [
-            prepare(Identity((cell.workload,)), cell.cluster, cell.method, cell.servers)
+            prepare(
+                Identity((cell.workload,)),
+                cell.cluster,
+                cell.planned_on or cell.cluster,
+                cell.method,
+                cell.servers,
+            )
             for cell in cells
         ]
     )
@@ -104,9 +117,11 @@ def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: C
     return method.plan(workload, cost=cost, servers=servers, placement=placement)
 
 
-def _prepared(of: Identity, cluster: Cluster, method: Method, servers: int | None) -> Arrays:
+def _prepared(
+    of: Identity, cluster: Cluster, planned_on: Cluster, method: Method, servers: int | None
+) -> Arrays:
     workload: Workload = of.parts[0]
-    return arrays(lower(workload, cluster, plan_on(cluster, workload, method, servers)))
+    return arrays(lower(workload, cluster, plan_on(planned_on, workload, method, servers)))
 
 
 _prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)
