@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ddlnb import cli_forecast
 from ddlnb.errors import DdlnbError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ddlnb.terminal import Batch, Credit, Csv, Model, Partition, Servers, print_table
 
 app = typer.Typer(
     name="ddlnb",
@@ -21,16 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values for machines.")]
-Model = Annotated[str, typer.Option(help="A model of `ddlnb models`.")]
-Batch = Annotated[int | None, typer.Option(help="Samples per worker; default: the model's own.")]
-Servers = Annotated[int, typer.Option(help="Parameter servers of the PS methods.")]
-Partition = Annotated[
-    str | None, typer.Option(help="Largest message of methods that partition, such as 256KB.")
-]
-Credit = Annotated[
-    str | None, typer.Option(help="Bytes in flight of methods with a credit, such as 1MB.")
-]
+cli_forecast.add_to(app)
 
 
 def main() -> None:
@@ -64,7 +54,7 @@ def models(csv: Csv = False) -> None:
                 "about": task.about,
             }
         )
-    _table(
+    print_table(
         rows,
         csv,
         "Models: GFLOP of one sample forward and backward (FMA = 2), intensity C / D (FMA = 1)",
@@ -92,7 +82,7 @@ def methods(csv: Csv = False) -> None:
         }
         for method in METHODS.values()
     ]
-    _table(rows, csv, "Methods")
+    print_table(rows, csv, "Methods")
     if not csv:
         for method in METHODS.values():
             typer.echo(f"{method.name}: {method.sentence()}.")
@@ -225,7 +215,7 @@ def measure(
     if baselines:
         rows = speedups(rows)
     first = rows.iloc[0]
-    _table(
+    print_table(
         [_shown(row) for row in rows.to_dict("records")],
         False,
         f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, measured "
@@ -282,7 +272,7 @@ def profile(
         }
         for layer in workload.layers
     ]
-    _table(rows, csv, f"{workload!r}, {workload.source}")
+    print_table(rows, csv, f"{workload!r}, {workload.source}")
     if name is not None:
         typer.echo(f"written to {write_profile(workload, name)}")
 
@@ -318,32 +308,9 @@ def doctor(csv: Csv = False) -> None:
         }
         for finding in findings
     ]
-    _table(rows, csv, "This machine")
+    print_table(rows, csv, "This machine")
     if any(finding.needed and not finding.found for finding in findings):
         raise typer.Exit(1)
-
-
-def _table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
-    import pandas as pd
-
-    frame: pd.DataFrame = pd.DataFrame(rows)
-    if csv:
-        typer.echo(frame.to_csv(index=False), nl=False)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(frame.columns, start=1):
-        numeric = pd.api.types.is_numeric_dtype(frame[column])
-        is_last = number == len(frame.columns)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=not is_last)
-    for row in rows:
-        shown = (f"{value:,}" if isinstance(value, int) else str(value) for value in row.values())
-        table.add_row(*(Text(value) for value in shown))
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,12 @@ def cell_rates(rows: pd.DataFrame) -> dict[Cell, float]:
     return dict(zip(_cells(rows), rows[RATE].tolist(), strict=True))
 
 
+def check(table: str | Path | pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
+    """One row per finding in a table, given as a CSV file or a frame; see `check_table`."""
+    rows = table if isinstance(table, pd.DataFrame) else read_table(table)
+    return findings_frame(check_table(rows, gpus_per_node=gpus_per_node))
+
+
 def check_table(
     rows: pd.DataFrame,
     *,

@@ -1,0 +1,102 @@
+"""Calibrate: the survey's testbed, this machine, or a cluster that somebody measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddlnb.calibration import Calibration
+from ddlnb.cluster_file import write_cluster
+from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.effects import UNITS
+from ddlnb.errors import InputError
+from ddlnb.paths import BUILD
+
+HERE, SURVEY = "here", "survey"
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A fit, the clusters that follow from it, the files written, lines about its validation."""
+
+    calibration: Calibration
+    clusters: tuple[Cluster, ...]
+    paths: tuple[Path, ...]
+    cross_validation: tuple[str, ...] = ()
+
+    def parameter_rows(self) -> list[dict[str, str]]:
+        """One row per parameter: value, 90 % interval, and whether the data says anything of it."""
+        found = self.calibration
+        untold = set(found.identifiability.untold)
+        rows = []
+        for parameter in found.parameters:
+            show = UNITS[parameter.effect].show
+            low, high = found.intervals[parameter.name]
+            rows.append(
+                {
+                    "parameter": parameter.name,
+                    "value": show(found.value_of[parameter.name]),
+                    "90 % interval": f"{show(low)} to {show(high)}",
+                    "prior": show(parameter.prior),
+                    "told by": "the prior" if parameter.name in untold else "the data",
+                }
+            )
+        return rows
+
+
+def calibrate(
+    what: str | Cluster,
+    *,
+    rows: str | Path | None = None,
+    workers: Sequence[int] | None = None,
+    out: str | Path | None = None,
+    write: bool = False,
+    seed: int = 0,
+    progress: bool = False,
+) -> Calibrated:
+    """The fit of effects to measurements.
+
+    ``"survey"`` fits the survey's testbed to what is published of up to eight GPUs, and with
+    ``write`` replaces its clusters and profiles in data. ``"here"`` runs a micro-benchmark of some
+    minutes with these numbers of ``workers`` and writes clusters into the folder ``out``. Anything
+    else is a cluster, fitted to the ``rows`` measured on it and written into ``out``.
+    Raises InputError for what does not fit together.
+    """
+    if what == SURVEY:
+        return _survey(write, seed)
+    if what == HERE:
+        return _here(Path(out or BUILD / HERE), list(workers or (2, 4)), seed, progress)
+    cluster = get_cluster(what)
+    if rows is None:
+        raise InputError(
+            f"calibrating cluster {cluster.name!r} needs rows that were measured on it; "
+            f"give rows (--rows FILE), or calibrate 'here' or 'survey'"
+        )
+    from ddlnb.rows_calibration import calibrate_rows
+
+    found = calibrate_rows(cluster, rows)
+    return _written(found, found.clusters([cluster]), Path(out or BUILD / cluster.name))
+
+
+def _survey(write: bool, seed: int) -> Calibrated:
+    from ddlnb.survey_calibration import calibrate_survey, survey_setup, write_survey
+
+    found = calibrate_survey(seed=seed)
+    clusters = tuple(found.clusters(survey_setup().clusters))
+    return Calibrated(found, clusters, tuple(write_survey(found)) if write else ())
+
+
+def _here(folder: Path, workers: list[int], seed: int, progress: bool) -> Calibrated:
+    from ddlnb.here import calibrate_here
+    from ddlnb.micro_benchmark import micro_benchmark
+
+    found, clusters = calibrate_here(
+        micro_benchmark(folder, workers=workers, progress=progress), seed=seed
+    )
+    return _written(found, clusters, folder)
+
+
+def _written(found: Calibration, clusters: Sequence[Cluster], folder: Path) -> Calibrated:
+    paths = tuple(write_cluster(one, folder / f"{one.name}.yaml") for one in clusters)
+    return Calibrated(found, tuple(clusters), paths)

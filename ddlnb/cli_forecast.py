@@ -1,0 +1,296 @@
+"""The commands about simulated clusters: clusters, forecast, timeline, calibrate, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlnb.terminal import Batch, Credit, Csv, Partition, print_table
+
+if TYPE_CHECKING:
+    from ddlnb.clusters import Cluster
+    from ddlnb.methods import Method
+    from ddlnb.workload import Workload
+
+OneCluster = Annotated[str, typer.Option("--cluster", help="Of `ddlnb clusters`, or a .yaml file.")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="A method, or 'all'; may be given repeatedly.")
+]
+Throughput = Annotated[
+    float | None,
+    typer.Option(help="Samples per second of one GPU, where there is no profile for it."),
+]
+ModelName = Annotated[str, typer.Option("--model", help="A model of `ddlnb models`.")]
+ServerCount = Annotated[
+    int | None, typer.Option(help="Parameter servers; default: one for every node in use.")
+]
+TIE = 0.02  # of the best throughput: less is not worth a change of method
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (clusters, forecast, timeline, calibrate, check):
+        app.command()(command)
+
+
+def clusters(
+    name: Annotated[str | None, typer.Argument(help="Show the effects of this one.")] = None,
+    csv: Csv = False,
+) -> None:
+    """List the clusters that forecasts know, or every effect of one."""
+    from ddlnb.clusters import cluster_names, describe, get_cluster
+
+    if name is not None:
+        one = get_cluster(name)
+        print_table(describe(one), csv, f"{one!r}: {one.about}")
+        if not csv:
+            for fact, value in one.facts.items():
+                typer.echo(f"{fact}: {value}")
+        return
+    rows = []
+    for known in cluster_names():
+        one = get_cluster(known)
+        rows.append(
+            {
+                "cluster": known,
+                "network": one.network,
+                "nodes": one.nodes,
+                "GPUs per node": one.gpus_per_node,
+                "all-reduce": one.all_reduce,
+                "servers": one.server_place or "none",
+                "fitted effects": len(one.fits),
+                "about": one.about,
+            }
+        )
+    print_table(rows, csv, "Clusters")
+
+
+def forecast(
+    model: ModelName = "",
+    cluster: OneCluster = "",
+    gpus: Annotated[
+        list[int] | None, typer.Option(help="Workers; repeatable. Default: all of the cluster.")
+    ] = None,
+    method: Methods = None,
+    batch: Batch = None,
+    servers: ServerCount = None,
+    throughput: Throughput = None,
+    partition: Partition = None,
+    credit: Credit = None,
+    draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
+    fig4: Annotated[
+        bool, typer.Option("--fig4", help="All 252 cells of the survey's Fig. 4 instead.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
+) -> None:
+    """Say how fast every method trains on a cluster, how sure that is, and which one to take."""
+    import sys
+
+    from ddlnb.clusters import get_cluster
+    from ddlnb.errors import require
+    from ddlnb.forecasting import forecast as forecast_rows
+
+    if fig4:
+        from ddlnb.fig4 import write_forecast
+
+        rows = write_forecast(csv, draws=draws, progress=sys.stderr.isatty())
+        typer.echo(f"{len(rows)} cells of Fig. 4 forecast" + (f" in {csv}" if csv else ""))
+        return
+    require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
+    on = get_cluster(cluster)
+    workload = _workload(model, on, batch, throughput)
+    chosen = _methods(method, partition, credit)
+    rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
+    if csv is not None:
+        from ddlnb.files import write_atomically
+
+        write_atomically(csv, rows.to_csv(index=False))
+    unit = "samples/s"
+    shown = [
+        {
+            "GPUs": row["gpus"],
+            "method": row["method"],
+            unit: f"{row['throughput_samples_per_s']:.4g}",
+            "90 % interval": f"{row['low']:.4g} to {row['high']:.4g}" if draws else "-",
+            "speed-up": f"{row['speedup']:.2f}",
+            "efficiency": f"{row['speedup'] / row['gpus']:.0%}",
+            "fastest in": f"{row['chance_best']:.0%} of draws" if draws else "-",
+        }
+        for row in rows.to_dict("records")
+    ]
+    print_table(
+        shown, False, f"Simulated: {workload!r} on {on.name} ({on.network}); {workload.source}"
+    )
+    typer.echo(_advice(rows, on))
+    if csv is not None:
+        typer.echo(f"Rows in {csv}")
+
+
+def timeline(
+    model: ModelName,
+    cluster: OneCluster,
+    method: Methods = None,
+    gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
+    batch: Batch = None,
+    servers: ServerCount = None,
+    throughput: Throughput = None,
+    partition: Partition = None,
+    credit: Credit = None,
+    iterations: Annotated[int, typer.Option(help="Iterations to show.")] = 3,
+    out: Annotated[
+        Path, typer.Option(help="Chrome trace (.json); a picture (.png) goes beside it.")
+    ] = Path("trace.json"),
+) -> None:
+    """Simulate what one worker does when, as a trace for Perfetto and a picture."""
+    from ddlnb.clusters import get_cluster
+    from ddlnb.errors import require
+    from ddlnb.files import write_atomically
+    from ddlnb.losses import losses
+    from ddlnb.simulator import Cell, simulate
+    from ddlnb.units import show_seconds
+
+    require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
+    on = get_cluster(cluster, gpus)
+    workload = _workload(model, on, batch, throughput)
+    chosen = _methods(method or ["MG-WFBP"], partition, credit)
+    lines = {
+        one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
+        for one in chosen
+    }
+    split = losses([Cell(workload, on, one, servers) for one in chosen])
+    rows = [
+        {
+            "method": name,
+            "iteration": show_seconds(parts.iteration_seconds),
+            "computation": show_seconds(parts.computation),
+            "contention": show_seconds(parts.contention),
+            "start-up": show_seconds(parts.startup),
+            "bandwidth": show_seconds(parts.bandwidth),
+        }
+        for name, parts in zip(lines, split, strict=True)
+    ]
+    print_table(rows, False, f"Simulated: {workload!r} on {on!r}; where an iteration goes")
+    for name, line in lines.items():
+        path = out if len(lines) == 1 else out.with_stem(f"{out.stem}-{name}")
+        typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
+    typer.echo(f"picture: {_picture(lines, out.with_suffix('.png'), write_atomically)}")
+
+
+def _picture(lines: dict[str, Any], path: Path, write: Any) -> Path:
+    import io
+
+    from ddlnb.figures import timelines
+
+    image = io.BytesIO()
+    timelines(lines).savefig(image, format="png", dpi=150, bbox_inches="tight")
+    return write(path, image.getvalue())
+
+
+def _workload(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
+    """The profile for the cluster's hardware, or one derived from the throughput of one GPU."""
+    from ddlnb.forecasting import profile_for
+
+    if throughput is None:
+        return profile_for(model, on, batch)
+    from ddlnb.models import get_task
+    from ddlnb.profiling import from_throughput
+    from ddlnb.tracing import trace
+
+    source = f"FLOPs shared out over the time of one GPU at {throughput:g} samples/s"
+    batch = get_task(model).local_batch if batch is None else batch
+    return from_throughput(trace(model, batch), throughput, source)
+
+
+def _methods(names: list[str] | None, partition: str | None, credit: str | None) -> list[Method]:
+    from ddlnb.methods import METHODS, get_method
+
+    asked = list(METHODS) if not names or "all" in names else names
+    return [get_method(name).tuned(partition=partition, credit=credit) for name in asked]
+
+
+def _advice(rows: Any, on: Cluster) -> str:
+    """What to take away: the best method at the largest size, and what the next best would lose."""
+    largest = rows[rows["gpus"] == rows["gpus"].max()]
+    order = largest.sort_values("throughput_samples_per_s", ascending=False)
+    best = order.iloc[0]
+    said = (
+        f"On {best['gpus']} GPUs of {on.name} take {best['method']}: speed-up "
+        f"{best['speedup']:.2f} ({best['speedup'] / best['gpus']:.0%} of linear)"
+    )
+    behind = 1 - order["throughput_samples_per_s"] / best["throughput_samples_per_s"]
+    ties = order.loc[(behind > 0) & (behind <= TIE), "method"]
+    others = order[behind > TIE]
+    if len(ties):
+        said += f"; {', '.join(ties)} within {TIE:.0%} of it"
+    if len(others):
+        said += f"; {others.iloc[0]['method']} is {behind[others.index[0]]:.0%} behind"
+    return said + "."
+
+
+def check(
+    table: Annotated[Path, typer.Argument(help="A CSV file with one row per cell.")],
+    gpus_per_node: Annotated[
+        int, typer.Option(help="Runs with no more GPUs do not use the network.")
+    ] = 4,
+    csv: Csv = False,
+) -> None:
+    """Look for cells of a throughput table that cannot be right or contradict their neighbours.
+
+    Exits with 1 when cells are suspicious.
+    """
+    from ddlnb.table_checks import SUSPICIOUS, check_table, findings_frame, read_table
+
+    rows = read_table(table)
+    findings = check_table(rows, gpus_per_node=gpus_per_node)
+    suspicious = [finding for finding in findings if finding.severity == SUSPICIOUS]
+    if findings or csv:
+        print_table(findings_frame(findings).to_dict("records"), csv, f"Findings in {table}")
+    if not csv:
+        cells = {cell for finding in suspicious for cell in finding.cells}
+        typer.echo(f"{len(rows)} cells, of which {len(cells)} are suspicious.")
+    if suspicious:
+        raise typer.Exit(1)
+
+
+def calibrate(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="'survey': its testbed, from what is published. 'here': this machine, from a "
+            "micro-benchmark of some minutes. Or a cluster, with --rows measured on it."
+        ),
+    ],
+    rows: Annotated[
+        Path | None, typer.Option(help="Rows of `ddlnb measure` on the cluster.")
+    ] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(help="For 'here': numbers of workers; default 2 and 4.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for what is measured and for cluster files; default build/NAME."),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="For 'survey': replace the files in data/.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the random starts.")] = 0,
+    csv: Csv = False,
+) -> None:
+    """Fit the effects of a cluster to measurements, and say how sure each one is."""
+    from ddlnb.calibrating import calibrate as fit
+
+    result = fit(what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True)
+    found = result.calibration
+    print_table(result.parameter_rows(), csv, f"Effects fitted to {len(found.observations)} values")
+    if csv:
+        return
+    typer.echo(
+        f"The fit is off by {found.mean_error:.1%} in the mean and {found.median_error:.1%} in the "
+        f"median; forecasts count with a model error of {found.model_error:.1%}."
+    )
+    for said in result.cross_validation:
+        typer.echo(said)
+    for path in result.paths:
+        typer.echo(f"written: {path}")

@@ -1,0 +1,46 @@
+"""What the commands share: options that mean the same everywhere, and how tables are printed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values for machines.")]
+Model = Annotated[str, typer.Option(help="A model of `ddlnb models`.")]
+Batch = Annotated[int | None, typer.Option(help="Samples per worker; default: the model's own.")]
+Servers = Annotated[int, typer.Option(help="Parameter servers of the PS methods.")]
+Partition = Annotated[
+    str | None, typer.Option(help="Largest message of methods that partition, such as 256KB.")
+]
+Credit = Annotated[
+    str | None, typer.Option(help="Bytes in flight of methods with a credit, such as 1MB.")
+]
+
+
+def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
+    """Print rows as a table under a title, or as comma-separated values."""
+    import pandas as pd
+
+    frame: pd.DataFrame = pd.DataFrame(rows)
+    if csv:
+        typer.echo(frame.to_csv(index=False), nl=False)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(frame.columns, start=1):
+        numeric = pd.api.types.is_numeric_dtype(frame[column])
+        is_last = number == len(frame.columns)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=not is_last)
+    for row in rows:
+        shown = (f"{value:,}" if isinstance(value, int) else str(value) for value in row.values())
+        table.add_row(*(Text(value) for value in shown))
+    console.print(table)
