@@ -67,13 +67,15 @@ class Cluster:
             isinstance(self.model_error, int | float) and 0 <= self.model_error < 1,
             f"model_error {self.model_error!r} must be a number from 0 to below 1",
         )
-        choices: list[tuple[str, str, Iterable[str]]] = [
+        choices: list[tuple[str, Any, Iterable[str]]] = [
             ("all-reduce", self.all_reduce, ALL_REDUCES),
-            ("place of servers", self.server_place or SERVER_PLACES[0], SERVER_PLACES),
+            ("place of servers", self.server_place, SERVER_PLACES),
             ("placement of keys", self.placement, PLACEMENTS),
         ]
         for what, value, known in choices:
-            if value not in known:
+            if value is None and what == "place of servers":
+                continue  # there are none
+            if not isinstance(value, str) or value not in known:
                 raise UnknownName(what, value, known)
         self._check_workers()
 
@@ -193,7 +195,7 @@ def read_cluster(path: Path) -> Cluster:
     """The cluster that a YAML file describes. Raises InputError, naming the file and the key."""
     try:
         raw = yaml.safe_load(path.read_text())
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cluster file {path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise InputError(f"cluster file {path} is not YAML: {error}") from error
@@ -201,7 +203,8 @@ def read_cluster(path: Path) -> Cluster:
     try:
         return _cluster_from(path.stem, raw)
     except InputError as error:
-        raise InputError(f"cluster file {path}: {error}") from error
+        error.args = (f"cluster file {path}: {error}",)
+        raise
 
 
 def _cluster_from(name: str, raw: dict[str, Any]) -> Cluster:

@@ -18,10 +18,10 @@ from numba import njit
 
 from ddlnb.identity import Identity
 from ddlnb.player import MOST_ITERATIONS, STEADY
-from ddlnb.program import Indices, Program
+from ddlnb.program import Indices, Program, Tasks
 
 # Kinds of events.
-END_TASK, ARRIVE, OWN_PART, UPSTREAM = range(4)
+END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def arrays(program: Program) -> Arrays:
     layout = _layout(Identity((program.tasks,)))
     stages = program.stages
     return (
-        np.add.reduceat(program.task_seconds, layout.first_task),
+        program.step_seconds,
         layout.wait_start,
         layout.wait_message,
         layout.ready_start,
@@ -78,9 +78,8 @@ def arrays(program: Program) -> Arrays:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Tasks with those joined between which nothing happens, and their messages in one row."""
+    """The messages that steps wait for and make ready, each kind in one row."""
 
-    first_task: Indices
     wait_start: Indices
     wait_message: Indices
     ready_start: Indices
@@ -89,16 +88,10 @@ class _Layout:
 
 @lru_cache(maxsize=512)
 def _layout(of: Identity) -> _Layout:
-    tasks = of.parts[0].listed
-    first = [
-        number
-        for number, task in enumerate(tasks)
-        if number == 0 or task.waits_for or tasks[number - 1].readies
-    ]
-    ends = [*first[1:], len(tasks)]
-    waits = [tasks[start].waits_for for start in first]
-    readies = [tasks[end - 1].readies for end in ends]
-    return _Layout(np.array(first), *_ragged(waits), *_ragged(readies))
+    tasks: Tasks = of.parts[0]
+    waits = [tasks.listed[step[0]].waits_for for step in tasks.steps]
+    readies = [tasks.listed[step[-1]].readies for step in tasks.steps]
+    return _Layout(*_ragged(waits), *_ragged(readies))
 
 
 def _ragged(rows: list[tuple[int, ...]]) -> tuple[Indices, Indices]:
@@ -115,7 +108,7 @@ def _play_arrays(program: Arrays) -> Seconds:
 
 @njit(cache=True, nogil=True)
 def _play(
-    task_seconds,
+    step_seconds,
     wait_start,
     wait_message,
     ready_start,
@@ -137,18 +130,18 @@ def _play(
     resources,
     most_iterations,
 ):
-    messages, stages, tasks = len(size), len(delay), len(task_seconds)
+    messages, stages, steps = len(size), len(delay), len(step_seconds)
     passages = messages * stages  # a passage is message * stages + stage
     now, serial = 0.0, 0
     # (time, serial, kind * passages + passage); one that was superseded has an old serial.
     events = [(0.0, 0, 0)]
     events.pop()
-    task_event = 0
+    step_event = 0
     own_event = np.zeros(passages, np.int64)
     is_done = np.ones(messages, np.bool_)
     is_ready = np.zeros(messages, np.bool_)
     is_awaited = np.zeros(messages, np.bool_)
-    awaited = following = flying = busy = task = iterations = 0
+    awaited = following = flying = busy = step = iterations = 0
     flying_bytes = 0.0
     waiting = [(0, 0)]
     waiting.pop()
@@ -165,18 +158,18 @@ def _play(
     computing, is_steady = False, False
     compute_left, compute_since, waiting_since, exposed = 0.0, 0.0, 0.0, 0.0
     end1, end2, end3, exposed1, exposed2 = 0.0, 0.0, 0.0, 0.0, 0.0
-    begin_task, start_messages = True, False
+    begin_step, start_messages = True, False
     while True:
-        if begin_task:
-            begin_task = False
+        if begin_step:
+            begin_step = False
             awaited = 0
-            for i in range(wait_start[task], wait_start[task + 1]):
+            for i in range(wait_start[step], wait_start[step + 1]):
                 if not is_done[wait_message[i]]:
                     is_awaited[wait_message[i]] = True
                     awaited += 1
             go_on = awaited == 0
             if go_on:
-                compute_left = task_seconds[task]
+                compute_left = step_seconds[step]
             else:
                 waiting_since = now
             if go_on != computing:
@@ -201,27 +194,27 @@ def _play(
             if go_on:
                 compute_since = now
                 serial += 1
-                task_event = serial
+                step_event = serial
                 speed = compute_share if busy else 1.0
-                heapq.heappush(events, (now + compute_left / speed, serial, END_TASK * passages))
+                heapq.heappush(events, (now + compute_left / speed, serial, END_STEP * passages))
 
         now, stamp, code = heapq.heappop(events)
         kind, p = code // passages, code % passages
         m, s = p // stages, p % stages
         leaving, arrivals = -1, 0
         busy_before = busy
-        if kind == END_TASK:
-            if stamp != task_event:
+        if kind == END_STEP:
+            if stamp != step_event:
                 continue
-            for i in range(ready_start[task], ready_start[task + 1]):
+            for i in range(ready_start[step], ready_start[step + 1]):
                 is_done[ready_message[i]] = False
                 if by_priority:
                     heapq.heappush(waiting, (priority[ready_message[i]], ready_message[i]))
                 else:
                     is_ready[ready_message[i]] = True
-            task += 1
-            if task == tasks:
-                task = 0
+            step += 1
+            if step == steps:
+                step = 0
                 iterations += 1
                 end1, end2, end3 = end2, end3, now
                 exposed1, exposed2 = exposed2, exposed
@@ -231,7 +224,7 @@ def _play(
                     is_steady = abs((end3 - end2) - (end2 - end1)) <= STEADY * (end3 - end2)
                 if is_steady or iterations == most_iterations:
                     return end3 - end2, exposed2 - exposed1, is_steady
-            begin_task = True
+            begin_step = True
             start_messages = True
         elif kind == ARRIVE:
             arriving[0] = p
@@ -262,7 +255,7 @@ def _play(
                     awaited -= 1
                     if awaited == 0 and not computing:
                         exposed += now - waiting_since
-                        begin_task = True
+                        begin_step = True
             elif not streams[s + 1]:
                 arriving[0] = p + 1
                 arrivals = 1
@@ -338,11 +331,11 @@ def _play(
         if leaving >= 0 and s + 1 < stages and streams[s + 1]:
             serial += 1
             heapq.heappush(events, (now + delay[s + 1], serial, UPSTREAM * passages + p + 1))
-        if compute_share < 1.0 and computing and not begin_task and (busy > 0) != (busy_before > 0):
+        if compute_share < 1.0 and computing and not begin_step and (busy > 0) != (busy_before > 0):
             speed = compute_share if busy_before else 1.0
             compute_left = max(0.0, compute_left - (now - compute_since) * speed)
             compute_since = now
             serial += 1
-            task_event = serial
+            step_event = serial
             speed = compute_share if busy else 1.0
-            heapq.heappush(events, (now + compute_left / speed, serial, END_TASK * passages))
+            heapq.heappush(events, (now + compute_left / speed, serial, END_STEP * passages))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from ddlnb.program import Program
+from ddlnb.program import Program, Task
 from ddlnb.timeline import Span
 
 MOST_ITERATIONS = 12
@@ -61,6 +61,8 @@ class _Player:
     def __init__(self, program: Program):
         self.program = program
         self._tasks = program.tasks.listed
+        self._steps = program.tasks.steps
+        self._step_seconds = program.step_seconds.tolist()
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
@@ -76,19 +78,19 @@ class _Player:
         self._serving: list[_Passage | None] = [None for _ in program.resources]
         self._passages: list[list[_Passage | None]] = [[None] * stages for _ in range(messages)]
         self._busy = 0  # stages at work
-        # The computation: position in the tasks, what is left of the task, and since when.
-        self._task, self._iteration = 0, 0
+        # The computation: position in the steps, what is left of the step, and since when.
+        self._step, self._iteration = 0, 0
         self._computing = False
         self._compute_left = self._compute_since = self._waiting_since = 0.0
-        self._task_began = 0.0
+        self._step_began = 0.0
         self._compute_version = 0
-        self._task_speed = 1.0
+        self._step_speed = 1.0
         self._exposed = 0.0
         self._ends: list[tuple[float, float]] = []
         self._spans: list[Span] = []
 
     def play(self, iterations: int | None) -> Played:
-        self._begin_task()
+        self._begin_step()
         while not self._is_over(iterations):
             self.now, _, action = heapq.heappop(self._events)
             action()
@@ -123,35 +125,33 @@ class _Player:
 
     # Computation.
 
-    def _begin_task(self) -> None:
-        """Begin the next task, or wait for its messages."""
-        task = self._tasks[self._task]
-        if not all(self._is_done[message] for message in task.waits_for):
+    def _begin_step(self) -> None:
+        """Begin the next step, or wait for its messages."""
+        if not self._can_go_on():
             self._waiting_since = self.now
             return
-        self._task_began = self.now
-        self._compute_left = float(self.program.task_seconds[self._task])
+        self._step_began = self.now
+        self._compute_left = self._step_seconds[self._step]
         self._set_computing(True)
-        self._schedule_task()
+        self._schedule_step()
 
-    def _schedule_task(self) -> None:
+    def _schedule_step(self) -> None:
         self._compute_version += 1
         version = self._compute_version
         self._compute_since = self.now
-        self._task_speed = self._speed()
-        ends = self.now + self._compute_left / self._task_speed
-        self._at(ends, partial(self._end_task, version))
+        self._step_speed = self._speed()
+        ends = self.now + self._compute_left / self._step_speed
+        self._at(ends, partial(self._end_step, version))
 
     def _speed(self) -> float:
         return self.program.compute_share if self._busy else 1.0
 
-    def _end_task(self, version: int) -> None:
+    def _end_step(self, version: int) -> None:
         if version != self._compute_version:
             return
-        task = self._tasks[self._task]
-        if self.program.task_seconds[self._task]:
-            self._record(task.kind, task.name, self._task_began)
-        for message in task.readies:
+        step = self._steps[self._step]
+        self._record_step(step)
+        for message in self._tasks[step[-1]].readies:
             self._is_done[message] = False
             self._iteration_of[message] = self._iteration
             if self.program.by_priority:
@@ -159,19 +159,34 @@ class _Player:
                 heapq.heappush(self._waiting, (priority, message))
             else:
                 self._is_ready[message] = True
-        self._task += 1
-        if self._task == len(self._tasks):
+        self._step += 1
+        if self._step == len(self._steps):
             self._ends.append((self.now, self._exposed))
-            self._task = 0
+            self._step = 0
             self._iteration += 1
         self._start_what_may()
         if not self._can_go_on():
             self._set_computing(False)
-        self._begin_task()
+        self._begin_step()
 
     def _can_go_on(self) -> bool:
-        waits_for = self._tasks[self._task].waits_for
-        return all(self._is_done[message] for message in waits_for)
+        return all(self._is_done[message] for message in self._awaits().waits_for)
+
+    def _awaits(self) -> Task:
+        """The first task of the step, the only one that may wait."""
+        return self._tasks[self._steps[self._step][0]]
+
+    def _record_step(self, step: range) -> None:
+        """Spans of the tasks of a step that ends now; contention is shared out among them."""
+        seconds = [float(self.program.task_seconds[number]) for number in step]
+        slowed = (self.now - self._step_began) / total if (total := sum(seconds)) else 1.0
+        start = self._step_began
+        for number, own in zip(step, seconds, strict=True):
+            task = self._tasks[number]
+            stop = self.now if number == step[-1] else min(self.now, start + own * slowed)
+            if own:
+                self._spans.append(Span(0, task.kind, task.name, start, stop, self._iteration))
+            start = stop
 
     def _set_computing(self, computing: bool) -> None:
         """Say whether the computation is busy; the stages that it slows down change their pace."""
@@ -317,18 +332,16 @@ class _Player:
         )
 
     def _end_waiting(self, message: int) -> None:
-        task = self._tasks[self._task]
+        task = self._awaits()
         if not self._computing and message in task.waits_for and self._can_go_on():
-            self._exposed += self.now - self._waiting_since
-            self._record("wait", task.name, self._waiting_since)
-            self._begin_task()
+            since = self._waiting_since
+            self._exposed += self.now - since
+            self._spans.append(Span(0, "wait", task.name, since, self.now, self._iteration))
+            self._begin_step()
 
     def _keep_pace(self) -> None:
         """Give the task another end when the network has become busy or idle."""
-        if self._computing and self._speed() != self._task_speed:
-            done = (self.now - self._compute_since) * self._task_speed
+        if self._computing and self._speed() != self._step_speed:
+            done = (self.now - self._compute_since) * self._step_speed
             self._compute_left = max(0.0, self._compute_left - done)
-            self._schedule_task()
-
-    def _record(self, kind: str, name: str, start: float) -> None:
-        self._spans.append(Span(0, kind, name, start, self.now, self._iteration))
+            self._schedule_step()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,11 @@ class Program:
     compute_share: float
 
     @property
+    def step_seconds(self) -> Numbers:
+        """Seconds of every step of the tasks."""
+        return np.add.reduceat(self.task_seconds, [step.start for step in self.tasks.steps])
+
+    @property
     def compute_seconds(self) -> float:
         """Seconds of computation in one iteration."""
         return float(self.task_seconds.sum())
@@ -129,6 +134,19 @@ class Tasks:
     message_bytes: Indices
     message_pieces: Indices
     priority: Indices
+
+    @cached_property
+    def steps(self) -> tuple[range, ...]:
+        """The tasks in runs in which nothing is waited for and no message becomes ready.
+
+        Only the first of a run may wait, only the last may make messages ready.
+        """
+        first = [
+            number
+            for number, task in enumerate(self.listed)
+            if number == 0 or task.waits_for or self.listed[number - 1].readies
+        ]
+        return tuple(map(range, first, [*first[1:], len(self.listed)]))
 
     def seconds(self, effects: Effects) -> Numbers:
         """Seconds of every task."""
