@@ -15,6 +15,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Annotation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +34,7 @@ METHOD_COLOURS = {
 }
 OTHER_COLOUR = "#b0a695"  # a method of the reader's own
 PUBLISHED_HATCH = "///"
+PUBLISHED_ALPHA = 0.55
 BAR_GROUP = 0.86  # of the distance between two groups
 
 P = ParamSpec("P")
@@ -60,12 +63,12 @@ def colour_of(method: str) -> str:
     return METHOD_COLOURS.get(method, OTHER_COLOUR)
 
 
-def on_bar(ax: Axes, x: float, top: float, text: str) -> None:
-    """Write the text upright on top of a bar."""
-    ax.annotate(
+def on_bar(ax: Axes, x: float, top: float, text: str, *, lift: float = 2) -> Annotation:
+    """The text written upright on top of a bar, ``lift`` points above it."""
+    return ax.annotate(
         text,
         (x, top),
-        xytext=(0, 2),
+        xytext=(0, lift),
         textcoords="offset points",
         ha="center",
         va="bottom",
@@ -88,6 +91,17 @@ def ordered(names: Iterable[str], known: Mapping[str, Any]) -> list[str]:
 def legend_line(colour: str, label: str, style: Literal["--", ":"]) -> Line2D:
     """The entry of a line in a legend."""
     return Line2D([], [], color=colour, linestyle=style, label=label)
+
+
+def legend_published() -> Patch:
+    """The entry of published bars, which are hatched and pale, in a legend."""
+    return Patch(
+        facecolor=OTHER_COLOUR,
+        alpha=PUBLISHED_ALPHA,
+        edgecolor="white",
+        hatch=PUBLISHED_HATCH,
+        label="published",
+    )
 
 
 def say_source(figure: Figure, rows: pd.DataFrame, note: str) -> None:

@@ -41,7 +41,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int = 0) -> Fig
         layout="constrained",
     )
     sizes = [s.bytes for line in chosen.values() for s in line.spans if s.kind == "message"]
-    shade = _shades(sizes)
+    shade = shades(sizes)
     end = max(span.stop_seconds for line in chosen.values() for span in line.spans) / MS
     for ax, (name, line) in zip(grid[:, 0], chosen.items(), strict=True):
         ax.set_xlim(0, end * 1.01)
@@ -74,7 +74,7 @@ def _from_zero(line: Timeline) -> Timeline:
     return line.window(min(iterations), max(iterations))
 
 
-def _shades(sizes: Sequence[int]) -> Callable[[int], Any]:
+def shades(sizes: Sequence[int]) -> Callable[[int], Any]:
     """A colour for a message size, on a logarithmic scale between the smallest and the largest."""
     low, high = np.log(max(1, min(sizes, default=1))), np.log(max(2, *sizes, 2))
 

@@ -5,17 +5,31 @@ and every figure says where its numbers come from.
 """
 
 from ddlnb.figure_bandwidth import effective_bandwidth
+from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
+from ddlnb.figure_claims import claim_verdicts
+from ddlnb.figure_forecast import forecast_bars
 from ddlnb.figure_intensity import intensity_bars
+from ddlnb.figure_losses import loss_bars
 from ddlnb.figure_parallelism import parallelism_schematic
+from ddlnb.figure_schedules import schedules
+from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
 from ddlnb.figure_throughput import throughput_bars
 from ddlnb.figure_timelines import timelines
 
 __all__ = [
+    "claim_verdicts",
     "colour_of",
+    "cost_against_workers",
     "effective_bandwidth",
+    "forecast_bars",
     "intensity_bars",
+    "loss_bars",
     "parallelism_schematic",
+    "parameter_intervals",
+    "residuals",
+    "schedules",
+    "simulated_against_measured",
     "throughput_bars",
     "timelines",
 ]

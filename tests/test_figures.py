@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ddlnb import figures
+from ddlnb.clusters import Cluster, Fit
 from ddlnb.collectives import AlphaBeta
+from ddlnb.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.figure_style import OTHER_COLOUR
 from ddlnb.figure_timelines import pack
@@ -71,12 +75,122 @@ def intensities() -> Figure:
     )
 
 
+def forecasts(gpus: tuple[int, ...] = (4, 8, 16)) -> pd.DataFrame:
+    lines = []
+    for count in gpus:
+        for number, name in enumerate(METHODS):
+            speedup = count * (0.9 - 0.1 * number)
+            rate = {"throughput_samples_per_s": 50 * speedup}
+            bounds = {"low": 40 * speedup, "high": 55 * speedup}
+            lines.append({"method": name, "gpus": count, "speedup": speedup, **rate, **bounds})
+    panel = {"model": "toy", "local_batch": 8, "network": "10GbE"}
+    return pd.DataFrame(lines).assign(**panel, source="simulated", machine="twin", std=float("nan"))
+
+
+def published(gpus: tuple[int, ...] = (4,)) -> pd.DataFrame:
+    """Cells of the same panel with one GPU alone, and one cell of another panel."""
+    cells = forecasts(gpus).drop(columns=["speedup", "low", "high", "machine"])
+    cells = cells.assign(throughput_samples_per_s=cells["throughput_samples_per_s"] * 1.1, std=2.0)
+    alone = cells.iloc[:1].assign(method="single", gpus=1, throughput_samples_per_s=50.0)
+    elsewhere = cells.iloc[:1].assign(network="100GbE", throughput_samples_per_s=9999.0)
+    return pd.concat([alone, cells, elsewhere], ignore_index=True).assign(source="published")
+
+
+def losses(models: tuple[str, ...] = ("toy",)) -> pd.DataFrame:
+    parts = {"computation": 0.2, "contention": -0.01, "startup": 0.3, "bandwidth": 0.01}
+    return pd.DataFrame(
+        [
+            {"model": model, "network": network, "gpus": 8, "method": name, **parts}
+            for model in models
+            for network in ("10GbE", "100GbIB")
+            for name in METHODS
+        ]
+    ).assign(iteration_seconds=0.5, source="simulated")
+
+
+def steady(method: str) -> Timeline:
+    """Four iterations of 100 ms with a message that reaches into the next one."""
+    spans = []
+    for i in range(4):
+        at = 0.1 * i
+        spans += [
+            Span(0, "forward", "a", at, at + 0.02, i),
+            Span(0, "backward", "a", at + 0.02, at + 0.06, i),
+            Span(0, "message", "m", at + 0.05, at + 0.11, i, bytes=1000),
+            Span(0, "message", "n", at + 0.05, at + 0.07, i, bytes=2000),
+            Span(0, "wait", "all", at + 0.06, at + 0.1, i),
+        ]
+    return Timeline(method, "simulated", tuple(spans))
+
+
+def judged(**changes: object) -> pd.DataFrame:
+    """Verdicts on three claims: one holds, one fails, one cannot be judged."""
+    lines = [("A44", True, 10, 0.9), ("A46", False, 8, 0.5), ("A57", None, 0, float("nan"))]
+    frame = pd.DataFrame(lines, columns=["claim", "holds", "cells", "share"])
+    frame = frame.astype({"holds": object}).assign(section="4.2", text="a is faster than b")
+    return frame.assign(**changes)
+
+
+def fitted_cluster(name: str, **fits: Fit) -> Cluster:
+    effects = Effects(between_startup=1e-5, between_bandwidth=1e9)
+    return Cluster(name, name, 2, 4, effects, fits=fits)
+
+
+def fitted_clusters() -> list[Cluster]:
+    shared = {"between_bandwidth": Fit(5e8, math.inf, "shared")}
+    own = {"between_startup": Fit(0.0, 3e-5, "own"), "priority_startup": Fit(0.0, 1e-3, "none")}
+    return [fitted_cluster("10GbE", **shared, **own), fitted_cluster("other", **shared)]
+
+
+def misses() -> pd.DataFrame:
+    lines = [
+        {"model": model, "network": network, "method": name, "gpus": gpus}
+        for model in ("resnet50", "toy")
+        for network in ("10GbE", "100GbIB")
+        for name in (*METHODS, None)
+        for gpus in (4, None)
+    ]
+    errors = [0.01 * (i % 9 - 4) for i in range(len(lines))]
+    frame = pd.DataFrame(lines).assign(relative_error=errors, observed=1.0, source="published")
+    return frame.assign(predicted=1 + frame["relative_error"])
+
+
+def costs() -> pd.DataFrame:
+    lines = [
+        {"workers": workers, "architecture": kind, "network": network}
+        for workers in (4, 64, 1024)
+        for kind in ("PS", "A2A")
+        for network in ("10GbE", "100GbIB")
+    ]
+    frame = pd.DataFrame(lines).assign(source="simulated")
+    return frame.assign(seconds=0.01 * frame["workers"])
+
+
+def both_sources() -> Figure:
+    simulated = rows("simulated").assign(low=90.0, high=200.0, machine="twin")
+    return figures.simulated_against_measured(simulated, rows().assign(machine="a box"))
+
+
 DRAWN: dict[str, Callable[[], Figure]] = {
     "throughput_bars": lambda: figures.throughput_bars(pd.concat([rows(), rows("published")])),
     "timelines": lambda: figures.timelines({name: timeline(name) for name in METHODS}),
     "effective_bandwidth": bandwidth,
     "intensity_bars": intensities,
+    "forecast_bars": lambda: figures.forecast_bars(forecasts(), published()),
+    "forecast_bars alone": lambda: figures.forecast_bars(forecasts()),
+    "loss_bars": lambda: figures.loss_bars(losses(("toy", "small"))),
+    "schedules": lambda: figures.schedules(
+        {net: {name: steady(name) for name in METHODS} for net in ("10GbE", "100GbIB")}
+    ),
+    "claim_verdicts": lambda: figures.claim_verdicts(
+        {"simulated": judged(), "published": judged(holds=None, cells=0, share=float("nan"))}
+    ),
+    "simulated_against_measured": both_sources,
+    "parameter_intervals": lambda: figures.parameter_intervals(fitted_clusters()),
+    "residuals": lambda: figures.residuals(misses()),
+    "cost_against_workers": lambda: figures.cost_against_workers(costs()),
 }
+SOURCES = ("published", "measured", "simulated", "the clusters' files")
 
 
 def text_of(figure: Figure) -> str:
@@ -89,10 +203,12 @@ def test_every_figure_has_labelled_axes_and_says_its_source(name):
     assert isinstance(figure, Figure)
     figure.savefig(io.BytesIO(), format="png")
     assert any(ax.get_xlabel() for ax in figure.axes)
-    assert all(ax.get_ylabel() or ax.get_yticklabels() for ax in figure.axes)
+    for ax in figure.axes:
+        alike = ax.get_shared_y_axes().get_siblings(ax)
+        assert any(other.get_ylabel() or other.get_yticklabels() for other in alike)
     said = text_of(figure)
     assert "source" in said
-    assert "published" in said or "measured" in said
+    assert any(source in said for source in SOURCES)
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -150,6 +266,175 @@ def test_overlapping_messages_never_share_a_row():
 def test_nothing_to_draw_is_an_error(draw):
     with pytest.raises(InputError, match="no rows"):
         draw(rows().iloc[:0])
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_text_lies_on_another(name):
+    figure = DRAWN[name]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # which places everything
+    renderer, hidden = canvas.get_renderer(), out_of_sight(figure)
+    shown = [
+        text
+        for text in figure.findobj(mpl.text.Text)
+        if text.get_visible() and text.get_text().strip() and text not in hidden
+        # The box around slanted text says nothing about the text.
+        if text.get_rotation() % 90 == 0
+    ]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in shown]
+    for number, (said, box) in enumerate(boxes):
+        for other, other_box in boxes[number + 1 :]:
+            assert not overlap(box, other_box), f"{said!r} lies on {other!r}"
+
+
+def out_of_sight(figure: Figure) -> list[mpl.text.Text]:
+    """The labels of ticks outside the limits, which are there but not drawn."""
+    found = []
+    for ax in figure.findobj(mpl.axes.Axes):
+        for label in ax.get_xticklabels():
+            box = label.get_window_extent()
+            if not ax.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1 + 1:
+                found.append(label)
+        for label in ax.get_yticklabels():
+            box = label.get_window_extent()
+            if not ax.bbox.y0 - 1 <= (box.y0 + box.y1) / 2 <= ax.bbox.y1 + 1:
+                found.append(label)
+    return found
+
+
+def overlap(left: mpl.transforms.Bbox, right: mpl.transforms.Bbox) -> bool:
+    """By more than a pixel in both directions."""
+    wide = min(left.x1, right.x1) - max(left.x0, right.x0)
+    high = min(left.y1, right.y1) - max(left.y0, right.y0)
+    return wide > 1 and high > 1
+
+
+def test_published_bars_stand_hatched_beside_the_forecast_ones():
+    figure = figures.forecast_bars(forecasts(), published((4, 8)))
+    four, eight, sixteen = figure.axes[:3]
+    for part, bars in ((four, 14), (eight, 14), (sixteen, 7)):
+        assert len(part.patches) == bars
+        assert sum(bool(bar.get_hatch()) for bar in part.patches) == bars - 7
+    said = text_of(figure)
+    assert "no published cells with 16 GPUs" in said
+    assert "3.60" in said  # the forecast speed-up of the first method with 4 GPUs, over one
+    assert "3.96" in said  # the published one
+    assert four.get_ylim()[1] < 9999
+
+
+def test_missing_published_cells_are_said_in_words():
+    assert "no published cells of this panel" in text_of(figures.forecast_bars(forecasts()))
+    lacking = published((4, 8))
+    lacking = lacking[(lacking["method"] != "MG-WFBP") | (lacking["gpus"] != 8)]
+    said = text_of(figures.forecast_bars(forecasts(), lacking))
+    assert "no published cells with 16 GPUs; none of MG-WFBP with 8" in said
+
+
+def test_published_bars_without_a_single_gpu_have_no_speed_up():
+    cells = published().query("method != 'single'")
+    said = [text.get_text() for text in figures.forecast_bars(forecasts(), cells).axes[0].texts]
+    assert len(said) == len(METHODS)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_forecast_bar_has_a_line_only_if_its_interval_is_known(bounded):
+    frame = forecasts((4,)) if bounded else forecasts((4,)).assign(low=math.nan, high=math.nan)
+    figure = figures.forecast_bars(frame)
+    drawn = [c for c in figure.axes[0].containers if isinstance(c, mpl.container.ErrorbarContainer)]
+    assert len(drawn) == (len(METHODS) if bounded else 0)
+
+
+def test_equal_heights_scale_equally_in_all_parts():
+    figure = figures.forecast_bars(forecasts())
+    tops = [ax.get_ylim()[1] / gpus for ax, gpus in zip(figure.axes, (4, 8, 16), strict=False)]
+    assert tops == pytest.approx([tops[0]] * 3)
+
+
+def test_two_panels_in_one_forecast_figure_are_refused():
+    both = pd.concat([forecasts(), forecasts().assign(network="100GbE")])
+    with pytest.raises(InputError, match="2 panels; draw one at a time"):
+        figures.forecast_bars(both)
+
+
+def test_a_bar_of_losses_ends_at_the_iteration_even_with_a_negative_part():
+    ax = figures.loss_bars(losses()).axes[0]
+    ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
+    assert ends[3::4] == pytest.approx([500.0] * len(METHODS))
+
+
+def test_a_schedule_shows_two_iterations_and_the_tail_of_an_earlier_message():
+    ax = figures.schedules({"10GbE": {"WFBP-A2A": steady("WFBP-A2A")}}).axes[0]
+    assert ax.get_xlim() == pytest.approx((0, 200 * 1.01))
+    assert "100 ms, waits 40, 2 messages" in ax.get_title(loc="left")
+    boxes = [path.get_extents() for c in ax.collections for path in c.get_paths()]
+    tails = [box for box in boxes if box.y1 <= 1 and box.x0 == 0]
+    assert [box.x1 for box in tails] == pytest.approx([10])
+
+
+def test_a_schedule_of_too_few_iterations_is_refused():
+    with pytest.raises(InputError, match="has 2 iterations"):
+        figures.schedules({"10GbE": {"WFBP-A2A": timeline("WFBP-A2A")}})
+
+
+def test_every_verdict_is_written_beside_its_bar():
+    said = text_of(figures.claim_verdicts({"simulated": judged()}))
+    assert "holds: 9 of 10" in said
+    assert "fails: 4 of 8" in said
+    assert "not judged: the table lacks the cells" in said
+    assert "1 of 2 judged claims hold" in said
+
+
+def test_frames_of_different_claims_are_refused():
+    with pytest.raises(InputError, match="differ in their claims"):
+        figures.claim_verdicts({"simulated": judged(), "published": judged().iloc[:1]})
+
+
+def test_cells_that_only_one_source_has_are_not_compared():
+    simulated = rows("simulated", methods=("BSP-PS", "MG-WFBP")).assign(std=math.nan)
+    figure = figures.simulated_against_measured(simulated, rows(methods=("BSP-PS", "WFBP-PS")))
+    assert "1 of 1 cells within 15 %, median absolute error 0.0 %" in text_of(figure)
+    with pytest.raises(InputError, match="no cell is in both"):
+        figures.simulated_against_measured(simulated, rows(methods=("WFBP-PS",)))
+    with pytest.raises(InputError, match="measured rows repeat a cell"):
+        figures.simulated_against_measured(simulated, pd.concat([rows(), rows()]))
+
+
+def test_an_effect_that_clusters_share_is_drawn_once():
+    figure = figures.parameter_intervals(fitted_clusters())
+    said = [text.get_text() for text in figure.axes[0].texts]
+    assert said == ["10 us", "8 Gb/s", "0 us (0 us to 1 ms)"]
+    assert "several clusters" in text_of(figure)
+    with pytest.raises(InputError, match="no fitted effects"):
+        figures.parameter_intervals([fitted_cluster("plain")])
+
+
+def test_residuals_of_several_forecasts_are_refused():
+    frame = misses().assign(forecast=["fitted", "trivial"] * (len(misses()) // 2))
+    with pytest.raises(InputError, match="draw one at a time"):
+        figures.residuals(frame)
+
+
+def test_what_could_not_be_predicted_is_counted():
+    frame = misses()
+    frame.loc[0, "relative_error"] = math.nan
+    assert f"{len(frame) - 1} observations" in text_of(figures.residuals(frame))
+    assert "1 not predicted" in text_of(figures.residuals(frame))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: figures.forecast_bars(forecasts().iloc[:0]),
+        lambda: figures.loss_bars(losses().iloc[:0]),
+        lambda: figures.claim_verdicts({}),
+        lambda: figures.residuals(misses().iloc[:0]),
+        lambda: figures.cost_against_workers(costs().iloc[:0]),
+        lambda: figures.schedules({}),
+    ],
+)
+def test_nothing_to_draw_is_an_error_here_too(draw):
+    with pytest.raises(InputError, match=r"no rows|no timelines"):
+        draw()
 
 
 def test_the_schematic_says_that_nothing_was_measured():

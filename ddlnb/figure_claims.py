@@ -1,0 +1,122 @@
+"""The claims figure: which sentences of section 4 hold, and in how many cells."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ddlnb.claims import CLAIMS, Strength
+from ddlnb.errors import require
+from ddlnb.figure_style import PUBLISHED_ALPHA, PUBLISHED_HATCH, legend_published, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+VERDICT_COLOURS = {"holds": "#009E73", "fails": "#D55E00", "not judged": "#999999"}
+NEEDED = {Strength.ANY: 0.0, Strength.MOST: 0.5, Strength.EVERY: 1.0}  # the share of the cells
+CHARACTERS = 76  # of a claim, on one line
+
+
+@styled
+def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
+    """The verdict on every claim: the share of its cells that support it, and what it needs.
+
+    ``verdicts`` gives the frame of `ddlnb.claims.evaluate_claims` for every source, such as
+    ``{"simulated": ...}``; one of ``"published"`` is hatched.
+    """
+    require(bool(verdicts), "there are no rows to draw")
+    first = next(iter(verdicts.values()))
+    require(len(first) > 0, "there are no rows to draw")
+    height = 0.86 / len(verdicts)
+    figure, ax = plt.subplots(
+        figsize=(12.5, 1.3 + 0.44 * len(first) * max(1, 0.6 * len(verdicts))), layout="constrained"
+    )
+    for number, (source, frame) in enumerate(verdicts.items()):
+        require(list(frame["claim"]) == list(first["claim"]), "the frames differ in their claims")
+        for y, (_, row) in enumerate(frame.iterrows()):
+            at = y + (number - (len(verdicts) - 1) / 2) * height
+            _bar(ax, at, height, row, hatched=source == "published")
+    for y, claim in enumerate(first["claim"]):
+        needed = max(NEEDED[part.strength] for part in CLAIMS[claim].parts)
+        ax.plot([needed, needed], [y - 0.43, y + 0.43], color="black", linewidth=2, zorder=3)
+    labels = [
+        textwrap.fill(f"{row['claim']} (s. {row['section']}): {row['text']}", CHARACTERS)
+        for _, row in first.iterrows()
+    ]
+    ax.set_yticks(range(len(first)), labels, fontsize=8)
+    ax.set_ylim(len(first) - 0.4, -0.6)
+    ax.set_xlim(0, 1.34)
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    ax.set_xlabel("share of the cells that support the claim")
+    ax.grid(False, axis="y")
+    ax.set_title(_count(verdicts), fontsize=11)
+    figure.legend(handles=_handles(verdicts), loc="outside right upper", frameon=False)
+    note = "a claim of several comparisons needs all of them, its share counts their cells together"
+    figure.supxlabel(f"source: {'; '.join(verdicts)} | {note}", fontsize=8, x=0.99, ha="right")
+    return figure
+
+
+def _verdict(row: pd.Series) -> str:
+    if row["holds"] is None:
+        return "not judged"
+    return "holds" if row["holds"] else "fails"
+
+
+def _bar(ax: Axes, y: float, height: float, row: pd.Series, *, hatched: bool) -> None:
+    verdict, share = _verdict(row), row["share"]
+    width = 0.0 if math.isnan(share) else share
+    ax.barh(
+        y,
+        width,
+        height * 0.8,
+        color=VERDICT_COLOURS[verdict],
+        alpha=PUBLISHED_ALPHA if hatched else 1.0,
+        hatch=PUBLISHED_HATCH if hatched else None,
+        edgecolor="white",
+        linewidth=0,
+    )
+    text = verdict
+    if row["cells"]:
+        text = f"{verdict}: {round(share * row['cells'])} of {row['cells']}"
+    elif verdict == "not judged":
+        text = "not judged: the table lacks the cells"
+    ax.annotate(
+        text,
+        (max(width, 1.0) if row["cells"] else 0.0, y),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        color=VERDICT_COLOURS[verdict] if verdict != "not judged" else "#555555",
+        fontweight="bold" if verdict == "fails" else "normal",
+    )
+
+
+def _count(verdicts: Mapping[str, pd.DataFrame]) -> str:
+    said = []
+    for source, frame in verdicts.items():
+        found = [_verdict(row) for _, row in frame.iterrows()]
+        judged = len(found) - found.count("not judged")
+        hold = f"{found.count('holds')} of {judged} judged claims hold"
+        said.append(f"{source}: {hold if judged else 'no claim can be judged'}")
+    return "; ".join(said)
+
+
+def _handles(verdicts: Mapping[str, pd.DataFrame]) -> list[Patch | Line2D]:
+    handles: list[Patch | Line2D] = [
+        Patch(color=VERDICT_COLOURS[verdict], label=verdict) for verdict in ("holds", "fails")
+    ]
+    if "published" in verdicts:
+        handles.append(legend_published())
+    return [
+        *handles,
+        Line2D([], [], color="black", linewidth=2, label="needed: any,\nmost, or all"),
+    ]
