@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,17 @@ class Notebook:
     claim: str
     function: str
     timed: bool
+
+    def under(self, name: str) -> Notebook:
+        """The same notebook under another name, which its files and its title then bear."""
+        if name == self.name:
+            return self
+        require(
+            re.fullmatch(r"\w+", str(name)) is not None,
+            f"name {name!r} of notebook {self.name!r} becomes a file name; "
+            f"write it with letters, digits and '_'",
+        )
+        return replace(self, name=str(name), title=f"{self.title} ({name})")
 
 
 def all_notebooks(folder: Path = NOTEBOOKS) -> dict[str, Notebook]:

@@ -39,7 +39,7 @@ FILE_PARAMETERS = ("rows_file",)
 
 @dataclass(frozen=True)
 class NotebookRun:
-    """One notebook of a profile and how to run it."""
+    """One entry of a profile: a notebook, under its own name or another one, and how to run it."""
 
     notebook: Notebook
     parameters: dict[str, object] = field(default_factory=dict)
@@ -68,9 +68,11 @@ def reproduce(
 ) -> Path:
     """The path of ``build/<profile>/index.html``, after executing the notebooks of the profile.
 
-    A profile is a file of ``notebooks/parameters``. Notebooks that take times run alone, ``jobs``
-    others at a time. A notebook that was executed before is kept while its cells, its parameters,
-    the package and its data are the same, unless ``fresh``. ``only`` is a pattern of names.
+    A profile is a file of ``notebooks/parameters``. An entry is the name of a notebook, or any name
+    with the notebook that it executes (``notebook: fig4_forecast``). Notebooks that take times run
+    alone, ``jobs`` others at a time. A notebook that was executed before is kept while its cells,
+    its parameters, the package and its data are the same, unless ``fresh``. ``only`` is a pattern
+    of names, of entries or of notebooks.
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
     notebook does not stop the others; one DdlnbError at the end, when the report is written, names
@@ -78,7 +80,11 @@ def reproduce(
     """
     require_whole(jobs=jobs)
     runs = _runs(profile, folder)
-    chosen = [run for run in runs if fnmatch.fnmatch(run.notebook.name, only)]
+    chosen = [
+        run
+        for run in runs
+        if fnmatch.fnmatch(run.notebook.name, only) or fnmatch.fnmatch(run.notebook.path.stem, only)
+    ]
     if not chosen:
         raise UnknownName("notebook", only, [run.notebook.name for run in runs])
     for run in chosen:
@@ -113,17 +119,19 @@ def _runs(profile: str, folder: Path) -> list[NotebookRun]:
         isinstance(content, dict) and all(isinstance(v, dict | None) for v in content.values()),
         f"{files[profile].name} must map names of notebooks to their settings",
     )
-    known = ("parameters", "expected_seconds", "timeout_seconds", "timed")
-    runs = {}
+    known = ("notebook", "parameters", "expected_seconds", "timeout_seconds", "timed")
+    runs = []
     for name, entry in content.items():
-        notebook = get_notebook(name, folder)
-        settings = {"timed": notebook.timed, **(entry or {})}
+        settings = dict(entry or {})
+        notebook = get_notebook(settings.pop("notebook", name), folder).under(name)
+        settings.setdefault("timed", notebook.timed)
         for setting in settings:
             if setting not in known:
                 raise UnknownName(f"setting of {name!r} in {files[profile].name}", setting, known)
         settings["parameters"] = settings.get("parameters") or {}
-        runs[name] = NotebookRun(notebook, **settings)
-    return [runs[name] for name in all_notebooks(folder) if name in runs]
+        runs.append(NotebookRun(notebook, **settings))
+    order = list(all_notebooks(folder))
+    return sorted(runs, key=lambda run: order.index(run.notebook.path.stem))
 
 
 def _run_all(

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from ddlnb.errors import DdlnbError, UnknownName
+from ddlnb.fig4 import BATCHES, CLUSTERS
 from ddlnb.notebooks import (
     ENDING_SECONDS,
     all_notebooks,
@@ -126,9 +127,28 @@ def test_deterministic_notebooks_have_something_to_compare(name):
 @pytest.mark.parametrize("profile", ["quick", "full", "smoke"])
 def test_every_profile_names_all_notebooks_and_only_parameters_they_have(profile):
     content = yaml.safe_load((NOTEBOOKS / "parameters" / f"{profile}.yaml").read_text())
-    assert set(content) == set(NAMES)
+    notebooks = {name: entry.get("notebook", name) for name, entry in content.items()}
+    assert set(notebooks.values()) == set(NAMES)
     for name, entry in content.items():
-        check_parameters(get_notebook(name), entry.get("parameters", {}))
+        check_parameters(get_notebook(notebooks[name]), entry.get("parameters", {}))
+
+
+def test_the_smoke_profile_has_every_notebook_under_its_own_name():
+    assert set(SMOKE) == set(NAMES)
+
+
+@pytest.mark.parametrize("profile", ["quick", "full"])
+def test_the_nine_panels_of_fig4_are_rows_of_models_and_columns_of_networks(profile):
+    content = yaml.safe_load((NOTEBOOKS / "parameters" / f"{profile}.yaml").read_text())
+    panels = {
+        name: (entry["parameters"]["model"], entry["parameters"]["network"])
+        for name, entry in content.items()
+        if entry.get("notebook") == "fig4_forecast"
+    }
+    assert list(panels) == [f"fig4{letter}_forecast" for letter in "abcdefghi"]
+    assert list(panels.values()) == [(m, n) for m in BATCHES for n in CLUSTERS]
+    # Section 4.2.4 cites (d), (e) and (h) for 100GbE, where the layout means (b), (e) and (h).
+    assert {panels[f"fig4{letter}_forecast"][1] for letter in "beh"} == {"100GbE"}
 
 
 def test_the_catalogue_lists_every_notebook_but_itself():

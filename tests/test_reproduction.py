@@ -133,6 +133,58 @@ def test_another_parameter_runs_the_notebook_again(workshop):
     assert (workshop.runs_of("one"), workshop.runs_of("other")) == (1, 1)
 
 
+def test_one_notebook_is_executed_under_several_names_with_their_parameters(workshop):
+    workshop.add("panel", COUNT, DRAW)
+    workshop.add("other", COUNT)
+    workshop.profile(
+        "panel_b: {notebook: panel, parameters: {name: b}}\n"
+        "panel_a: {notebook: panel, parameters: {name: a}}\n"
+        "other:\n"
+    )
+    report = workshop.run()
+    assert list(rows_of(report)) == ["The other", "The panel (panel_b)", "The panel (panel_a)"]
+    assert (workshop.runs_of("a"), workshop.runs_of("b")) == (1, 1)
+    for name in ("panel_a", "panel_b"):
+        assert (report.parent / f"{name}.ipynb").exists()
+        assert f"({name})" in (report.parent / f"{name}.html").read_text()
+        assert (report.parent / "figures" / f"{name}-1.png").exists()
+        assert f"figures/{name}-1.png" in report.read_text()
+    assert not (report.parent / "panel.ipynb").exists()
+
+    workshop.run(fresh=True, only="panel_a")  # one of them by its name
+    assert (workshop.runs_of("a"), workshop.runs_of("b")) == (2, 1)
+    workshop.run(fresh=True, only="panel")  # all of them by the name of their notebook
+    assert (workshop.runs_of("a"), workshop.runs_of("b")) == (3, 2)
+
+
+def test_a_failure_is_told_under_the_name_of_its_entry(workshop):
+    workshop.add("panel", "assert name == 'a', name")
+    workshop.profile(
+        "panel_a: {notebook: panel, parameters: {name: a}}\n"
+        "panel_b: {notebook: panel, parameters: {name: b}}\n"
+    )
+    with pytest.raises(DdlnbError, match=r"1 of 2 notebooks failed(?s:.)*notebook 'panel_b'"):
+        workshop.run()
+    assert (workshop.build / "tiny" / "panel_a.ipynb").exists()
+    assert (workshop.build / "tiny" / "panel_b.failed.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("mine: {notebook: oen}", UnknownName, "did you mean 'one'"),
+        ("mine:", UnknownName, "unknown notebook 'mine'"),
+        ("../mine: {notebook: one}", InputError, "becomes a file name"),
+        ("mine: {notbook: one, notebook: one}", UnknownName, "did you mean 'notebook'"),
+    ],
+)
+def test_an_entry_that_names_no_notebook_or_no_file_is_refused(workshop, text, error, said):
+    workshop.add("one", COUNT)
+    workshop.profile(text)
+    with pytest.raises(error, match=said):
+        workshop.run()
+
+
 def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypatch):
     workshop.add("one", COUNT)
     workshop.add("two", COUNT)
