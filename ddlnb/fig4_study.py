@@ -1,0 +1,277 @@
+"""What the notebooks about Fig. 4 ask of its forecasts: quotes, errors by cell, claims.
+
+Everything works on the rows of `ddlnb.forecasting`; published cells join where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from ddlnb.claims import CLAIMS, Table, evaluate_claims
+from ddlnb.clusters import get_cluster
+from ddlnb.errors import require_whole
+from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
+from ddlnb.forecasting import forecast_cells
+from ddlnb.methods import METHODS
+from ddlnb.published import FIG4_KEY, fig4_cells, quoted
+from ddlnb.simulator import Cell
+from ddlnb.table_checks import GPUS_PER_NODE, SINGLE, cell_rates
+from ddlnb.workload import Workload
+
+RATE = "throughput_samples_per_s"
+LARGE = "bert-large"  # the model whose batch the memory of the survey's GPU limits
+LARGE_BATCH = 128  # of the run with V100s that the text tells of (A43)
+NVLINK = "v100-nvlink"
+
+
+@dataclass(frozen=True)
+class QuotedSpeedup:
+    """A speed-up in section 4.2.1 and the cells it is about; without a network it is any's."""
+
+    id: str
+    item: str
+    model: str
+    gpus: int
+    network: str | None = None
+    local_batch: int | None = None
+
+    @property
+    def value(self) -> float:
+        """The speed-up as it is printed."""
+        return quoted(self.id, self.item)
+
+    @property
+    def seen(self) -> bool:
+        """Whether the clusters in data are fitted to it: those of one node of the testbed are."""
+        return self.gpus <= GPUS_PER_NODE and self.network is None
+
+
+QUOTED = (
+    QuotedSpeedup("A40", "speedup of resnet50 on 4 GPUs", "resnet50", 4),
+    QuotedSpeedup("A40", "speedup of resnet50 on 32 GPUs with 100GbIB", "resnet50", 32, "100GbIB"),
+    QuotedSpeedup("A41", "speedup of bert-base on 4 GPUs", "bert-base", 4),
+    QuotedSpeedup(
+        "A41", "speedup of bert-base on 32 GPUs with 100GbIB", "bert-base", 32, "100GbIB"
+    ),
+    QuotedSpeedup("A42", "most speedup of bert-large on 4 GPUs", LARGE, 4, local_batch=8),
+    QuotedSpeedup(
+        "A43",
+        "speedup of bert-large at batch 128 on 4 V100-32GB with NVLink",
+        LARGE,
+        4,
+        "NVLink",
+        LARGE_BATCH,
+    ),
+)
+
+
+# Forecasts beyond the cells of Fig. 4.
+
+
+def at_batch(workload: Workload, local_batch: int) -> Workload:
+    """The workload at another batch, if all of its seconds grow with the samples."""
+    require_whole(local_batch=local_batch)
+    factor = local_batch / workload.local_batch
+    layers = tuple(
+        replace(layer, forward_seconds=layer.forward_seconds * factor) for layer in workload.layers
+    )
+    gradients = tuple(
+        replace(gradient, backward_seconds=gradient.backward_seconds * factor)
+        for gradient in workload.gradients
+    )
+    source = f"seconds at batch {workload.local_batch} times {factor:g}; {workload.source}"
+    return replace(
+        workload, local_batch=local_batch, layers=layers, gradients=gradients, source=source
+    )
+
+
+def forecast_larger_batch(local_batch: int = LARGE_BATCH, draws: int = 0) -> pd.DataFrame:
+    """Forecasts of BERT-Large at a batch that the survey's GPU has no memory for (A57)."""
+    workload = at_batch(fig4_workload(LARGE), local_batch)
+    clusters = [get_cluster(name, count) for name in CLUSTERS.values() for count in GPUS]
+    cells = [Cell(workload, cluster, as_run(name)) for cluster in clusters for name in METHODS]
+    return forecast_cells(cells, draws=draws)
+
+
+def forecast_nvlink(local_batch: int = LARGE_BATCH, draws: int = 0) -> pd.DataFrame:
+    """Forecasts of BERT-Large on four GPUs joined by NVLink (A43), by the all-to-all methods.
+
+    The GPUs are taken to be as fast as the survey's, and their seconds to grow with the batch.
+    """
+    workload, cluster = at_batch(fig4_workload(LARGE), local_batch), get_cluster(NVLINK)
+    methods = [as_run(method) for method in METHODS.values() if method.architecture == "A2A"]
+    return forecast_cells([Cell(workload, cluster, method) for method in methods], draws=draws)
+
+
+# Quotes, cells and errors.
+
+
+def quotes_beside(*forecasts: pd.DataFrame) -> pd.DataFrame:
+    """The quoted speed-ups that these rows forecast, beside the speed-up of the best method.
+
+    ``the_fit`` says whether the calibration of the clusters has seen the quote; those with more
+    than 8 GPUs are held out, nothing is ever fitted to them.
+    """
+    rows, found = pd.concat(forecasts, ignore_index=True), []
+    for quote in QUOTED:
+        cells = rows[(rows["model"] == quote.model) & (rows["gpus"] == quote.gpus)]
+        for column in ("network", "local_batch"):
+            if (wanted := getattr(quote, column)) is not None:
+                cells = cells[cells[column] == wanted]
+        if cells.empty:
+            continue
+        best = cells.loc[cells["speedup"].idxmax()]
+        found.append(
+            {
+                "id": quote.id,
+                "model": quote.model,
+                "gpus": quote.gpus,
+                "network": quote.network or "any",
+                "published": quote.value,
+                "simulated": best["speedup"],
+                "difference_percent": 100 * (best["speedup"] / quote.value - 1),
+                "best_method": best["method"],
+                "the_fit": "has seen it" if quote.seen else "has not seen it",
+            }
+        )
+    columns = ["published", "simulated", "difference_percent", "best_method", "the_fit"]
+    return pd.DataFrame(found, columns=["id", "model", "gpus", "network", *columns]).set_index("id")
+
+
+def forecast_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Throughput with its 90 % interval, speed-up and the chance to be the best, by GPUs."""
+    kept = [RATE, "low", "high", "speedup", "chance_best"]
+    return rows.set_index(["gpus", "method"])[kept]
+
+
+def errors_by_cell(rows: pd.DataFrame, published: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The published cells that the rows forecast, with the relative error; often none."""
+    cells = fig4_cells() if published is None else published
+    ours = rows[[*FIG4_KEY, RATE, "low", "high"]].rename(columns={RATE: "simulated"})
+    theirs = cells[[*FIG4_KEY, RATE]].rename(columns={RATE: "published"})
+    theirs = theirs.astype({column: ours[column].dtype for column in FIG4_KEY})
+    both = ours.merge(theirs, on=FIG4_KEY)
+    both["relative_error"] = both["simulated"] / both["published"].astype(float) - 1
+    both["in_interval"] = both["published"].between(both["low"], both["high"])
+    columns = ["published", "simulated", "relative_error", "low", "high", "in_interval"]
+    return both.set_index(FIG4_KEY)[columns]
+
+
+def about_errors(errors: pd.DataFrame) -> str:
+    """The errors in one sentence, or that there is no published cell to tell them from."""
+    if errors.empty:
+        return (
+            "No published cell of these forecasts is in this edition (data/published), so their "
+            "errors cannot be told: what stands above is a forecast and nothing else."
+        )
+    absolute = errors["relative_error"].abs()
+    inside = int(errors["in_interval"].sum())
+    said = f"{len(errors)} published cells: mean absolute error {absolute.mean():.1%}"
+    return f"{said}, largest {absolute.max():.1%}; {inside} within the 90 % interval."
+
+
+# Claims.
+
+
+def with_single(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows and one for every model, batch and network that runs on one GPU alone."""
+    panel = ["model", "local_batch", "network"]
+    alone = rows.groupby(panel, sort=False, as_index=False).first()
+    alone[RATE] = alone[RATE] / alone["speedup"]
+    alone = alone.assign(method=SINGLE, gpus=1, speedup=1.0)
+    empty = {column: np.nan for column in ("low", "high", "chance_best") if column in rows}
+    columns = [*panel, "method", "gpus", RATE, "speedup", "source", "machine"]
+    kept = alone[[column for column in columns if column in alone]].assign(**empty)
+    return pd.concat([rows, kept], ignore_index=True)
+
+
+def verdicts(
+    rows: pd.DataFrame,
+    larger_batch: pd.DataFrame | None = None,
+    published: pd.DataFrame | None = None,
+) -> dict[str, pd.DataFrame]:
+    """The verdict on every claim by source: "simulated", and "published" where there are cells.
+
+    ``larger_batch`` are further rows, which only the claim about batches (A57) is judged by.
+    """
+    found = evaluate_claims(with_single(rows))
+    if larger_batch is not None:
+        both = pd.concat([rows, larger_batch], ignore_index=True)
+        wider = evaluate_claims(with_single(both))
+        found = pd.concat([found[found["claim"] != "A57"], wider[wider["claim"] == "A57"]])
+        found = found.sort_values("claim", ignore_index=True)
+    cells = fig4_cells() if published is None else published
+    by_source = {"simulated": found}
+    return by_source | ({"published": evaluate_claims(cells)} if len(cells) else {})
+
+
+def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row per claim: holds, fails or not judged, and the supporting cells, by source."""
+    columns = {}
+    for source, frame in found.items():
+        by_claim = frame.set_index("claim")
+        columns[source, "verdict"] = by_claim["holds"].map(_in_words)
+        share = (by_claim["share"] * by_claim["cells"]).round()
+        columns[source, "supporting"] = share.fillna(0).astype(int)
+        columns[source, "cells"] = by_claim["cells"]
+    return pd.DataFrame(columns)
+
+
+def _in_words(holds: bool | None) -> str:
+    return "not judged" if holds is None else "holds" if holds else "fails"
+
+
+def failing_cells(rows: pd.DataFrame, larger_batch: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Every cell against a claim that fails, worst first: what it is, and the value against it.
+
+    The arguments are those of `verdicts`. A cell stands there once for each comparison it fails.
+    """
+    found = verdicts(rows, larger_batch)["simulated"]
+    wider = rows if larger_batch is None else pd.concat([rows, larger_batch], ignore_index=True)
+    lines = []
+    for claim in found.loc[[holds is False for holds in found["holds"]], "claim"]:
+        judged = wider if claim == "A57" else rows
+        table = Table(cell_rates(with_single(judged)), GPUS_PER_NODE)
+        for part in CLAIMS[claim].parts:
+            for cell, value in part.failing(part.values(table)).items():
+                lines.append({"claim": claim, **cell._asdict(), "value": value, "unit": part.unit})
+    return pd.DataFrame(lines, columns=["claim", *FIG4_KEY, "value", "unit"])
+
+
+def where(failing: pd.DataFrame) -> pd.DataFrame:
+    """In how many of the failing cells each model, network and number of GPUs stands, by claim."""
+    known: dict[str, Sequence] = {"model": list(BATCHES), "network": list(CLUSTERS), "gpus": GPUS}
+    counts = {
+        label: pd.crosstab(failing["claim"], failing[label]).reindex(columns=values, fill_value=0)
+        for label, values in known.items()
+    }
+    return pd.concat(counts, axis=1) if len(failing) else pd.DataFrame()
+
+
+def best_speedups(rows: pd.DataFrame, gpus: int = max(GPUS)) -> pd.DataFrame:
+    """The speed-up of the best method: networks by models."""
+    found = rows[rows["gpus"] == gpus].groupby(["network", "model"])["speedup"].max().unstack()
+    return found.loc[list(dict.fromkeys(rows["network"])), list(dict.fromkeys(rows["model"]))]
+
+
+def against(found: Mapping[str, pd.DataFrame], source: str = "simulated") -> pd.DataFrame:
+    """The worst cells against every claim that fails; why a claim cannot be judged."""
+    lines = []
+    for _, row in found[source].iterrows():
+        if row["holds"] is None:
+            lines.append({"claim": row["claim"], "cell": "not judged", "is": row["reason"]})
+        elif not row["holds"]:
+            for failure in row["failures"].split("; "):
+                cell, _, value = failure.partition(" is ")
+                lines.append({"claim": row["claim"], "cell": cell, "is": value})
+    return pd.DataFrame(lines, columns=["claim", "cell", "is"]).set_index("claim")
+
+
+def count_of(found: pd.DataFrame) -> dict[str, int]:
+    """How many claims hold, fail, and are not judged."""
+    said = [_in_words(holds) for holds in found["holds"]]
+    return {word: said.count(word) for word in ("holds", "fails", "not judged")}

@@ -1,0 +1,63 @@
+"""Section 3.1.4 on simulated clusters: timelines, facts and losses of every method."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb import scheduling_study
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.fig4 import CLUSTERS
+from ddlnb.methods import METHODS
+
+ONE = ("survey-10GbE",)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return scheduling_study.simulate_schedules("resnet50", ONE, 8)
+
+
+def test_every_network_and_method_has_four_iterations(simulated):
+    assert list(simulated) == ["10GbE"]
+    assert list(simulated["10GbE"]) == list(METHODS)
+    for line in simulated["10GbE"].values():
+        assert line.iterations == scheduling_study.SHOWN_ITERATIONS
+        assert line.source == "simulated"
+
+
+def test_the_facts_tell_merging_from_partition(simulated):
+    facts = scheduling_study.schedule_facts(simulated).loc["10GbE"]
+    messages, largest = facts["messages"], facts["largest_mb"]
+    assert messages["BSP-A2A"] == 1
+    assert messages["BSP-A2A"] < messages["MG-WFBP"] < messages["WFBP-A2A"]
+    assert messages["WFBP-A2A"] < messages["ByteScheduler-A2A"]
+    assert largest["ByteScheduler-A2A"] < largest["WFBP-A2A"] < largest["BSP-A2A"]
+    assert facts.loc["BSP-A2A", "before_end"] == 0 < facts.loc["WFBP-A2A", "before_end"]
+    assert facts.loc["WFBP-A2A", ["into_next", "places_of_waits"]].tolist() == [0, 1]
+
+
+def test_the_losses_add_up_to_the_iteration_that_the_timeline_shows(simulated):
+    rows = scheduling_study.loss_rows("resnet50", ONE, 8).set_index("method")
+    parts = rows[list(scheduling_study.PARTS)].sum(axis=1)
+    assert parts.tolist() == pytest.approx(rows["iteration_seconds"].tolist())
+    line = simulated["10GbE"]["BSP-A2A"]
+    assert rows.loc["BSP-A2A", "iteration_seconds"] == pytest.approx(line.iteration_seconds)
+
+
+def test_the_loss_table_is_in_milliseconds_and_in_the_order_of_the_networks():
+    rows = scheduling_study.loss_rows("resnet50", tuple(CLUSTERS.values()), 4)
+    table = scheduling_study.loss_table(rows)
+    assert list(table.index) == list(METHODS)
+    assert list(dict.fromkeys(table.columns.get_level_values("network"))) == list(CLUSTERS)
+    first = rows.iloc[0]
+    shown = table.loc[first["method"], (first["network"], "iteration")]
+    assert shown == pytest.approx(1e3 * first["iteration_seconds"])
+
+
+def test_what_cannot_be_studied_is_refused():
+    with pytest.raises(UnknownName, match=r"model of Fig\. 4"):
+        scheduling_study.loss_rows("resnet51", ONE, 8)
+    with pytest.raises(UnknownName, match="cluster"):
+        scheduling_study.loss_rows("resnet50", ("survey",), 8)
+    with pytest.raises(InputError, match="share a network"):
+        scheduling_study.loss_rows("resnet50", ONE * 2, 8)
