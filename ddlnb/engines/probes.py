@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -17,6 +18,8 @@ from ddlnb.place import Place
 from ddlnb.profiling import profile
 from ddlnb.workload import Workload
 
+LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must not decide
+
 
 def profile_rank(
     place: Place, task: Task, local_batch: int, iterations: int, device: str = "cpu"
@@ -24,9 +27,22 @@ def profile_rank(
     """The workload as this rank measures it while all ranks of the run compute.
 
     Profiling under the load of the real run is what makes its layer times those of the real run.
+    All ranks begin together, and those that are done go on computing until the last one is.
     """
     on = str(local_device(place, device))
-    return profile(task, local_batch, iterations=iterations, device=on)
+    store = place.store()
+    start = time.perf_counter()
+    profile(task, local_batch, iterations=1, warmup=1, device=on)
+    seconds = (time.perf_counter() - start) / 2
+    store.add("ready to profile", 1)
+    while store.add("ready to profile", 0) < place.count:
+        time.sleep(0.001)
+    enough = max(iterations, min(50, math.ceil(LEAST_SECONDS / seconds)))
+    found = profile(task, local_batch, iterations=enough, device=on)
+    store.add("profiled", 1)
+    while store.add("profiled", 0) < place.count:
+        profile(task, local_batch, iterations=1, warmup=0, device=on)
+    return found
 
 
 def time_all_reduce(
