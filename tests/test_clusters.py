@@ -1,0 +1,442 @@
+"""Clusters: every file loads, and every mistake in one is told once, with the way out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ddlnb.clusters import (
+    SERVER_PLACES,
+    Cluster,
+    cluster_names,
+    describe,
+    get_cluster,
+    read_cluster,
+)
+from ddlnb.effects import MEANINGS, UNITS, Effects
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.methods import METHODS
+from ddlnb.simulator import plan_on, simulate
+from ddlnb.workload import Gradient, Layer, Workload
+
+WORK = Workload("one layer", 1, (Layer("l", 1.0),), (Gradient("w", "l", 1000, 4, 2.0),), "by hand")
+EFFECTS = {
+    "inside_startup": "10 us",
+    "inside_bandwidth": "4 GB/s",
+    "between_startup": "90 us",
+    "between_bandwidth": "8 Gb/s",
+}
+KEYS = {"network": "10GbE", "nodes": "2", "gpus_per_node": "4"}
+
+
+def text_of(keys, effects):
+    lines = [f"{key}: {value}" for key, value in (KEYS | keys).items() if value is not None]
+    lines.append("effects:")
+    lines += [f"  {name}: {value}" for name, value in (EFFECTS | effects).items() if value]
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function that writes a cluster file, with these keys and effects or exactly this text."""
+
+    def write(keys=None, effects=None, text=None):
+        path = tmp_path / "mine.yaml"
+        path.write_text(text_of(keys or {}, effects or {}) if text is None else text)
+        return path
+
+    return write
+
+
+def complaint_of(path, kind=None):
+    """What the one error says that reading this file raises; it names the file."""
+    with pytest.raises(InputError) as caught:
+        read_cluster(path)
+    assert type(caught.value) is (kind or InputError)
+    assert str(caught.value).startswith(f"cluster file {path}")
+    return str(caught.value)
+
+
+# Files that are right.
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_cluster_file_loads_and_explains_itself(name):
+    cluster = get_cluster(name)
+    assert cluster.name == name
+    assert cluster.workers == cluster.nodes * cluster.gpus_per_node
+    assert cluster.about
+    assert name in repr(cluster)
+    for effect, fit in cluster.fits.items():
+        assert fit.low <= getattr(cluster.effects, effect) <= fit.high
+        assert fit.source
+    assert {row["effect"] for row in describe(cluster)} <= set(UNITS)
+
+
+@pytest.mark.parametrize("name", cluster_names())
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_on_every_cluster_file_with_any_workers(name, method):
+    cluster = get_cluster(name)
+    for workers in {1, 2, cluster.gpus_per_node, cluster.most_workers}:
+        used = cluster.with_workers(workers)
+        needs_servers = METHODS[method].architecture == "PS" and used.nodes_in_use > 1
+        if needs_servers and cluster.server_place is None:
+            continue
+        seconds = simulate(WORK, name, method, workers=workers).iteration_seconds
+        assert seconds >= WORK.compute_seconds * cluster.effects.compute_factor
+        assert math.isfinite(seconds)
+
+
+def test_a_file_becomes_bytes_and_seconds(written):
+    fitted = "{value: 90 us, low: 60 us, high: 120 us, from: a fit}"
+    cluster = read_cluster(written({}, {"between_startup": fitted, "inside_share": "0.5"}))
+    expected = Effects(
+        inside_startup=10e-6,
+        inside_bandwidth=4e9,
+        inside_share=0.5,
+        between_startup=90e-6,
+        between_bandwidth=1e9,
+    )
+    assert vars(cluster.effects) == pytest.approx(vars(expected))
+    assert (cluster.name, cluster.network, cluster.most_workers) == ("mine", "10GbE", 8)
+    fit = cluster.fits["between_startup"]
+    assert (fit.low, fit.high) == pytest.approx((60e-6, 120e-6))
+    assert fit.source == "a fit"
+    row = {"effect": "between_startup", "value": "90 us", "from": "a fit"}
+    assert row | {"90 % interval": "60 us to 120 us"} in describe(cluster)
+
+
+def test_a_cluster_of_one_gpu_needs_no_link(written):
+    text = "network: none\nnodes: 1\ngpus_per_node: 1\neffects: {}"
+    assert read_cluster(written(text=text)).effects == Effects()
+
+
+def test_servers_without_a_bandwidth_of_their_own_have_that_of_the_nodes(written):
+    def seconds(**effects):
+        path = written({"server_place": "extra machines"}, effects)
+        return simulate(WORK, str(path), "BSP-PS").iteration_seconds
+
+    assert seconds() == seconds(server_bandwidth="unlimited") == seconds(server_bandwidth="8 Gb/s")
+    assert seconds(server_bandwidth="4 Gb/s") > seconds()
+
+
+def test_a_cluster_is_named_given_as_a_path_or_passed_on(written):
+    path = written()
+    cluster = get_cluster(path)
+    assert get_cluster(cluster) is cluster
+    assert get_cluster(str(path)) == get_cluster("mine", folder=path.parent) == cluster
+    assert cluster_names(path.parent) == ["mine"]
+
+
+def test_every_effect_has_a_meaning_a_unit_and_a_default_of_no_effect():
+    assert set(MEANINGS) == set(UNITS)
+    for name, value in vars(Effects()).items():
+        assert value == {"bandwidth": math.inf, "share": 1.0, "factor": 1.0}.get(
+            name.rpartition("_")[2], 0.0
+        )
+
+
+def test_gradients_are_merged_by_the_planning_cost_of_a_file_and_else_by_the_cluster_s_own(written):
+    two = (Gradient("v", "l", 1000, 4, 1.0), *WORK.gradients)
+    workload = replace(WORK, gradients=two)
+    path = written({"planning": "{startup: 9 s, bandwidth: 1 GB/s}"})
+    assert read_cluster(path).planning.seconds(1e9) == pytest.approx(10.0)
+    assert len(plan_on(read_cluster(path), workload, "MG-WFBP").messages) == 1
+    assert len(plan_on(read_cluster(written()), workload, "MG-WFBP").messages) == 2
+
+
+# Numbers of workers.
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "per_node"), [(1, 1, 1), (3, 1, 3), (4, 1, 4), (8, 2, 4), (16, 4, 4)]
+)
+def test_workers_fill_nodes_one_after_the_other(workers, nodes, per_node):
+    cluster = Cluster("mine", "free", 4, 4, Effects())
+    used = cluster.with_workers(workers)
+    assert (used.workers, used.nodes_in_use, used.workers_per_node) == (workers, nodes, per_node)
+    assert used.default_servers == nodes
+    assert used.with_workers(16) == cluster
+    assert get_cluster(cluster, workers) == used
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        (17, r"17 workers exceed the 16 GPUs of cluster 'mine' \(4 nodes of 4\); use fewer, or"),
+        (6, "6 workers do not fill nodes of 4 GPUs of cluster 'mine'; use a multiple of 4"),
+        (0, "workers 0 must be a whole number, at least 1"),
+        (-4, "workers -4 must be a whole number"),
+        (2.0, "workers 2.0 must be a whole number"),
+        ("4", "workers '4' must be a whole number"),
+    ],
+)
+def test_workers_that_a_cluster_does_not_have_are_refused(workers, told):
+    cluster = Cluster("mine", "free", 4, 4, Effects())
+    with pytest.raises(InputError, match=told):
+        cluster.with_workers(workers)
+    with pytest.raises(InputError, match=told):
+        simulate(WORK, cluster, "BSP-A2A", workers=workers)
+
+
+# Files that are wrong: keys, effects, and what the error must say besides the file's name.
+
+WRONG_EFFECTS = {
+    "a negative bandwidth": (
+        {"between_bandwidth": "-8 Gb/s"},
+        ["between_bandwidth", "'-8 Gb/s'", "not negative", "write it like '9.1 Gb/s'"],
+    ),
+    "a bandwidth of zero": (
+        {"between_bandwidth": "0 Gb/s"},
+        ["between_bandwidth", "'0 Gb/s'", "must be positive", "leave it out"],
+    ),
+    "a bandwidth without unit": (
+        {"between_bandwidth": "8"},
+        ["between_bandwidth", "8", "units kB/s, MB/s, GB/s, kb/s, Mb/s, Gb/s", "'9.1 Gb/s'"],
+    ),
+    "a bandwidth in an unknown unit": (
+        {"between_bandwidth": "8 Gbps"},
+        ["between_bandwidth", "'8 Gbps'", "one of the units", "'9.1 Gb/s'"],
+    ),
+    "a bandwidth in seconds": (
+        {"between_bandwidth": "8 ms"},
+        ["between_bandwidth", "'8 ms'", "one of the units", "'9.1 Gb/s'"],
+    ),
+    "a duration without unit": (
+        {"inside_startup": "0.001"},
+        ["inside_startup", "0.001", "units s, ms, us, ns", "'95.6 us'"],
+    ),
+    "a negative duration": (
+        {"inside_startup": "-1 us"},
+        ["inside_startup", "'-1 us'", "not negative", "'95.6 us'"],
+    ),
+    "a duration in bytes": (
+        {"inside_startup": "4 MB"},
+        ["inside_startup", "'4 MB'", "units s, ms, us, ns", "'95.6 us'"],
+    ),
+    "a duration of more than ten seconds": (
+        {"inside_startup": "11 s"},
+        ["inside_startup", "'11 s'", "from 0 to 10"],
+    ),
+    "a list for a number": (
+        {"inside_startup": "[1 us]"},
+        ["inside_startup", "['1 us']", "'95.6 us'"],
+    ),
+    "a share above one": (
+        {"inside_share": "1.5"},
+        ["inside_share", "1.5", "from 0.01 to 1"],
+    ),
+    "a share of zero": (
+        {"compute_share": "0"},
+        ["compute_share", "0", "from 0.01 to 1"],
+    ),
+    "a share in words": (
+        {"inside_share": "half"},
+        ["inside_share", "'half'", "from 0.01 to 1"],
+    ),
+    "a share that is no number": (
+        {"inside_share": ".nan"},
+        ["inside_share", "nan", "from 0.01 to 1"],
+    ),
+    "a factor beyond belief": (
+        {"compute_factor": "1000"},
+        ["compute_factor", "1000", "from 0.01 to 100"],
+    ),
+    "an unknown effect": (
+        {"inside_latency": "1 us"},
+        ["unknown effect 'inside_latency'", "choose one of inside_startup"],
+    ),
+    "a misspelt effect": (
+        {"betwen_startup": "1 us"},
+        ["unknown effect 'betwen_startup'", "did you mean 'between_startup'?"],
+    ),
+    "an unknown key of an effect": (
+        {"inside_startup": "{value: 1 us, low: 0 us, high: 2 us, form: a fit}"},
+        ["unknown key of inside_startup 'form'", "from, high, low, value", "did you mean 'from'?"],
+    ),
+    "an effect without its source": (
+        {"inside_startup": "{value: 1 us, low: 0 us, high: 2 us}"},
+        ["inside_startup lacks ['from']", "give all of ['from', 'high', 'low', 'value']"],
+    ),
+    "a low above the value": (
+        {"inside_startup": "{value: 1 us, low: 2 us, high: 3 us, from: a fit}"},
+        ["inside_startup 1 us", "between its low 2 us and its high 3 us"],
+    ),
+    "a high below the value": (
+        {"inside_share": "{value: 0.5, low: 0.1, high: 0.4, from: a fit}"},
+        ["inside_share 0.5", "between its low 0.1 and its high 0.4"],
+    ),
+    "a low without unit": (
+        {"inside_startup": "{value: 1 us, low: 7, high: 3 us, from: a fit}"},
+        ["inside_startup", "7", "units s, ms, us, ns", "'95.6 us'"],
+    ),
+    "nodes without a link between them": (
+        {"between_bandwidth": ""},
+        [
+            "effects lack between_bandwidth",
+            "several nodes",
+            "add it, with a unit or as 'unlimited'",
+        ],
+    ),
+    "GPUs without a link between them": (
+        {"inside_bandwidth": ""},
+        ["effects lack inside_bandwidth", "several GPUs", "add it, with a unit or as 'unlimited'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_EFFECTS)
+def test_a_wrong_effect_is_told_with_its_key_its_value_and_the_way_out(written, mistake):
+    effects, told = WRONG_EFFECTS[mistake]
+    complaint = complaint_of(written({}, effects), UnknownName if "unknown" in told[0] else None)
+    assert [words for words in told if words not in complaint] == []
+
+
+WRONG_KEYS = {
+    "an unknown key": (
+        {"gpu_per_node": "4"},
+        ["unknown key 'gpu_per_node'", "did you mean 'gpus_per_node'?"],
+    ),
+    "workers, which are no fact": ({"workers": "4"}, ["unknown key 'workers'", "choose one of"]),
+    "a missing key": ({"nodes": None}, ["key 'nodes' is missing", "every cluster has one"]),
+    "no nodes": ({"nodes": "0"}, ["nodes 0", "whole number, at least 1"]),
+    "nodes in words": ({"nodes": "two"}, ["nodes 'two'", "whole number, at least 1"]),
+    "half a GPU": ({"gpus_per_node": "0.5"}, ["gpus_per_node 0.5", "whole number, at least 1"]),
+    "an unknown all-reduce": (
+        {"all_reduce": "doubletree"},
+        ["unknown all-reduce 'doubletree'", "did you mean 'double tree'?"],
+    ),
+    "an unknown place of servers": (
+        {"server_place": "extra"},
+        ["unknown place of servers 'extra'", "extra machines, workers' nodes"],
+    ),
+    "an unknown placement": (
+        {"placement": "hash"},
+        ["unknown placement of keys 'hash'", "did you mean 'hashed'?"],
+    ),
+    "a list of all-reduces": ({"all_reduce": "[ring]"}, ["unknown all-reduce ['ring']"]),
+    "no place of servers": ({"server_place": "no"}, ["unknown place of servers False"]),
+    "facts that are no mapping": ({"facts": "RTX"}, ["facts must be a mapping"]),
+    "planning that is no mapping": ({"planning": "1 ms"}, ["planning must be a mapping"]),
+    "planning without bandwidth": (
+        {"planning": "{startup: 1 ms}"},
+        ["planning has the keys ['startup']", "must have startup and bandwidth"],
+    ),
+    "planning without unit": (
+        {"planning": "{startup: 7, bandwidth: 1 GB/s}"},
+        ["7", "units s, ms, us, ns", "'95.6 us'"],
+    ),
+    "planning with a negative bandwidth": (
+        {"planning": "{startup: 7 us, bandwidth: -1 GB/s}"},
+        ["bandwidth '-1 GB/s'", "'9.1 Gb/s'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_KEYS)
+def test_a_wrong_key_is_told_with_its_value_and_the_way_out(written, mistake):
+    keys, told = WRONG_KEYS[mistake]
+    complaint = complaint_of(written(keys), UnknownName if "unknown" in told[0] else None)
+    assert [words for words in told if words not in complaint] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nodes: [1", "is not YAML"),
+        ("", "must be a mapping of keys to values"),
+        ("- nodes\n- effects", "must be a mapping of keys to values"),
+        ("nodes", "must be a mapping of keys to values"),
+        ("network: x\nnodes: 1\ngpus_per_node: 1\neffects:", "effects must be a mapping"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(written, text, told):
+    assert told in complaint_of(written(text=text))
+
+
+@pytest.mark.parametrize("tag", ["object/apply:pathlib.Path.touch", "object/apply:os.system"])
+def test_a_file_cannot_run_code(written, tmp_path, tag):
+    bait = tmp_path / "executed"
+    argument = f"!!python/object/apply:pathlib.Path [{bait}]" if "touch" in tag else f"touch {bait}"
+    complaint = complaint_of(written(text=f"nodes: !!python/{tag} [{argument}]"))
+    assert "is not YAML" in complaint
+    assert "python/object/apply" in complaint
+    assert not bait.exists()
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in complaint_of(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    assert "cannot be read" in complaint_of(tmp_path / "absent.yaml")
+    with pytest.raises(InputError, match=r"absent\.yaml cannot be read"):
+        get_cluster(str(tmp_path / "absent.yaml"))
+
+
+def test_an_unknown_cluster_is_answered_with_the_nearest_and_with_the_way_to_a_file():
+    with pytest.raises(UnknownName) as caught:
+        get_cluster("v100nvlink")
+    assert "did you mean 'v100-nvlink'?" in str(caught.value)
+    assert "or the path of a .yaml file" in str(caught.value)
+    with pytest.raises(UnknownName, match="unknown cluster 'atlantis'; choose one of"):
+        simulate(WORK, "atlantis", "BSP-A2A")
+
+
+# Mistakes in calls.
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name.endswith("-PS")])
+def test_a_method_with_servers_needs_a_cluster_that_places_them(method):
+    cluster = Cluster("mine", "free", 2, 4, Effects())
+    told = rf"method '{method}' needs parameter servers, and cluster 'mine' has none; add"
+    with pytest.raises(InputError, match=told) as caught:
+        simulate(WORK, cluster, method)
+    assert "server_place" in str(caught.value)
+    assert "or choose an all-to-all method" in str(caught.value)
+    simulate(WORK, cluster, method, workers=4)  # within one node nobody needs a server
+    for place in SERVER_PLACES:
+        simulate(WORK, replace(cluster, server_place=place), method)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"nodes": 0}, "nodes 0"),
+        ({"gpus_per_node": 1.5}, r"gpus_per_node 1\.5"),
+        ({"workers": 3, "gpus_per_node": 2}, "3 workers do not fill nodes of 2"),
+        ({"all_reduce": "star"}, "unknown all-reduce 'star'"),
+        ({"server_place": "cloud"}, "unknown place of servers 'cloud'"),
+        ({"placement": "random"}, "unknown placement of keys 'random'"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(changes, told):
+    with pytest.raises(InputError, match=told):
+        replace(Cluster("mine", "free", 2, 4, Effects()), **changes)
+
+
+@pytest.mark.parametrize(
+    ("effect", "value"),
+    [
+        ("inside_startup", -1e-6),
+        ("inside_startup", math.nan),
+        ("between_bandwidth", 0.0),
+        ("between_share", 1.01),
+        ("compute_factor", math.inf),
+    ],
+)
+def test_effects_outside_of_their_bounds_are_refused(effect, value):
+    cluster = Cluster("mine", "free", 2, 4, Effects())
+    with pytest.raises(InputError, match=f"{effect} .* from .* to"):
+        cluster.with_effects(**{effect: value})
+
+
+def test_replacing_an_unknown_effect_is_answered_with_the_nearest():
+    cluster = Cluster("mine", "free", 2, 4, Effects())
+    with pytest.raises(UnknownName, match="did you mean 'inside_share'"):
+        cluster.with_effects(inside_shar=0.5)
+    assert cluster.with_effects(inside_share=0.5).effects.inside_share == 0.5
