@@ -1,0 +1,35 @@
+"""Forecasts of this machine's twin beside measurements, from a folder that keeps both.
+
+    python -m benchmarks.simulated_here [data/measured/2026-11-21_two-cores_loopback]
+
+Runs nothing: it fits the twin to the kept micro-benchmark and forecasts the kept runs. To measure
+this machine: ddlnb calibrate here, and the notebook simulated_here.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ddlnb.here import calibrate_here, errors_here, kept_comparison
+from ddlnb.micro_benchmark import read_micro_benchmark
+from ddlnb.paths import DATA
+
+KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
+
+
+def main() -> None:
+    """Print the table and its summary."""
+    folder = sys.argv[1] if len(sys.argv) > 1 else KEPT
+    _, clusters = calibrate_here(read_micro_benchmark(folder))
+    errors = errors_here(kept_comparison(clusters, folder, draws=50))
+    print(errors.round(3).to_string(index=False))
+    size = errors["error"].abs()
+    print(
+        f"\n{len(errors)} cells: median error {size.median():.1%}, within 15 %: "
+        f"{(size <= 0.15).sum()}, largest {size.max():.1%}; median noise of one run "
+        f"{errors['noise'].median():.1%}; inside the 90 % interval: {errors['inside'].mean():.0%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

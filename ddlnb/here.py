@@ -1,0 +1,179 @@
+"""This machine's simulated twin: calibrated by a micro-benchmark, compared with real runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlnb.calibration import Calibration, calibrate_parameters
+from ddlnb.clusters import Cluster
+from ddlnb.collectives import AlphaBeta
+from ddlnb.effects import Effects
+from ddlnb.forecasting import forecast_cells
+from ddlnb.machine import machine
+from ddlnb.measurement import measure
+from ddlnb.methods import METHODS
+from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
+from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
+from ddlnb.parameters import Parameter
+from ddlnb.ranks import Ranks
+from ddlnb.results import read_rows
+from ddlnb.simulator import Cell
+from ddlnb.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NETWORK = "loopback"
+COMPARED = "compared.csv"
+LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however alike they are
+ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
+
+
+def twin(workers: int, planning: AlphaBeta | None = None) -> Cluster:
+    """This machine with a number of workers, joined by its loopback, without any effect yet.
+
+    Every worker is a node of one GPU; the parameter servers are processes beside them.
+    """
+    return Cluster(
+        name=f"here-{workers}-workers",
+        network=NETWORK,
+        nodes=workers,
+        gpus_per_node=1,
+        effects=Effects(),
+        server_place="extra machines",
+        planning=planning,
+        about="Processes of one machine, joined by its loopback, which share its cores",
+        facts={"machine": machine()},
+    )
+
+
+def here_parameters(clusters: Sequence[Cluster]) -> list[Parameter]:
+    """What is fitted: how cores are shared depends on the number of workers, the rest does not."""
+    shared = [
+        Parameter("update_startup", low=1e-7, high=1e-3, prior=2e-5, prior_spread=1.0),
+        Parameter("update_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
+        Parameter("priority_startup", low=1e-7, high=1e-2, prior=3e-5, prior_spread=1.5),
+        Parameter("sum_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
+    ]
+    return shared + [
+        Parameter(effect, (cluster.name,), low=low, high=high, prior=prior, prior_spread=spread)
+        for cluster in clusters
+        for effect, low, high, prior, spread in (
+            ("operation_startup", 1e-6, 1e-1, 5e-4, 1.5),
+            ("between_bandwidth", 1e7, 1e11, 1e9, 1.0),
+            ("between_share", 0.02, 1.0, 0.4, 1.0),
+            ("startup_share", 0.02, 1.0, 0.4, 1.0),
+            ("compute_share", 0.05, 1.0, 0.7, 0.5),
+            ("message_compute", 1e-6, 1e-2, 1e-4, 1.0),
+            ("server_startup", 1e-6, 1e-2, 1e-4, 1.5),
+        )
+    ]
+
+
+def here_observations(found: MicroBenchmark) -> list[Observation]:
+    """The rows and the idle all-reduces of a micro-benchmark."""
+    observed = []
+    for row in found.rows.to_dict("records"):
+        workers = int(row["gpus"])
+        cluster = twin(workers, found.planning_cost(workers))
+        workload = found.workloads[row["model"], workers]
+        servers = int(row["servers"]) or None
+        cell = Cell(workload, cluster, METHODS[row["method"]], servers)
+        noise = row["std"] / row["throughput_samples_per_s"] / row["repetitions"] ** 0.5
+        spread = max(LEAST_SPREAD, noise if noise == noise else 0.0)
+        observed.append(observe(IterationTime(cell), row["iteration_seconds"], spread, "measured"))
+    for one in found.all_reduces:
+        if not one.while_computing:
+            quantity = AllReduceTime(twin(one.workers), one.message_bytes)
+            observed.append(observe(quantity, one.seconds, ALL_REDUCE_SPREAD, "measured"))
+    return observed
+
+
+def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration, list[Cluster]]:
+    """The fit to a micro-benchmark, and this machine's clusters by number of workers."""
+    workers = sorted({one.workers for one in found.all_reduces})
+    bases = [twin(count, found.planning_cost(count)) for count in workers]
+    fitted = calibrate_parameters(
+        here_observations(found), here_parameters(bases), robust=True, starts=3, seed=seed
+    )
+    return fitted, fitted.clusters(bases)
+
+
+def compare_here(
+    clusters: Sequence[Cluster],
+    folder: str | Path,
+    *,
+    models: Sequence[str] = ("small-conv", "small-transformer"),
+    servers: int = 1,
+    iterations: int = 10,
+    repetitions: int = 5,
+    draws: int = 100,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Measurements of all methods and forecasts of them, as tidy rows of both sources.
+
+    What the forecast knows of a model is its profile, taken while all workers compute and none
+    communicates. Kept in the folder; a second call completes what is missing.
+    """
+    folder = Path(folder)
+    with Ranks(max(cluster.workers for cluster in clusters) + servers) as ranks:
+        for model in models:
+            for cluster in clusters:
+                if not profile_path(folder, model, cluster.workers).exists():
+                    keep_profile(folder, model, cluster.workers, ranks)
+                measure(
+                    model,
+                    "all",
+                    workers=cluster.workers,
+                    servers=servers,
+                    baselines=False,
+                    iterations=iterations,
+                    repetitions=repetitions,
+                    cost=cluster.planning,
+                    out=folder / COMPARED,
+                    ranks=ranks,
+                    progress=progress,
+                )
+    return kept_comparison(clusters, folder, draws=draws)
+
+
+def kept_comparison(
+    clusters: Sequence[Cluster], folder: str | Path, *, draws: int = 100
+) -> pd.DataFrame:
+    """Forecasts of the cells that `compare_here` measured, and its rows. Runs nothing.
+
+    Raises ResultsError if the folder holds no such comparison.
+    """
+    import pandas as pd
+
+    folder = Path(folder)
+    measured = read_rows(folder / COMPARED)
+    on = {cluster.workers: cluster for cluster in clusters}
+    cells = []
+    for row in measured.to_dict("records"):
+        path = profile_path(folder, row["model"], row["gpus"])
+        workload = Workload.from_json(path.read_text())
+        method, servers = METHODS[row["method"]], int(row["servers"]) or None
+        cells.append(Cell(workload, on[row["gpus"]], method, servers))
+    return pd.concat([forecast_cells(cells, draws=draws), measured], ignore_index=True)
+
+
+def errors_here(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per cell: measured and forecast seconds, their relative difference, the noise.
+
+    ``noise`` is the standard deviation of one run over the median; ``inside`` whether the measured
+    throughput lies in the forecast's 90 % interval.
+    """
+    keys = ["model", "gpus", "method"]
+    simulated = rows[rows["source"] == "simulated"].set_index(keys)
+    measured = rows[rows["source"] == "measured"].set_index(keys)
+    rate = measured["throughput_samples_per_s"]
+    ratio = simulated["iteration_seconds"] / measured["iteration_seconds"]
+    frame = measured[["iteration_seconds"]].rename(columns={"iteration_seconds": "measured"})
+    frame["forecast"] = simulated["iteration_seconds"]
+    frame["error"] = ratio - 1
+    frame["noise"] = measured["std"] / rate
+    frame["inside"] = (rate >= simulated["low"]) & (rate <= simulated["high"])
+    return frame.reset_index()

@@ -1,0 +1,208 @@
+"""Two minutes of measurements from which a simulated twin of this machine is calibrated.
+
+Two made-up models, one of many small tensors and one of few large ones, are trained by the real
+engine with every method and some numbers of workers; all-reduces are timed beside them. The models
+whose speed is to be forecast take no part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ddlnb.bench import Bench, contenders, ranks_needed
+from ddlnb.collectives import AlphaBeta, fit_alpha_beta
+from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.files import write_atomically
+from ddlnb.machine import machine
+from ddlnb.measurement import measure
+from ddlnb.methods import METHODS
+from ddlnb.models import Batch, Task
+from ddlnb.ranks import Ranks
+from ddlnb.results import read_rows
+from ddlnb.units import KIB, MIB
+from ddlnb.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALL_REDUCES = "all_reduces.json"
+ROWS = "rows.csv"
+SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB)
+
+
+def _mlp(layers: int, width: int) -> nn.Module:
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
+    return nn.Sequential(*blocks)
+
+
+def _vectors(width: int, local_batch: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(local_batch, width, generator=generator),)
+
+
+def _mean_square(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return module(batch[0]).square().mean()
+
+
+def _probe(name: str, layers: int, width: int, local_batch: int) -> Task:
+    return Task(
+        name,
+        partial(_mlp, layers, width),
+        partial(_vectors, width),
+        _mean_square,
+        local_batch,
+        "vectors",
+        f"{layers} layers of width {width}, made up to calibrate with",
+    )
+
+
+PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
+
+
+@dataclass(frozen=True)
+class AllReduceTimes:
+    """Seconds of one all-reduce of some bytes among some workers."""
+
+    workers: int
+    message_bytes: int
+    seconds: float
+    while_computing: bool
+
+
+@dataclass(frozen=True)
+class MicroBenchmark:
+    """What was measured: tidy rows, the probes' workloads by (model, workers), all-reduces."""
+
+    rows: pd.DataFrame
+    workloads: dict[tuple[str, int], Workload]
+    all_reduces: tuple[AllReduceTimes, ...]
+
+    def planning_cost(self, workers: int) -> AlphaBeta:
+        """The time of an all-reduce while computing, by which all runs were planned."""
+        return _planning_cost(self.all_reduces, workers)
+
+
+def micro_benchmark(
+    folder: str | Path,
+    *,
+    workers: Sequence[int] = (2, 4),
+    servers: int = 1,
+    iterations: int = 10,
+    repetitions: int = 3,
+    progress: bool = False,
+) -> MicroBenchmark:
+    """The measurements, kept in the folder; a second call completes what is missing.
+
+    A workload is profiled while all of the run's workers compute, because they share the cores.
+    Raises what `ddlnb.measure` raises.
+    """
+    require(bool(workers), "workers is empty; give at least one number of workers")
+    require_whole(2, **{f"workers[{i}]": count for i, count in enumerate(workers)})
+    folder = Path(folder)
+    _require_this_machine(folder)
+    if _is_complete(folder, workers, repetitions):
+        return read_micro_benchmark(folder)
+    needed = ranks_needed(contenders("all"), max(workers), servers)
+    times = folder / ALL_REDUCES
+    missing = [
+        (task, count)
+        for task in PROBES
+        for count in workers
+        if not profile_path(folder, task.name, count).exists()
+    ]
+    with Ranks(needed) as ranks:
+        for task, count in missing:
+            keep_profile(folder, task, count, ranks)
+        if not times.exists():
+            bench = [Bench(PROBES[0], ranks, workers=count) for count in workers]
+            found = [one for each in bench for one in _all_reduces(each)]
+            write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
+        known = _read_all_reduces(folder)
+        for task in PROBES:
+            for count in workers:
+                measure(
+                    task,
+                    "all",
+                    workers=count,
+                    servers=servers,
+                    baselines=False,
+                    iterations=iterations,
+                    repetitions=repetitions,
+                    cost=_planning_cost(known, count),
+                    out=folder / ROWS,
+                    ranks=ranks,
+                    progress=progress,
+                )
+    return read_micro_benchmark(folder)
+
+
+def _require_this_machine(folder: Path) -> None:
+    if not (folder / ROWS).exists():
+        return
+    known, here = set(read_rows(folder / ROWS)["machine"]), machine()
+    require(
+        known <= {here},
+        f"rows in {folder} are of {', '.join(sorted(known))}, but this machine is {here!r}; "
+        f"choose another folder",
+    )
+
+
+def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool:
+    if not (folder / ROWS).exists():
+        return False
+    rows = read_rows(folder / ROWS)
+    done = rows[(rows["repetitions"] >= repetitions) & rows["gpus"].isin(workers)]
+    return len(done) >= len(PROBES) * len(workers) * len(METHODS)
+
+
+def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> Workload:
+    """The workload of a task while this many workers compute, also written to the folder."""
+    workload = Bench(task, ranks, workers=workers).workload
+    write_atomically(profile_path(folder, workload.model, workers), workload.to_json() + "\n")
+    return workload
+
+
+def read_micro_benchmark(folder: str | Path) -> MicroBenchmark:
+    """What `micro_benchmark` kept in the folder. Raises ResultsError if it is not complete."""
+    folder = Path(folder)
+    rows = read_rows(folder / ROWS)
+    try:
+        workloads = {
+            (model, int(count)): Workload.from_json(profile_path(folder, model, count).read_text())
+            for model, count in rows[["model", "gpus"]].drop_duplicates().to_records(index=False)
+        }
+        times = _read_all_reduces(folder)
+    except OSError as error:
+        raise ResultsError(f"{folder} lacks {error.filename}; measure again") from error
+    return MicroBenchmark(rows, workloads, times)
+
+
+def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:
+    listed = json.loads((folder / ALL_REDUCES).read_text())
+    return tuple(AllReduceTimes(**one) for one in listed)
+
+
+def _planning_cost(known: Sequence[AllReduceTimes], workers: int) -> AlphaBeta:
+    chosen = [one for one in known if one.workers == workers and one.while_computing]
+    return fit_alpha_beta([one.message_bytes for one in chosen], [one.seconds for one in chosen])
+
+
+def _all_reduces(bench: Bench) -> list[AllReduceTimes]:
+    return [
+        AllReduceTimes(bench.workers, size, seconds, computing)
+        for computing in (False, True)
+        for size, seconds in bench.all_reduce_seconds(SIZES, 25, while_computing=computing)
+    ]
+
+
+def profile_path(folder: Path, model: str, workers: int) -> Path:
+    """Where the workload of a model is kept that was measured with this many workers."""
+    return folder / f"{model}_{workers}-workers.json"

@@ -1,0 +1,46 @@
+"""This machine's simulated twin: from a micro-benchmark to a comparison with real runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.calibrating import calibrate
+from ddlnb.clusters import read_cluster
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.here import compare_here, errors_here, here_observations, here_parameters, twin
+from ddlnb.methods import METHODS
+from ddlnb.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
+from ddlnb.parameters import MOST_PARAMETERS
+
+
+def test_the_parameters_fit_two_numbers_of_workers():
+    names = [parameter.name for parameter in here_parameters([twin(2), twin(4)])]
+    assert len(names) == len(set(names)) <= MOST_PARAMETERS
+
+
+def test_a_benchmark_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ResultsError, match="there is no results file"):
+        read_micro_benchmark(tmp_path)
+
+
+def test_one_worker_has_nothing_to_exchange(tmp_path):
+    with pytest.raises(InputError, match="workers"):
+        micro_benchmark(tmp_path, workers=(1,))
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_twin_is_calibrated_and_compared(tmp_path):
+    found = micro_benchmark(tmp_path, workers=(2,), iterations=2, repetitions=1)
+    assert len(found.rows) == len(PROBES) * len(METHODS)
+    assert len(here_observations(found)) == len(found.rows) + len(found.all_reduces) // 2
+    result = calibrate("here", workers=[2], out=tmp_path)  # measures nothing again
+    assert [path.name for path in result.paths] == ["here-2-workers.yaml"]
+    cluster = read_cluster(result.paths[0])
+    assert cluster.fits
+    rows = compare_here(
+        [cluster], tmp_path, models=("small-conv",), iterations=2, repetitions=1, draws=3
+    )
+    errors = errors_here(rows)
+    assert list(errors["method"]) == list(METHODS)
+    assert errors["error"].notna().all()
