@@ -1,0 +1,110 @@
+"""Forecasts that need no fit: what a calibrated simulator has to beat.
+
+Each takes an observation of an iteration and the observations that were seen, and returns the
+seconds it expects; nan where it cannot tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from ddlnb.collectives import AlphaBeta, ring_all_reduce
+from ddlnb.observations import IterationTime, Observation
+from ddlnb.simulator import Cell
+from ddlnb.units import bandwidth_from, seconds_from
+
+TrivialForecast = Callable[[Observation, Sequence[Observation]], float]
+
+
+def _link(startup: str, bandwidth: str) -> AlphaBeta:
+    return AlphaBeta(seconds_from(startup), 1 / bandwidth_from(bandwidth))
+
+
+# Bandwidths as sold. Start-ups from the survey's messages of 16 KB and 1 MB (A14, A15).
+NOMINAL_LINKS = {
+    "10GbE": _link("95.6 us", "10 Gb/s"),
+    "100GbE": _link("22.4 us", "100 Gb/s"),
+    "100GbIB": _link("6.5 us", "100 Gb/s"),
+}
+NOMINAL_INSIDE = _link("0 s", "15.75 GB/s")  # PCIe 3.0 x16 (survey, section 4.1)
+
+
+def textbook_ring(
+    links: Mapping[str, AlphaBeta] = NOMINAL_LINKS, inside: AlphaBeta = NOMINAL_INSIDE
+) -> TrivialForecast:
+    """The forecast: computation, then one ring all-reduce over the nominal link, no overlap.
+
+    ``links`` are those of networks by name; ``inside`` is that of workers in one node.
+    """
+
+    def forecast(observation: Observation, seen: Sequence[Observation]) -> float:
+        cell = _cell(observation)
+        if cell is None:
+            return math.nan
+        cluster, workload = cell.cluster, cell.workload
+        link = inside if cluster.nodes_in_use == 1 else links.get(cluster.network)
+        if link is None:
+            return math.nan
+        ring = ring_all_reduce(link, cluster.workers)
+        return workload.compute_seconds + ring.seconds(workload.gradient_bytes)
+
+    return forecast
+
+
+def linear_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
+    """The seconds of the same cell with fewer workers: throughput grows with their number."""
+    smaller = _smaller(observation, seen)
+    return math.nan if smaller is None else smaller.value
+
+
+def ring_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
+    """As with fewer workers, but what is not computation grows as 2 (n-1) / n does."""
+    cell, smaller = _cell(observation), _smaller(observation, seen)
+    before = None if smaller is None else _cell(smaller)
+    if cell is None or before is None or smaller is None or before.cluster.workers == 1:
+        return math.nan
+    compute = cell.workload.compute_seconds
+    communication = max(0.0, smaller.value - compute)
+    n, m = cell.cluster.workers, before.cluster.workers
+    return compute + communication * ((n - 1) / n) / ((m - 1) / m)
+
+
+TRIVIAL_FORECASTS: dict[str, TrivialForecast] = {
+    "textbook ring": textbook_ring(),
+    "linear scaling": linear_scaling,
+    "ring scaling": ring_scaling,
+}
+
+
+def _cell(observation: Observation) -> Cell | None:
+    quantity = observation.quantity
+    return quantity.cell if isinstance(quantity, IterationTime) else None
+
+
+def _smaller(observation: Observation, seen: Sequence[Observation]) -> Observation | None:
+    """The observation seen of the same cell with the most workers below its own."""
+    cell = _cell(observation)
+    best: Observation | None = None
+    for other in seen:
+        there = _cell(other)
+        if cell is None or there is None or _same(there, cell) is False:
+            continue
+        workers = there.cluster.workers
+        if workers < cell.cluster.workers and (best is None or workers > _workers(best)):
+            best = other
+    return best
+
+
+def _workers(observation: Observation) -> int:
+    cell = _cell(observation)
+    return cell.cluster.workers if cell else 0
+
+
+def _same(left: Cell, right: Cell) -> bool:
+    def key(cell: Cell) -> tuple[object, ...]:
+        workload, cluster = cell.workload, cell.cluster
+        of = (workload.model, workload.local_batch, cluster.network, cluster.name)
+        return (*of, cell.method.name)
+
+    return key(left) == key(right)
