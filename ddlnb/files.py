@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """The path, now holding the content, text as UTF-8. A crash or a full disk leaves the old file as it was."""
+    """The path, now holding the content, text as UTF-8.
+
+    A crash or a full disk leaves the old file as it was.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
