@@ -76,12 +76,13 @@ def folds_of(
     fitted always, unless their group is left out. With ``parts`` the values are dealt at random
     into so many folds.
     """
+    dealt = _dealt(label_values(observations, by), by, parts, seed)
     values_of: dict[str, set[object]] = {}
     for observation in observations:
         value = getattr(observation.labels, by)
         values_of.setdefault(observation.labels.group, set()).add(value)
     folds = []
-    for name, values in _dealt(label_values(observations, by), by, parts, seed):
+    for name, values in dealt:
         out = {
             group
             for group, there in values_of.items()
