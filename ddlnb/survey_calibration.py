@@ -26,7 +26,7 @@ from ddlnb.observations import (
     Observation,
     observe,
 )
-from ddlnb.paths import DATA
+from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.published import fig4_cells, quoted
 from ddlnb.simulator import Cell
 from ddlnb.table_checks import check_table, without_suspicious
@@ -39,16 +39,18 @@ TWO_DIGITS = 0.02
 ONCE = 0.01
 CELL = 0.01
 
+CELLS = PUBLISHED / "fig4_upto8.csv"
+
 
 def survey_setup() -> Setup:
     """What is fitted, with the profiles of the survey's models as they are now."""
     return read_setup("survey", {model: fig4_workload(model) for model in BATCHES})
 
 
-def calibrate_survey(*, starts: int = 1, seed: int = 0) -> Calibration:
+def calibrate_survey(*, starts: int = 1, seed: int = 0, cells: Path = CELLS) -> Calibration:
     """The fit of the survey's testbed to its quotes and, where they are there, its cells."""
     setup = survey_setup()
-    observations = [*quoted_observations(setup.clusters), *cell_observations()]
+    observations = [*quoted_observations(setup.clusters), *cell_observations(cells)]
     found = calibrate_parameters(observations, setup.parameters, starts=starts, seed=seed)
     return replace(found, model_error=max(found.model_error, setup.model_error))
 
@@ -76,16 +78,20 @@ def quoted_observations(clusters: Sequence[Cluster]) -> list[Observation]:
     return found
 
 
-def cell_observations() -> list[Observation]:
-    """The published cells of Fig. 4 with 4 or 8 GPUs, without the suspicious ones; often none."""
-    rows = fig4_cells()
+def cell_observations(path: Path = CELLS) -> list[Observation]:
+    """The published cells of Fig. 4 with up to 8 GPUs, without the suspicious ones; often none.
+
+    What runs on one GPU is the same whatever its row says of methods and networks.
+    """
+    rows = fig4_cells(path)
     if rows.empty:
         return []
     rows = without_suspicious(rows, check_table(rows))
     found = []
-    for row in rows[rows["gpus"] > 1].to_dict("records"):
-        cluster = fig4_cluster(row["network"], int(row["gpus"]))
-        cell = Cell(fig4_workload(row["model"]), cluster, as_run(row["method"]))
+    for row in rows.to_dict("records"):
+        gpus = int(row["gpus"])
+        method = as_run(row["method"] if gpus > 1 else "BSP-A2A")
+        cell = Cell(fig4_workload(row["model"]), fig4_cluster(row["network"], gpus), method)
         seconds = cell.samples / row["throughput_samples_per_s"]
         found.append(observe(IterationTime(cell), seconds, CELL, "published"))
     return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import median
+
 import pandas as pd
 import pytest
 
@@ -17,7 +20,12 @@ from ddlnb.methods import METHODS
 from ddlnb.paths import DATA
 from ddlnb.plan import Gate, Order
 from ddlnb.simulator import steady_seconds
-from ddlnb.survey_calibration import cell_observations, quoted_observations, survey_setup
+from ddlnb.survey_calibration import (
+    calibrate_survey,
+    cell_observations,
+    quoted_observations,
+    survey_setup,
+)
 
 KEPT = DATA / "forecasts" / "fig4.csv"
 
@@ -47,6 +55,37 @@ def test_the_fit_sees_nothing_with_more_than_eight_gpus():
     seen = [*quoted_observations(clusters), *cell_observations()]
     assert seen
     assert all(one.labels.gpus is None or one.labels.gpus <= 8 for one in seen)
+
+
+@pytest.fixture
+def made_up_cells(tmp_path):
+    """Cells of ResNet-50 as a testbed would give them on which everything is a little slower."""
+    path = tmp_path / "fig4_upto8.csv"
+    slower = {"between_bandwidth": 0.9, "inside_bandwidth": 0.9, "compute_factor": 1.1}
+    lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s,std,source"]
+    for cell in fig4_cells_to_forecast(models=("resnet50",), gpus=(1, 4, 8)):
+        effects = cell.cluster.effects
+        changed = {name: getattr(effects, name) * by for name, by in slower.items()}
+        cell = replace(cell, cluster=cell.cluster.with_effects(**changed))
+        rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
+        key = f"resnet50,64,{cell.cluster.network},{cell.method.name},{cell.cluster.workers}"
+        lines.append(f"{key},{rate},,published")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.slow
+def test_cells_join_the_fit_when_their_file_is_there(made_up_cells):
+    """No cell is in this edition; this is what happens on the day they come."""
+    before, found = calibrate_survey(), calibrate_survey(cells=made_up_cells)
+    assert len(found.observations) == len(before.observations) + 3 * 3 * len(METHODS)
+    assert found.value_of["compute_factor@resnet50"] == pytest.approx(
+        1.1 * before.value_of["compute_factor@resnet50"], rel=0.02
+    )
+    of_cells = [row for row in found.rows if row.method is not None]
+    assert median(abs(row.relative_error) for row in of_cells) < 0.015
+    low, high = found.intervals["compute_factor@resnet50"]
+    assert high / low < 1.1
 
 
 def test_networks_do_not_matter_inside_one_node():
