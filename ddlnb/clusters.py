@@ -281,13 +281,14 @@ def _parsed(effect: str, text: Any) -> float:
 def _planning_from(given: dict[str, Any]) -> AlphaBeta:
     require(
         given.keys() == {"startup", "bandwidth"},
-        f"planning has the keys {sorted(given)}; it must have startup and bandwidth",
+        f"planning has the keys {sorted(map(str, given))}; it must have startup and bandwidth",
     )
-    cost = AlphaBeta(
-        UNITS["operation_startup"].parse(given["startup"]),
-        1 / UNITS["between_bandwidth"].parse(given["bandwidth"]),
-    )
-    return cost
+    try:
+        startup = _parsed("operation_startup", given["startup"])
+        bandwidth = _parsed("between_bandwidth", given["bandwidth"])
+    except InputError as error:
+        raise InputError(f"planning: {error}") from error
+    return AlphaBeta(startup, 1 / bandwidth)
 
 
 def describe(cluster: Cluster) -> list[dict[str, str]]:

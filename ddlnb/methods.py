@@ -9,7 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ddlnb.bucketing import Bucketing, by_priority, merged, one_bucket, partitioned, per_tensor
+from ddlnb.bucketing import (
+    Bucketing,
+    by_priority,
+    merged,
+    merged_optimally,
+    one_bucket,
+    partitioned,
+    per_tensor,
+)
 from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError, UnknownName, require_whole
 from ddlnb.placement import PLACEMENTS
@@ -44,7 +52,9 @@ class Method:
     @property
     def needs_cost(self) -> bool:
         """Whether the plan depends on the time of an all-reduce."""
-        return self.bucketing is merged or (self.priority and self.exchange == "all_reduce")
+        return self.bucketing in (merged, merged_optimally) or (
+            self.priority and self.exchange == "all_reduce"
+        )
 
     def sentence(self, protocol: str = "TCP/IP", topology: str | None = None) -> str:
         """The survey's one-sentence description of the method.

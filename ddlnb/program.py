@@ -220,8 +220,7 @@ def _all_reduce(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) 
 def _push_pull(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> Way:
     """Reduce inside the node, push to a server, sum there, pull, spread inside the node.
 
-    With one node on a cluster whose servers are extra machines there is nobody to sum with outside
-    the node, and no server takes part (as in BytePS).
+    Within one node there is nobody to sum with outside, and no server takes part (as in BytePS).
     """
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
     build = _Way(len(size), effects.startup_share)
@@ -230,7 +229,7 @@ def _push_pull(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -
     hops = effects.inside_startup * (per_node - 1)
     inside = share_inside * size / effects.inside_bandwidth
     build.add("reduce in node", "inside", 0.0, software + hops, inside, effects.inside_share)
-    if nodes > 1 or (cluster.server_place == "workers' nodes" and cluster.workers > 1):
+    if nodes > 1:
         _require_servers(plan, cluster)
         _through_servers(build, plan, cluster, size, nodes)
     if per_node > 1:
@@ -261,10 +260,10 @@ def _through_servers(build: _Way, plan: Plan, cluster: Cluster, size: Indices, n
     if cluster.server_place == "workers' nodes":
         # A node's link carries its own messages and those of the server beside it; the k servers
         # take turns, so an average node stands for them, weighted by how uneven their load is.
-        k = plan.servers
+        k = min(plan.servers, nodes)
         link, connection = link * (1 - 1 / k), connection * (1 - 1 / k)
         duplex = duplex * (1 - 1 / k)
-        load = np.bincount(server, weights=size, minlength=k)
+        load = np.bincount(server, weights=size, minlength=plan.servers)
         into = into * (1 - 1 / nodes) / k * load[server] / load.mean()
         up, down, at_server, from_server = "node out", "node in", "node in", "node out"
     none = 0.0 * size
@@ -321,6 +320,8 @@ def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
     """Start-up seconds of every message that are not the links'."""
     effects = cluster.effects
     seconds = np.zeros(len(plan.messages))
+    if cluster.workers == 1:
+        return seconds  # nobody to send to
     if plan.exchange == "push_pull":
         seconds += effects.operation_startup
     if plan.order is Order.PRIORITY or plan.credit_bytes is not None:

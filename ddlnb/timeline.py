@@ -103,7 +103,7 @@ class Timeline:
             for span in self.spans:
                 if span.rank == rank and span.kind == "backward":
                     ends[span.iteration] = span.stop_seconds
-            first, last = min(ends), max(ends)
+            first, last = min(ends, default=0), max(ends, default=0)
             if first < last:
                 seconds.append((ends[last] - ends[first]) / (last - first))
             else:
