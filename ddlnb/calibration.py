@@ -2,7 +2,8 @@
 
 The fitted values are the most probable ones: those with the least half sum of squares of
 (log predicted - log observed) / spread over the observations and of
-(log value - log prior) / prior spread over the parameters whose prior is not flat.
+(log value - log prior) / prior spread over the parameters whose prior is not flat. It is found by
+bounded least squares with differences for slopes, for which all cells are simulated together.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from ddlnb.clusters import Cluster, Fit
 from ddlnb.cost_shape import settled
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.misfit import LEAST_RATIO, Misfit
 from ddlnb.observations import (
     Observation,
@@ -37,6 +39,7 @@ BETTER = 0.01  # of the cost: a search from elsewhere counts only if it gains mo
 AS_GOOD = 2.0  # of the cost, as at two standard deviations
 FAR = 3.0  # standard deviations
 MOST_DRIFT = 0.5  # standard deviations
+MOST_WALKS = 3
 NORMAL_TAIL = 1.6449  # 90 % of normal numbers are within so many standard deviations
 MOST_MODEL_ERROR = 0.99  # of a Cluster
 
@@ -91,7 +94,7 @@ class Calibration:
         """Median absolute relative error of the fit."""
         return float(np.median([abs(row.relative_error) for row in self.rows]))
 
-    @property
+    @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """90 % intervals of the parameters in their units."""
         return self.posterior.intervals()
@@ -127,20 +130,22 @@ class Calibration:
 
         It holds where parameters trade off against one another, or may be anything below a limit,
         which a normal distribution does not. Each step simulates all observations three times for
-        every parameter. Raises InputError when the walk was too short to have settled.
+        every parameter. A walk that has not settled goes on for as many steps, twice at most; then
+        InputError is raised.
         """
         require_whole(4, steps=steps)
         misfit = Misfit(self.observations, self.parameters, self.without, robust=self.robust)
-        peaks = [np.log(rival) for rival in self.rivals]
-        start = starting_points(self.posterior, peaks, seed)
+        places = starting_points(self.posterior, [np.log(rival) for rival in self.rivals], seed)
         scatter = max(1.0, self.scatter)
-        found = walk(misfit, start, scatter, steps=steps, seed=seed, progress=progress)
-        require(
-            found.drift < MOST_DRIFT,
-            f"after {steps} steps means still move by {found.drift:.2f} standard deviations, more "
-            f"than {MOST_DRIFT}; take more steps",
+        for more in range(MOST_WALKS):
+            found = walk(misfit, places, scatter, steps=steps, seed=seed + more, progress=progress)
+            if found.drift < MOST_DRIFT:
+                return replace(self, posterior=sampled_posterior(self.posterior, found))
+            places = found.points[-1]
+        raise InputError(
+            f"after {MOST_WALKS} x {steps} steps means still move by {found.drift:.2f} standard "
+            f"deviations, more than {MOST_DRIFT}; take more steps"
         )
-        return replace(self, posterior=sampled_posterior(self.posterior, found))
 
     def with_cross_validation(self, rows: Sequence[Row]) -> Calibration:
         """The same fit with the model error that predictions of left-out observations show."""
@@ -170,19 +175,21 @@ class Calibration:
     ) -> dict[str, tuple[float, float]]:
         """90 % intervals from fits to observations whose groups were drawn with replacement.
 
-        Groups are the values of the label ``by``. Each fit is one step within the bounds from the
-        fitted values, where residuals are nearly linear; with ``refit`` it is done in full, which
-        takes as long as that many fits.
+        Groups are the values of the label ``by``; observations without it are always fitted. Each
+        fit is one step within the bounds from the fitted values, where residuals are nearly
+        linear; with ``refit`` it is done in full, which takes as long as that many fits. What the
+        data does not tell does not move: see `identifiability`.
         """
         require_whole(count=count)
         groups = label_values(self.observations, by)
         labels = [getattr(observation.labels, by) for observation in self.observations]
         places = [[i for i, label in enumerate(labels) if label == group] for group in groups]
+        always = [i for i, label in enumerate(labels) if label is None]
         generator = np.random.default_rng(seed)
         drawn = []
         for _ in range(count):
             picked = generator.integers(0, len(groups), len(groups))
-            chosen = [place for group in picked for place in places[group]]
+            chosen = [*always, *(place for group in picked for place in places[group])]
             drawn.append(self._fitted_again(chosen) if refit else self._moved(chosen))
         low, high = np.exp(np.quantile(drawn, TAILS, axis=0)).tolist()
         return {p.name: (low[i], high[i]) for i, p in enumerate(self.parameters)}
@@ -200,10 +207,8 @@ class Calibration:
         mode = np.log(self.values)
         residuals = misfit.residuals(np.array(self.predicted))
         weights = np.sqrt(misfit.weights(residuals))
-        # The last rows keep a direction in place of which the drawn observations tell nothing.
         slope = [(weights[:, None] * self.slope)[chosen], misfit.prior_slope]
-        slope.append(1e-6 * np.eye(len(mode)))
-        now = [(weights * residuals)[chosen], misfit.prior_residuals(mode), 0 * mode]
+        now = [(weights * residuals)[chosen], misfit.prior_residuals(mode)]
         room = (misfit.low - mode - 1e-9, misfit.high - mode + 1e-9)
         step = lsq_linear(np.vstack(slope), -np.concatenate(now), bounds=room).x
         return np.clip(mode + step, misfit.low, misfit.high)

@@ -105,6 +105,26 @@ def test_what_the_data_does_not_move_is_named_and_stays_at_its_prior(prior_sprea
     assert "not told by the data" in str(told)
 
 
+def test_the_search_leaves_alone_what_no_row_tells():
+    found = calibrate_parameters(seen(cells(workers=(2,))), PARAMETERS)  # all within one node
+    assert found.value_of["between_bandwidth@slow"] == pytest.approx(BANDWIDTH.prior)
+    assert found.value_of["between_share"] == pytest.approx(SHARE.prior)
+
+
+def test_both_posteriors_are_exact_where_the_problem_is_linear():
+    row = observe(HopTime(SLOW.with_effects(between_startup=0.0), 1e6), 1e-3, 0.3, "measured")
+    bandwidth = Parameter("between_bandwidth", low=1e6, high=1e12, prior=1.2e9, prior_spread=0.4)
+    found = calibrate_parameters([row], [bandwidth])
+    weights = 1 / 0.3**2, 1 / 0.4**2
+    mean = (weights[0] * np.log(1e9) + weights[1] * np.log(1.2e9)) / sum(weights)
+    assert np.log(found.values[0]) == pytest.approx(mean, abs=1e-3)
+    for posterior in (found.posterior, found.sampled(steps=400).posterior):
+        assert posterior.spread[0] == pytest.approx(sum(weights) ** -0.5, rel=0.08)
+        drawn = np.log(posterior.samples(4000)[:, 0])
+        assert drawn.mean() == pytest.approx(mean, abs=0.02)
+        assert drawn.std() == pytest.approx(sum(weights) ** -0.5, rel=0.08)
+
+
 def test_parameters_of_which_only_the_sum_is_told_are_named_as_a_pair():
     hops = [observe(HopTime(SLOW, 1e3 * size), 1e-4, 0.01, "measured") for size in (1.0, 1.01)]
     startup = Parameter("between_startup", low=1e-6, high=1e-3, prior_spread=2.0)
