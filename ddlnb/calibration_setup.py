@@ -43,6 +43,8 @@ def read_setup(
     if name not in known:
         raise UnknownName("calibration", name, known)
     raw = yaml.safe_load((folder / f"{name}.yaml").read_text())
+    for key in ("clusters", "parameters"):
+        require(isinstance(raw, dict) and key in raw, f"calibration {name!r} lacks the key {key!r}")
     parameters, why = [], {}
     for number, entry in enumerate(raw["parameters"], start=1):
         try:
@@ -61,6 +63,7 @@ def _parameter(entry: dict[str, Any], workloads: Mapping[str, Workload]) -> Para
             raise UnknownName("key", key, sorted(REQUIRED | OPTIONAL))
     missing = sorted(REQUIRED - entry.keys())
     require(not missing, f"keys {missing} are missing")
+    require(len(OPTIONAL & entry.keys()) < 2, "give a network or a model, not both")
     effect, model = entry["effect"], entry.get("model")
     if effect not in UNITS:
         raise UnknownName("effect", effect, UNITS)

@@ -64,7 +64,11 @@ def fig4_cluster(network: str, gpus: int) -> Cluster:
     """
     if network not in CLUSTERS:
         raise UnknownName("network of Fig. 4", network, CLUSTERS)
-    cluster = get_cluster(CLUSTERS[network], gpus)
+    return _with_gpus(get_cluster(CLUSTERS[network]), gpus)
+
+
+def _with_gpus(cluster: Cluster, gpus: int) -> Cluster:
+    cluster = cluster.with_workers(gpus)
     return replace(cluster, planning=None) if cluster.nodes_in_use == 1 else cluster
 
 
@@ -74,16 +78,15 @@ def fig4_cells_to_forecast(
     gpus: tuple[int, ...] = GPUS,
 ) -> list[Cell]:
     """The cells of Fig. 4, 252 of them by default, in the order of the figure's panels."""
-    cells = []
-    for model in models:
-        workload = fig4_workload(model)
-        for network in networks:
-            cells += [
-                Cell(workload, fig4_cluster(network, count), as_run(method))
-                for count in gpus
-                for method in METHODS
-            ]
-    return cells
+    # Every file is read once.
+    clusters = {network: fig4_cluster(network, max(GPUS)) for network in networks}
+    return [
+        Cell(workload, _with_gpus(clusters[network], count), as_run(method))
+        for workload in map(fig4_workload, models)
+        for network in networks
+        for count in gpus
+        for method in METHODS
+    ]
 
 
 def write_forecast(
