@@ -18,12 +18,11 @@ HERE, SURVEY = "here", "survey"
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A fit, the clusters that follow from it, the files written, lines about its validation."""
+    """A fit, the clusters that follow from it, and the files written."""
 
     calibration: Calibration
     clusters: tuple[Cluster, ...]
     paths: tuple[Path, ...]
-    cross_validation: tuple[str, ...] = ()
 
     def parameter_rows(self) -> list[dict[str, str]]:
         """One row per parameter: value, 90 % interval, and whether the data says anything of it."""

@@ -290,7 +290,5 @@ def calibrate(
         f"The fit is off by {found.mean_error:.1%} in the mean and {found.median_error:.1%} in the "
         f"median; forecasts count with a model error of {found.model_error:.1%}."
     )
-    for said in result.cross_validation:
-        typer.echo(said)
     for path in result.paths:
         typer.echo(f"written: {path}")
