@@ -169,8 +169,7 @@ class AllReduceWhileComputing(AllReduceTime):
 
     def value(self, world: World, seconds: Sequence[float]) -> float:
         """Its seconds."""
-        startup, per_byte, share = world.cluster(self.cluster).all_reduce_seconds
-        return startup + per_byte / share * self.message_bytes
+        return world.cluster(self.cluster).cost.seconds(self.message_bytes)
 
 
 @dataclass(frozen=True)
