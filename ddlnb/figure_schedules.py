@@ -9,13 +9,12 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import in_order, legend_line, styled
-from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH, pack, shades
+from ddlnb.figure_style import in_order, styled
+from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH, pack, shades, timeline_handles
 from ddlnb.timeline import Span, Timeline
-from ddlnb.units import MS, show_bytes
+from ddlnb.units import MS
 
 FIRST, ITERATIONS = 1, 2  # shown are two iterations in which earlier messages are still under way
 Box = tuple[float, float, float, float]  # left, right, bottom, top
@@ -62,7 +61,7 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
             fontweight="bold",
         )
         grid[-1, column].set_xlabel("time (ms)")
-    figure.legend(handles=_handles(sizes, shade), loc="outside right upper", frameon=False)
+    figure.legend(handles=timeline_handles(sizes, shade), loc="outside right upper", frameon=False)
     if title:
         figure.suptitle(title)
     sources = ", ".join(sorted({o.source for lines in timelines.values() for o in lines.values()}))
@@ -142,21 +141,3 @@ def _forward_starts(spans: tuple[Span, ...]) -> dict[int, float]:
             before = starts.get(span.iteration, span.start_seconds)
             starts[span.iteration] = min(before, span.start_seconds)
     return starts
-
-
-def _handles(sizes: list[int], shade: Callable[[int], Any]) -> list[Any]:
-    handles: list[Any] = [
-        Patch(
-            facecolor=colour,
-            edgecolor="white",
-            hatch=WAIT_HATCH if kind == "wait" else None,
-            label=kind,
-        )
-        for kind, colour in KIND_COLOURS.items()
-    ]
-    if sizes:
-        handles += [
-            Patch(color=shade(size), label=f"message, {show_bytes(size)}")
-            for size in sorted({min(sizes), max(sizes)})
-        ]
-    return [*handles, legend_line("black", "forward starts", ":")]

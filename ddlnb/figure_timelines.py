@@ -47,6 +47,15 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int = 0) -> Fig
         ax.set_xlim(0, end * 1.01)
         _timeline_panel(ax, name, line, shade, end)
     grid[-1, 0].set_xlabel("time (ms)")
+    handles = timeline_handles(sizes, shade)
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    sources = ", ".join(sorted({line.source for line in chosen.values()}))
+    figure.supxlabel(f"source: {sources}; rank {rank}", fontsize=8, x=0.99, ha="right")
+    return figure
+
+
+def timeline_handles(sizes: list[int], shade: Callable[[int], Any]) -> list[Any]:
+    """The legend of timelines: kinds of spans, the smallest and the largest message."""
     handles: list[Any] = [
         Patch(
             facecolor=colour,
@@ -61,11 +70,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int = 0) -> Fig
             Patch(color=shade(size), label=f"message, {show_bytes(size)}")
             for size in sorted({min(sizes), max(sizes)})
         ]
-    handles.append(legend_line("black", "forward starts", ":"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    sources = ", ".join(sorted({line.source for line in chosen.values()}))
-    figure.supxlabel(f"source: {sources}; rank {rank}", fontsize=8, x=0.99, ha="right")
-    return figure
+    return [*handles, legend_line("black", "forward starts", ":")]
 
 
 def _from_zero(line: Timeline) -> Timeline:
