@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ddlnb.collectives import AlphaBeta, fit_alpha_beta
+from ddlnb.engines.catalogue import BASELINES, ENGINES, get_engine, require_runs
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.probes import profile_rank, time_all_reduce
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.worker import run_job
-from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
+from ddlnb.errors import DdlnbError, InputError, require, require_whole
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.models import Task, get_task
 from ddlnb.plan import Plan
@@ -19,10 +21,8 @@ from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB
 from ddlnb.workload import Workload
 
-BASELINES = {"single", "DDP"}
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
-ENGINES = ("torch", "ddp")
 COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)
 ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)
 
@@ -40,49 +40,63 @@ class Contender:
 def contenders(
     methods: str | Method | list[str | Method] = "all",
     *,
-    engine: str = "torch",
+    engine: str | Sequence[str] = "torch",
     baselines: bool = True,
     partition: str | int | None = None,
     credit: str | int | None = None,
 ) -> list[Contender]:
     """What to run for these methods ("all", one, or a list): baselines first.
 
-    With ``engine="ddp"`` there are no methods to choose from, only the baselines run. Raises
-    UnknownName for an unknown method or engine.
+    ``engine`` is one name or several; every method runs on each of them that can, and "all" are
+    those that any can. Beside ``single`` and ``DDP`` the baselines of these engines run. With
+    engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
+    unknown method or engine, InputError for a method that none of them can run.
     """
-    if engine not in ENGINES:
-        raise UnknownName("engine", engine, ENGINES)
-    listed = [Contender("single", "single")] if baselines else []
-    if baselines or engine == "ddp":
-        listed.append(Contender("DDP", "ddp"))
+    engines = [get_engine(name) for name in ([engine] if isinstance(engine, str) else engine)]
+    require(bool(engines), "engine names none; name at least one")
+    able = [one for one in engines if one.exchanges]
+    names = ["single", "ddp"] if baselines else []
+    names += [one.name for one in engines if one.baseline and (baselines or not able)]
+    listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(names)]
     asked = [methods] if isinstance(methods, str | Method) else list(methods or ())
     require(bool(asked), f"methods {methods!r} name none; name at least one, or 'all'")
-    if "all" in asked:
-        asked = list(METHODS)
-    for name in BASELINES.intersection(name for name in asked if isinstance(name, str)):
+    for name in BASELINES.keys() & {name for name in asked if isinstance(name, str)}:
         raise InputError(
             f"{name!r} is a baseline, not a method; it runs beside the methods "
-            f"(baselines=True), or alone with engine='ddp'"
+            f"(baselines=True), or alone with engine={BASELINES[name]!r}"
         )
-    chosen = {method.name: method for method in map(get_method, asked)}  # each once
-    if engine == "ddp":
+    if not able:
         return listed
+    if "all" in asked:
+        asked = [
+            method for method in METHODS.values() if not all(one.refuses(method) for one in able)
+        ]
+    chosen = {method.name: method for method in map(get_method, asked)}  # each once
     for method in chosen.values():
-        if method != METHODS.get(method.name, method):
-            known = METHODS[method.name]
-            sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
-                method, partition_bytes=None, credit_bytes=None
-            )
-            require(
-                sizes_differ,
-                f"method {method.name!r} differs from the catalogue's of that name in more than "
-                f"its sizes; give it a name of its own",
-            )
+        _require_own_name(method)
+        if all(one.refuses(method) for one in able):
+            require_runs(able[0].name, method)
         method = method.tuned(partition=partition, credit=credit)
         sizes = {"partition": method.partition_bytes, "credit": method.credit_bytes}
         settings = " ".join(f"{key}={size}B" for key, size in sizes.items() if size)
-        listed.append(Contender(method.name, engine, method, settings))
+        listed += [
+            Contender(method.name, one.name, method, settings)
+            for one in able
+            if not one.refuses(method)
+        ]
     return listed
+
+
+def _require_own_name(method: Method) -> None:
+    known = METHODS.get(method.name, method)
+    sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
+        method, partition_bytes=None, credit_bytes=None
+    )
+    require(
+        sizes_differ,
+        f"method {method.name!r} differs from the catalogue's of that name in more than "
+        f"its sizes; give it a name of its own",
+    )
 
 
 class Bench:

@@ -63,7 +63,8 @@ def models(csv: Csv = False) -> None:
 
 @app.command()
 def methods(csv: Csv = False) -> None:
-    """List the seven methods of the survey and how each is described by six aspects."""
+    """List the seven methods of the survey, their six aspects, and the engines that run each."""
+    from ddlnb.engines.catalogue import ENGINES, support
     from ddlnb.methods import METHODS
     from ddlnb.units import show_bytes
 
@@ -78,7 +79,7 @@ def methods(csv: Csv = False) -> None:
             "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
             "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
             "forward needs": method.gate.value,
-            "engines": "torch",
+            "engines": " ".join(e for m, e, reason in support() if m == method.name and not reason),
         }
         for method in METHODS.values()
     ]
@@ -86,6 +87,9 @@ def methods(csv: Csv = False) -> None:
     if not csv:
         for method in METHODS.values():
             typer.echo(f"{method.name}: {method.sentence()}.")
+        for engine in ENGINES.values():
+            lack = engine.missing()
+            typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
 
 
 @app.command()
@@ -149,9 +153,10 @@ def measure(
     servers: Annotated[
         int | None, typer.Option(help="Parameter servers of the PS methods; default: one a host.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="torch (our methods) or ddp (PyTorch's own).")] = (
-        "torch"
-    ),
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine of `ddlnb methods`; repeatable. Default: torch, our own."),
+    ] = None,
     baselines: Annotated[
         bool, typer.Option(help="Also run one worker alone, and DistributedDataParallel.")
     ] = True,
@@ -190,7 +195,7 @@ def measure(
         list(method or ["all"]),
         workers=workers,
         servers=servers,
-        engine=engine,
+        engine=list(engine or ["torch"]),
         baselines=baselines,
         local_batch=batch,
         iterations=iterations,

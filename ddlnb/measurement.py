@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed
 from ddlnb.collectives import AlphaBeta
+from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.errors import InputError, MissingPart, UnknownName, require_whole
@@ -33,7 +34,7 @@ def measure(
     *,
     workers: int = 2,
     servers: int | None = None,
-    engine: str = "torch",
+    engine: str | Sequence[str] = "torch",
     baselines: bool = True,
     local_batch: int | None = None,
     iterations: int = 20,
@@ -86,6 +87,8 @@ def measure(
     chosen = contenders(
         methods, engine=engine, baselines=baselines, partition=partition, credit=credit
     )
+    for name in {contender.engine for contender in chosen}:
+        require_installed(name)
     common = {
         "model": task.name,
         "structure": workload.structure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddlnb.collectives import ring_bytes_sent
+from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
+from ddlnb.place import Place
 
 
 class SingleWorker:
@@ -98,3 +101,18 @@ class DistributedDataParallelBaseline(SingleWorker):
         """Take the hooks off."""
         for hook in self._hooks:
             hook.remove()
+
+
+def single(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[SingleWorker, Callable]:
+    """The trainer of engine ``single``, and the loss of a batch that it wants to be given."""
+    return SingleWorker(module, job.make_optimizer), partial(job.task.loss, module)
+
+
+def ddp(
+    place: Place, job: Job, store: Any, module: nn.Module
+) -> tuple[DistributedDataParallelBaseline, Callable]:
+    """The trainer of engine ``ddp``, and the loss of a batch that it wants to be given."""
+    trainer = DistributedDataParallelBaseline(
+        module, job.task.loss, job.make_optimizer, job.workers
+    )
+    return trainer, trainer.loss

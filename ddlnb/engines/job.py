@@ -35,7 +35,7 @@ def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
 class Job:
     """One run: ``warmup`` iterations, ``iterations`` timed ones, ``traced`` ones with spans.
 
-    ``engine`` is a key of ddlnb.engines.worker.TRAINERS; ``plan`` is None for the baselines.
+    ``engine`` is a name of ddlnb.engines.catalogue; ``plan`` is None for its baseline.
     Step t of worker w trains on ``task.batch(local_batch, seed)`` with seed t * workers + w,
     starting over after ``batches`` steps; they are drawn before the clock starts.
     """

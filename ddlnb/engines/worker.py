@@ -11,14 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import zmq
-from torch import nn
 
-from ddlnb.engines.baselines import DistributedDataParallelBaseline, SingleWorker
+from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.network import local_device, process_group, transport_for
-from ddlnb.engines.replica import Replica
-from ddlnb.engines.server import BulkSynchronous, Server, open_server
+from ddlnb.engines.network import local_device, process_group
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
 from ddlnb.place import Place
@@ -29,23 +25,10 @@ def run_job(place: Place, job: Job) -> Report | None:
     """The report of this rank, None from a parameter server. Ranks.run calls it on every rank."""
     store = place.store()
     if place.rank >= job.workers:
-        _serve(place, job, store)
+        get_engine(job.engine).server()(place, job, store)
         return None
     with process_group(place, store, job.workers, job.backend):
         return _train(place, job, store)
-
-
-def _serve(place: Place, job: Job, store: Any) -> None:
-    token = store.get("token").decode()
-    context = zmq.Context()
-    try:
-        socket, address = open_server(place.host, context)
-        store.set(f"server {place.rank - job.workers}", address)
-        rule = BulkSynchronous(job.workers)
-        Server(socket, job.workers, rule, token, place.timeout_seconds).serve()
-        socket.close(linger=0)
-    finally:
-        context.destroy(linger=0)
 
 
 def _train(place: Place, job: Job, store: Any) -> Report:
@@ -57,7 +40,9 @@ def _train(place: Place, job: Job, store: Any) -> Report:
         tuple(tensor.to(device) for tensor in job.task.batch(job.local_batch, seed))
         for seed in (step * job.workers + place.rank for step in range(min(total, job.batches)))
     ]
-    trainer, loss = _trainer(place, job, store, module)
+    if job.plan is not None:
+        _require_same_plan(place, job.plan, store)
+    trainer, loss = get_engine(job.engine).starter()(place, job, store, module)
     losses: list[float] = []
 
     def steps(count: int, each: Callable[[int], None] = lambda step: None) -> None:
@@ -90,22 +75,6 @@ def _train(place: Place, job: Job, store: Any) -> Report:
         spans=spans,
         parameters=state if job.keep_parameters else None,
     )
-
-
-def _trainer(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Any, Callable]:
-    """The trainer of the job's engine, and the loss of a batch that it wants to be given."""
-    loss = partial(job.task.loss, module)
-    if job.engine == "single":
-        return SingleWorker(module, job.make_optimizer), loss
-    if job.engine == "ddp":
-        arguments = (module, job.task.loss, job.make_optimizer, job.workers)
-        ddp = DistributedDataParallelBaseline(*arguments)
-        return ddp, ddp.loss
-    assert job.plan is not None
-    _require_same_plan(place, job.plan, store)
-    transport = transport_for(place, store, job.plan)
-    timeout = place.timeout_seconds
-    return Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout), loss
 
 
 def _require_same_plan(place: Place, plan: Plan, store: Any) -> None:

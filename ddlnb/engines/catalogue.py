@@ -1,0 +1,107 @@
+"""The engines: what executes a plan on real processes, and which methods each of them can run.
+
+An engine is an entry here and a module that ranks import. Its ``start`` names a function of
+(place, job, store, module) that returns a `Trainer` and the loss of a batch; ``serve``, of
+(place, job, store), what runs on the ranks that are parameter servers. A job without a plan asks
+for the engine's own default, its baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ddlnb.errors import InputError, MissingPart, UnknownName
+from ddlnb.methods import METHODS, Method
+
+
+def _nothing(*_: object) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What an engine is called, what it can do, and where its code is.
+
+    ``exchanges`` are the requests it answers, none if it runs its baseline only. ``refusal`` says
+    why it cannot run a method, ``missing`` what this machine lacks; both are "" where all is well.
+    """
+
+    name: str
+    about: str
+    start: str
+    serve: str = ""
+    baseline: str | None = None
+    exchanges: frozenset[str] = frozenset()
+    refusal: Callable[[Method], str] = _nothing
+    missing: Callable[[], str] = _nothing
+
+    def refuses(self, method: Method) -> str:
+        """Why this engine cannot run the method; "" if it can."""
+        if not self.exchanges:
+            return "runs no methods, only its own default"
+        if method.exchange not in self.exchanges:
+            answered = " and ".join(sorted(self.exchanges))
+            return f"answers {answered}, and the method asks for {method.exchange}"
+        return self.refusal(method)
+
+    def starter(self) -> Callable[..., Any]:
+        """The function that ``start`` names."""
+        return _named(self.start)
+
+    def server(self) -> Callable[..., Any]:
+        """The function that ``serve`` names."""
+        return _named(self.serve)
+
+
+def _named(path: str) -> Callable[..., Any]:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
+
+
+_LISTED = [
+    Engine("single", "one worker, no communication",
+           "ddlnb.engines.baselines:single", baseline="single"),
+    Engine("ddp", "PyTorch's DistributedDataParallel with its defaults",
+           "ddlnb.engines.baselines:ddp", baseline="DDP"),
+    Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
+           "ddlnb.engines.own:start", "ddlnb.engines.own:serve",
+           exchanges=frozenset({"all_reduce", "push_pull"})),
+]  # fmt: skip
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in _LISTED}
+BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}
+
+
+def get_engine(name: str) -> Engine:
+    """The engine of this name. Raises UnknownName with a suggestion."""
+    if name not in ENGINES:
+        raise UnknownName("engine", name, ENGINES)
+    return ENGINES[name]
+
+
+def require_installed(name: str) -> None:
+    """Raise MissingPart if this machine lacks something that the engine needs."""
+    if lack := get_engine(name).missing():
+        raise MissingPart(f"engine {name!r} cannot run here: {lack}")
+
+
+def require_runs(engine: str, method: Method) -> None:
+    """Raise InputError, with the reason and the engines that can, if it cannot run the method."""
+    if reason := get_engine(engine).refuses(method):
+        able = [e.name for e in ENGINES.values() if not e.refuses(method)]
+        raise InputError(
+            f"engine {engine!r} cannot run {method.name!r}: it {reason}; "
+            f"engines that can: {', '.join(able) or 'none'}"
+        )
+
+
+def support() -> list[tuple[str, str, str]]:
+    """(method, engine, reason) for all methods and the engines that run any; "" is support."""
+    return [
+        (method.name, engine.name, engine.refuses(method))
+        for method in METHODS.values()
+        for engine in ENGINES.values()
+        if engine.exchanges
+    ]

@@ -1,0 +1,39 @@
+"""Our own engine: a `Replica` on torch.distributed's all-reduces or on our parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import zmq
+from torch import nn
+
+from ddlnb.engines.job import Job
+from ddlnb.engines.network import transport_for
+from ddlnb.engines.replica import Replica
+from ddlnb.engines.server import BulkSynchronous, Server, open_server
+from ddlnb.place import Place
+
+
+def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:
+    """The trainer of this worker, and the loss of a batch that it wants to be given."""
+    assert job.plan is not None
+    transport = transport_for(place, store, job.plan)
+    timeout = place.timeout_seconds
+    replica = Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout)
+    return replica, partial(job.task.loss, module)
+
+
+def serve(place: Place, job: Job, store: Any) -> None:
+    """Serve the workers of the job until all have said goodbye."""
+    token = store.get("token").decode()
+    context = zmq.Context()
+    try:
+        socket, address = open_server(place.host, context)
+        store.set(f"server {place.rank - job.workers}", address)
+        rule = BulkSynchronous(job.workers)
+        Server(socket, job.workers, rule, token, place.timeout_seconds).serve()
+        socket.close(linger=0)
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,74 @@
+"""Which engine runs which method, and what is said about those it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddlnb.bench import contenders
+from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
+from ddlnb.errors import InputError, MissingPart, UnknownName
+from ddlnb.methods import METHODS
+
+WITH_METHODS = [engine for engine in ENGINES.values() if engine.exchanges]
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_an_engine_s_code_exists_and_is_named_as_the_table_names_it(engine):
+    assert ENGINES[engine.name] is engine
+    assert engine.baseline or engine.exchanges
+    assert callable(engine.starter())
+    assert ("push_pull" in engine.exchanges) == bool(engine.serve)
+    if engine.serve:
+        assert callable(engine.server())
+
+
+def test_our_own_engine_runs_every_method():
+    assert not any(ENGINES["torch"].refuses(method) for method in METHODS.values())
+
+
+@pytest.mark.parametrize("engine", WITH_METHODS, ids=lambda engine: engine.name)
+def test_the_support_matrix_is_what_contenders_offers(engine):
+    expected = [m for m, e, reason in support() if e == engine.name and not reason]
+    offered = contenders("all", engine=engine.name, baselines=False)
+    assert [one.name for one in offered] == expected
+    assert {one.engine for one in offered} == {engine.name}
+
+
+@pytest.mark.parametrize(("method", "engine", "reason"), support())
+def test_what_an_engine_cannot_run_it_refuses_with_the_reason(method, engine, reason):
+    if not reason:
+        require_runs(engine, METHODS[method])
+        return
+    with pytest.raises(InputError, match=r"engines that can: .*torch") as caught:
+        contenders(method, engine=engine)
+    assert reason in str(caught.value)
+
+
+def test_several_engines_run_a_method_each():
+    names = [engine.name for engine in WITH_METHODS]
+    offered = contenders("BSP-A2A", engine=names, baselines=False)
+    able = [e.name for e in WITH_METHODS if not e.refuses(METHODS["BSP-A2A"])]
+    assert [one.engine for one in offered] == able
+
+
+def test_engines_without_methods_run_their_baseline_only():
+    assert [c.name for c in contenders("all", engine="ddp", baselines=False)] == ["DDP"]
+
+
+def test_a_baseline_asked_for_as_a_method_is_explained():
+    with pytest.raises(InputError, match="'DDP' is a baseline"):
+        contenders("DDP")
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(UnknownName, match="horrovod"):
+        contenders("all", engine="horrovod")
+
+
+def test_an_engine_says_what_is_missing(monkeypatch):
+    lacking = replace(ENGINES["torch"], missing=lambda: "no torch; make env")
+    monkeypatch.setitem(ENGINES, "torch", lacking)
+    with pytest.raises(MissingPart, match="engine 'torch' cannot run here: no torch; make env"):
+        require_installed("torch")
