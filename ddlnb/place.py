@@ -64,7 +64,7 @@ def prepare(folder: str, store_host: str) -> int:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     # gloo looks up its address by host name, which is wrong or slow on many laptops.
     with contextlib.suppress(OSError):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(_address_towards(store_host)))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(store_host)))
     # Kept open for the life of the process: the handler writes to the descriptor.
     with contextlib.suppress(OSError):
         stacks = Path(folder, stack_file(os.getpid())).open("w")  # noqa: SIM115
@@ -85,7 +85,7 @@ def call(place: Place, path: list[str], payload: bytes) -> bytes | Failure:
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(place.threads)
         function, args = cloudpickle.loads(payload)
-        place = replace(place, host=_address_towards(place.store_host))
+        place = replace(place, host=address_towards(place.store_host))
         return cloudpickle.dumps(function(place, *args))
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this one
@@ -93,14 +93,14 @@ def call(place: Place, path: list[str], payload: bytes) -> bytes | Failure:
         return Failure(f"{type(error).__qualname__}: {error}", tuple(lines))
 
 
-def _address_towards(host: str) -> str:
+def address_towards(host: str) -> str:
     """The address of this machine that packets to the host carry: local for a local host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         return probe.getsockname()[0]
 
 
-def _interface(address: str) -> str:
+def interface_of(address: str) -> str:
     """The name of the network interface that has the address; OSError if none has."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
