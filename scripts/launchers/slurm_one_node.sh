@@ -1,0 +1,141 @@
+#!/bin/sh
+# A Slurm of one node on this machine, to try the launcher "slurm": for tests, not for work.
+#
+#     scripts/launchers/slurm_one_node.sh start [FOLDER]   # prints the variable to export
+#     scripts/launchers/slurm_one_node.sh stop  [FOLDER]
+#
+# munged, slurmctld and slurmd run as the calling user, listen on the loopback only, and keep keys,
+# configuration, logs and state in FOLDER (default: ddlnb-slurm-UID in TMPDIR), which stop removes.
+# Missing packages are installed where root on Debian or Ubuntu. The node claims 64 CPUs, however
+# many there are: ranks share them.
+set -eu
+umask 077
+action=${1:-}
+folder=${2:-${TMPDIR:-/tmp}/ddlnb-slurm-$(id -u)}
+PATH=$PATH:/usr/sbin:/sbin
+export SLURM_CONF="$folder/slurm.conf"
+
+fail() {
+    echo "slurm_one_node.sh: $*" >&2
+    exit 1
+}
+
+install_missing() {
+    lacking=""
+    command -v munged >/dev/null || lacking="munge"
+    for program in slurmctld slurmd sbatch; do
+        command -v $program >/dev/null || lacking="$lacking slurm-wlm"
+    done
+    [ -z "$lacking" ] && return
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+        fail "needs munge and Slurm: sudo apt-get install munge slurm-wlm"
+    apt-get update -qq >&2
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $lacking >&2
+}
+
+# Two ports that nobody listens on.
+free_ports() {
+    python3 -c '
+import socket
+listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(listener.getsockname()[1] for listener in listeners))'
+}
+
+write_configuration() {
+    # shellcheck disable=SC2046
+    set -- $(free_ports)
+    name=$(uname -n | cut -d. -f1)
+    user=$(id -un)
+    cat >"$SLURM_CONF" <<CONF
+ClusterName=ddlnb
+SlurmctldHost=$name(127.0.0.1)
+SlurmctldPort=$1
+SlurmdPort=$2
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmUser=$user
+SlurmdUser=$user
+AuthType=auth/munge
+AuthInfo=socket=$folder/munge.socket
+CredType=cred/munge
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/slurmd.pid
+SlurmctldLogFile=$folder/slurmctld.log
+SlurmdLogFile=$folder/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=2
+MpiDefault=none
+NodeName=$name NodeAddr=127.0.0.1 CPUs=64 State=UNKNOWN
+PartitionName=all Nodes=$name Default=YES MaxTime=60 State=UP
+CONF
+}
+
+is_running() {
+    [ -s "$folder/$1.pid" ] && kill -0 "$(cat "$folder/$1.pid")" 2>/dev/null
+}
+
+start() {
+    if is_running munged && is_running slurmctld && is_running slurmd; then
+        return
+    fi
+    stop
+    [ ${#folder} -le 80 ] || fail "the folder $folder is too long a name for a socket: give another"
+    install_missing
+    trap 'stop' EXIT
+    trap 'exit 1' INT TERM HUP
+    mkdir -p "$folder/state" "$folder/spool"
+    chmod 711 "$folder" # munge wants its socket reachable; the files in it are private
+    write_configuration
+    head -c 1024 /dev/urandom >"$folder/munge.key"
+    munged --key-file "$folder/munge.key" --socket "$folder/munge.socket" \
+        --pid-file "$folder/munged.pid" --log-file "$folder/munged.log" \
+        --seed-file "$folder/munged.seed" || fail "munged did not start"
+    slurmctld >&2 || fail "slurmctld did not start: $(tail -n 3 "$folder/slurmctld.log")"
+    slurmd >&2 || fail "slurmd did not start: $(tail -n 3 "$folder/slurmd.log")"
+    tries=0
+    until [ "$(sinfo --noheader --format=%t 2>/dev/null)" = idle ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || fail "the node is not idle after 20 s: $(tail -n 3 "$folder"/slurm*.log)"
+        sleep 0.2
+    done
+    trap - EXIT INT TERM HUP
+}
+
+stop() {
+    if is_running slurmctld; then
+        timeout 5 scancel --user="$(id -un)" --full 2>/dev/null || true
+        tries=0
+        while [ -n "$(timeout 5 squeue --noheader 2>/dev/null)" ] && [ $tries -lt 50 ]; do
+            tries=$((tries + 1))
+            sleep 0.2
+        done
+    fi
+    for daemon in slurmd slurmctld munged; do
+        is_running $daemon || continue
+        pid=$(cat "$folder/$daemon.pid")
+        kill "$pid"
+        tries=0
+        while kill -0 "$pid" 2>/dev/null; do
+            tries=$((tries + 1))
+            [ $tries -lt 50 ] || kill -9 "$pid"
+            sleep 0.1
+        done
+    done
+    rm -rf "$folder"
+}
+
+case $action in
+start)
+    start
+    echo "export SLURM_CONF=$SLURM_CONF"
+    ;;
+stop) stop ;;
+*) fail "say start or stop, and a folder if the default is not right" ;;
+esac

@@ -1,0 +1,119 @@
+#!/bin/sh
+# An SSH server on the loopback of this machine, to try the launcher "ssh": for tests, not for work.
+#
+#     scripts/launchers/ssh_loopback.sh start [FOLDER]   # prints the variable to export
+#     scripts/launchers/ssh_loopback.sh stop  [FOLDER]
+#
+# The server lets in the calling user only, with a key made for it. Its keys, its configuration and
+# that of the client are in FOLDER (default: ddlnb-ssh-UID in TMPDIR), which stop removes; ~/.ssh is
+# neither read nor written. The client's configuration calls the server "loopback":
+# Ranks(4, launcher="ssh", hosts=["loopback"]). Missing packages are installed where root on Debian.
+set -eu
+umask 077
+action=${1:-}
+folder=${2:-${TMPDIR:-/tmp}/ddlnb-ssh-$(id -u)}
+PATH=$PATH:/usr/sbin:/sbin
+
+fail() {
+    echo "ssh_loopback.sh: $*" >&2
+    exit 1
+}
+
+install_missing() {
+    lacking=""
+    command -v ssh >/dev/null || lacking="openssh-client"
+    command -v sshd >/dev/null || lacking="$lacking openssh-server"
+    [ -z "$lacking" ] && return
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+        fail "needs OpenSSH: sudo apt-get install openssh-client openssh-server"
+    apt-get update -qq >&2
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $lacking >&2
+}
+
+write_configurations() {
+    port=$(python3 -c 'import socket
+print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+    ssh-keygen -q -t ed25519 -N "" -C "" -f "$folder/host_key"
+    ssh-keygen -q -t ed25519 -N "" -C "" -f "$folder/user_key"
+    cp "$folder/user_key.pub" "$folder/authorized_keys"
+    echo "[127.0.0.1]:$port $(cat "$folder/host_key.pub")" >"$folder/known_hosts"
+    cat >"$folder/sshd_config" <<CONF
+ListenAddress 127.0.0.1:$port
+PidFile $folder/sshd.pid
+HostKey $folder/host_key
+AuthorizedKeysFile $folder/authorized_keys
+AllowUsers $(id -un)
+AuthenticationMethods publickey
+PermitRootLogin prohibit-password
+StrictModes no
+UsePAM no
+AllowTcpForwarding no
+AllowAgentForwarding no
+MaxStartups 100
+CONF
+    cat >"$folder/ssh_config" <<CONF
+Host loopback 127.0.0.1
+    HostName 127.0.0.1
+    Port $port
+    User $(id -un)
+    IdentityFile $folder/user_key
+    IdentitiesOnly yes
+    IdentityAgent none
+    UserKnownHostsFile $folder/known_hosts
+    GlobalKnownHostsFile none
+CONF
+}
+
+is_running() {
+    [ -s "$folder/sshd.pid" ] && kill -0 "$(cat "$folder/sshd.pid")" 2>/dev/null
+}
+
+start() {
+    if is_running; then
+        return
+    fi
+    stop
+    install_missing
+    trap 'stop' EXIT
+    trap 'exit 1' INT TERM HUP
+    mkdir "$folder"
+    write_configurations
+    # The folder into which sshd locks itself before a login; the package's service makes it.
+    [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
+    "$(command -v sshd)" -f "$folder/sshd_config" -E "$folder/sshd.log" ||
+        fail "sshd did not start: $(tail -n 3 "$folder/sshd.log")"
+    tries=0
+    until ssh -F "$folder/ssh_config" -o BatchMode=yes loopback true 2>"$folder/ssh.log" </dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 25 ] || fail "no login after 5 s: $(tail -n 3 "$folder/ssh.log")"
+        sleep 0.2
+    done
+    trap - EXIT INT TERM HUP
+}
+
+stop() {
+    if is_running; then
+        pid=$(cat "$folder/sshd.pid")
+        # Open sessions are children of the server, and would outlive it.
+        children=$(cat "/proc/$pid/task/$pid/children" 2>/dev/null || true)
+        # shellcheck disable=SC2086
+        kill "$pid" $children 2>/dev/null || true
+        tries=0
+        while kill -0 "$pid" 2>/dev/null; do
+            tries=$((tries + 1))
+            [ $tries -lt 50 ] || kill -9 "$pid"
+            sleep 0.1
+        done
+    fi
+    rm -rf "$folder"
+}
+
+case $action in
+start)
+    start
+    echo "export DDLNB_SSH_CONFIG=$folder/ssh_config"
+    ;;
+stop) stop ;;
+*) fail "say start or stop, and a folder if the default is not right" ;;
+esac
