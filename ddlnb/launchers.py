@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 import psutil
 
 from ddlnb import reaper
+from ddlnb.emulation.links import Link
+from ddlnb.emulation.network import lacking
 from ddlnb.errors import MissingPart, UnknownName
 
 # The program without which a launcher cannot start anything, and where it comes from.
@@ -28,6 +31,8 @@ _PROGRAMS = {
     "lsf": ("bsub", "run on a login node of an LSF cluster"),
     "htcondor": ("condor_submit", "run on a submit node of an HTCondor pool"),
 }
+_ENGINE_MODULE = ("-m", "ipyparallel.engine")
+EMULATED = "emulated"  # local processes on nodes of an emulated network
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 
@@ -41,13 +46,23 @@ class RankSpec:
     hosts: tuple[str, ...]
     threads: int
     timeout_seconds: float
+    links: tuple[Link, ...] = ()  # of the nodes of an emulated network
+    ranks_per_node: int = 1
+
+    def node(self, rank: int) -> int:
+        """The node of the emulated network on which the rank sits."""
+        return rank // self.ranks_per_node
 
 
 def check_launcher(name: str) -> None:
     """Raise UnknownName for a launcher that nobody provides, MissingPart for one not installed."""
     known = engine_launchers()
+    if name == EMULATED:
+        if lack := lacking():
+            raise MissingPart(f"launcher {name!r}: {lack}")
+        return
     if name not in known and profile_folder(name) is None:
-        raise UnknownName("launcher", name, [*known, "<an IPython profile>"])
+        raise UnknownName("launcher", name, [*known, EMULATED, "<an IPython profile>"])
     program, way_out = _PROGRAMS.get(name, (None, ""))
     if program and shutil.which(program) is None:
         raise MissingPart(f"launcher {name!r} needs the program {program!r}: {way_out}")
@@ -105,8 +120,11 @@ def ranks_by_host(hosts: tuple[str, ...], count: int) -> dict[str, int]:
     return {host: share + (index < rest) for index, host in enumerate(hosts)}
 
 
-def cluster(launch: RankSpec, token: str, folder: Path) -> Any:
-    """An ipyparallel Cluster, not started yet, that keeps all its files in the folder."""
+def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = ()) -> Any:
+    """An ipyparallel Cluster, not started yet, that keeps all its files in the folder.
+
+    ``before`` are words in front of the command that starts a local rank.
+    """
     import ipyparallel
     from traitlets.config import Config
 
@@ -126,7 +144,7 @@ def cluster(launch: RankSpec, token: str, folder: Path) -> Any:
     ]
     config.ControllerLauncher.connection_info_timeout = float(launch.timeout_seconds)
     config.BatchSystemLauncher.batch_file_name = str(folder / "batch_script")
-    if launch.launcher == "local":
+    if launch.launcher in ("local", EMULATED):
         # A nanny is a second Python beside every rank; the deaths of local ones are seen here.
         config.EngineLauncher.engine_args.append("--IPEngine.enable_nanny=False")
     if launch.hosts:
@@ -134,8 +152,11 @@ def cluster(launch: RankSpec, token: str, folder: Path) -> Any:
         config.SSHLauncher.to_send = []  # the environment says how to connect
         config.SSHEngineSetLauncher.engines = ranks_by_host(launch.hosts, launch.count)
 
-    names = {"engines": launch.launcher}
-    if launch.launcher not in engine_launchers():
+    if before:
+        config.LocalEngineLauncher.engine_cmd = [*before, sys.executable, *_ENGINE_MODULE]
+
+    names = {"engines": "local" if launch.launcher == EMULATED else launch.launcher}
+    if names["engines"] not in engine_launchers():
         names = {}  # the profile says which
         for file in _PROFILE_FILES:
             with contextlib.suppress(FileNotFoundError):

@@ -18,13 +18,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Any
 
+from ddlnb.emulation.links import Link, links_of
+from ddlnb.emulation.network import MEETING_HOST, EmulatedNetwork
 from ddlnb.errors import InputError, RankError, require, require_whole
-from ddlnb.launchers import RankSpec, check_launcher
+from ddlnb.launchers import EMULATED, RankSpec, check_launcher
 from ddlnb.place import Failure, Place, call, prepare, stack_file
 from ddlnb.world import World
 
@@ -42,6 +44,9 @@ class Ranks:
     host: the address of this machine at which the ranks find their store. The default is only
         reachable from this machine: for ranks elsewhere give an address that they can reach.
         With a batch launcher the temporary folder (TMPDIR) must be on a shared file system.
+    network, scale, ranks_per_node: with launcher "emulated", which puts the ranks on nodes of an
+        emulated network: its links by name ("10GbE"), in words ("1Gb/s 50us") or one of these for
+        every node; slowed by the scale (1/100: a hundredth of the bandwidth, hundredfold latency).
     threads: of torch, in each rank.
     timeout_seconds: of a run that does not say its own.
 
@@ -56,6 +61,9 @@ class Ranks:
         launcher: str = "local",
         host: str = "127.0.0.1",
         hosts: Iterable[str] = (),
+        network: str | Link | Sequence[str | Link] | None = None,
+        scale: float = 1.0,
+        ranks_per_node: int = 1,
         threads: int = 1,
         start_timeout_seconds: float = 120,
         timeout_seconds: float = 120,
@@ -70,11 +78,29 @@ class Ranks:
             f"launcher {launcher!r} with hosts={hosts!r}: give hosts=['name', ...] with launcher "
             f"'ssh', and only with it",
         )
+        require_whole(ranks_per_node=ranks_per_node)
+        require(0 < scale <= 1, f"scale={scale!r} must be above 0 and at most 1, such as 1/100")
+        require(
+            (launcher == EMULATED) == (network is not None),
+            f"launcher {launcher!r} with network={network!r}: give network='10GbE' or the like "
+            f"with launcher 'emulated', and only with it",
+        )
         check_launcher(launcher)
         self.count = count
         self.launcher = launcher
+        self.scale = scale
         address = _own_address(host)
-        self._launch = RankSpec(launcher, count, address, hosts, threads, start_timeout_seconds)
+        links = [] if network is None else links_of(network, -(-count // ranks_per_node))
+        self._launch = RankSpec(
+            launcher,
+            count,
+            address,
+            hosts,
+            threads,
+            start_timeout_seconds,
+            tuple(link.slowed(scale) for link in links),
+            ranks_per_node,
+        )
         self._timeout_seconds = timeout_seconds
         self._runs = 0
         self._one_run = threading.Lock()
@@ -87,6 +113,11 @@ class Ranks:
     def pids(self) -> list[int]:
         """Process ids by rank; empty while no processes are up."""
         return list(self._world.pids) if self._world and not self._world.ended else []
+
+    @property
+    def network(self) -> EmulatedNetwork | None:
+        """The emulated network the ranks are on, while they are up."""
+        return self._world.network if self._world and not self._world.ended else None
 
     def run(
         self,
@@ -116,8 +147,8 @@ class Ranks:
             place = Place(
                 rank=0,
                 count=count,
-                store_host=self._launch.host,
-                store_port=world.store.port,
+                store_host=world.meeting[0],
+                store_port=world.meeting[1],
                 prefix=f"run{self._runs}",
                 host=self._launch.host,
                 threads=self._launch.threads,
@@ -142,7 +173,8 @@ class Ranks:
             self._end()
         if self._world is None or self._world.ended:
             self._world = None
-            self._world = World(self._launch, prepare, self._launch.host)
+            store_host = MEETING_HOST if self._launch.links else self._launch.host
+            self._world = World(self._launch, prepare, store_host)
             self._end = weakref.finalize(self, self._world.end)  # also at exit
         return self._world
 

@@ -24,7 +24,8 @@ from typing import Any
 import psutil
 
 from ddlnb import reaper
-from ddlnb.errors import RankError
+from ddlnb.emulation.network import MEETING_HOST, EmulatedNetwork, Seat
+from ddlnb.errors import DdlnbError, RankError
 from ddlnb.launchers import RankSpec, cluster
 
 STOP_SECONDS = 10.0
@@ -35,7 +36,9 @@ class World:
     """Started ranks: processes, the calls into them, and the store they meet in."""
 
     def __init__(self, launch: RankSpec, prepare: Callable, *prepare_args: Any):
-        """Start everything; prepare(folder, *prepare_args) runs in each rank and returns its pid.
+        """Start everything; prepare(folder, seat, *prepare_args), run in each, returns its pid.
+
+        The seat is None, or the rank's place in an emulated network.
 
         The reaper is told the name of the folder before the folder is there, and is there before
         any process: so there is no moment at which a death leaves something behind.
@@ -48,6 +51,7 @@ class World:
         self._cluster: Any = None
         self._launch = launch
         self.store: Any = None
+        self.network: EmulatedNetwork | None = None
         self.ended = False
         self._reaper = subprocess.Popen(
             [sys.executable, "-P", reaper.__file__, self.token, str(os.getpid()), self.folder],
@@ -59,6 +63,9 @@ class World:
         )
         try:
             self._start(prepare, prepare_args)
+        except DdlnbError:
+            self.end()
+            raise
         except Exception as error:
             message = self._not_started(error)
             self.end()
@@ -70,10 +77,18 @@ class World:
     def _start(self, prepare: Callable, prepare_args: tuple) -> None:
         deadline = time.monotonic() + self._launch.timeout_seconds
         self.folder.mkdir(mode=0o700)
-        self._cluster = cluster(self._launch, self.token, self.folder)
+        before: list[str] = []
+        if self._launch.links:
+            token = {reaper.TOKEN_VARIABLE: self.token}
+            self.network = EmulatedNetwork(self._launch.links, token)
+            before = self.network.enter_user
+        self._cluster = cluster(self._launch, self.token, self.folder, before)
         self._cluster.start_controller_sync()
         self._cluster.start_engines_sync(self._launch.count)
         self.store = _store(self._launch.host)  # importing torch takes as long as the ranks do
+        self.meeting = (self._launch.host, self.store.port)
+        if self.network is not None:
+            self.meeting = (MEETING_HOST, self.network.meet_at(self.store.port))
         self._client = self._cluster.connect_client_sync(
             ipython_dir=str(self.folder), timeout=max(1, deadline - time.monotonic())
         )
@@ -87,7 +102,7 @@ class World:
         path = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
         wait([view.execute(path, silent=True) for view in self._views])
         answers = [
-            self.call(rank, prepare, str(self.folder), *prepare_args)
+            self.call(rank, prepare, str(self.folder), self._seat(rank), *prepare_args)
             for rank in range(self._launch.count)
         ]
         done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
@@ -95,6 +110,9 @@ class World:
             raise TimeoutError(f"only {len(done)} were ready in time")
         self.pids = [answer.get() for answer in answers]
         self._here = [self._if_here(pid) for pid in self.pids]
+
+    def _seat(self, rank: int) -> Seat | None:
+        return self.network.seat(self._launch.node(rank)) if self.network else None
 
     def _not_started(self, error: Exception) -> str:
         logs = sorted(self.folder.glob("log/*.log"))
@@ -161,6 +179,8 @@ class World:
         if self._cluster is not None and self._launch.launcher not in ("local", "mpi"):
             with contextlib.suppress(Exception):  # processes elsewhere: only the launcher can
                 self._cluster.stop_engines_sync()
+        if self.network is not None:
+            self.network.close()
         with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             self._reaper.communicate(reaper.ALL_ENDED, STOP_SECONDS)
         if self._reaper.returncode != 0:  # somebody ended the reaper

@@ -1,0 +1,1 @@
+"""An emulated cluster on one machine: network namespaces joined by shaped links."""

@@ -1,0 +1,184 @@
+"""Builds an emulated network, then becomes its switch. Run as a process of its own.
+
+    python build.py SWITCH '{"links": [[bandwidth, latency, jitter, loss], ...], "channel": FD}'
+
+Every node is a network namespace without a name, held by a descriptor of this process: when the
+process ends, namespaces, links and queues are gone, whatever ended it. A node has two interfaces:
+
+    net0    10.77.0.1, .2, ...   the emulated link, to port i of the switch (switch.c)
+    rule0   10.78.0.2, .3, ...   an unshaped one to 10.78.0.1, over which ranks meet; no gradients
+
+Over the channel, a Unix socket, goes a JSON line that says how to enter the nodes, and beside it
+the descriptor of a socket that listens on 10.78.0.1. It imports nothing of ddlnb.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, PACKET_QDISC_BYPASS = 263, 15, 23, 20
+ETH_P_ALL = 3
+SEGMENT_BYTES = 16_384  # of TCP's segments before the switch: large ones are coarse, small cost CPU
+HOST_SHARE = 1.02  # a node's own queue lets pass a little more than the switch, which is exact
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def node_address(node: int) -> str:
+    return f"10.77.{(node + 1) // 256}.{(node + 1) % 256}"
+
+
+def rule_address(node: int) -> str:
+    return f"10.78.{(node + 2) // 256}.{(node + 2) % 256}"
+
+
+def hardware_address(node: int) -> str:
+    return f"02:00:00:00:{node // 256:02x}:{node % 256:02x}"
+
+
+def _call(name: str, *words: int) -> None:
+    if getattr(_libc, name)(*words):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _become_root() -> None:
+    """A user namespace in which this user may make networks."""
+    user, group = os.getuid(), os.getgid()
+    _call("unshare", CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+
+def _new_namespace() -> int:
+    """The descriptor of a new network namespace; a thread lends its own one to it."""
+    found: list[int | OSError] = []
+
+    def make() -> None:
+        try:
+            _call("unshare", CLONE_NEWNET)
+            found.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY))
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _setting(name: str, value: object) -> None:
+    with contextlib.suppress(OSError):  # absent or not ours: a difference in timing, not in kind
+        Path("/proc/sys/net", name).write_text(str(value))
+
+
+def _routes():
+    from pyroute2 import IPRoute
+
+    return IPRoute()
+
+
+def _index(routes, name: str) -> int:
+    return routes.link_lookup(ifname=name)[0]
+
+
+def _make_switch_side(nodes: list[int]) -> None:
+    _setting("ipv6/conf/default/disable_ipv6", 1)
+    with _routes() as routes:
+        routes.link("set", index=_index(routes, "lo"), state="up")
+        routes.link("add", ifname="rule", kind="bridge")
+        bridge = _index(routes, "rule")
+        routes.addr("add", index=bridge, address="10.78.0.1", prefixlen=16)
+        routes.link("set", index=bridge, state="up")
+        for node, namespace in enumerate(nodes):
+            for port, inside in ((f"port{node}", "net0"), (f"rule{node}", "rule0")):
+                peer = {"ifname": inside, "net_ns_fd": namespace}
+                if inside == "net0":
+                    peer["address"] = hardware_address(node)
+                routes.link("add", ifname=port, kind="veth", peer=peer)
+                routes.link("set", index=_index(routes, port), state="up")
+            routes.link("set", index=_index(routes, f"rule{node}"), master=bridge)
+
+
+def _make_node(node: int, count: int, bandwidth: float, loses: bool) -> None:
+    """Addresses, neighbours, routes and the egress queue of the node this thread has entered."""
+    _setting("ipv6/conf/all/disable_ipv6", 1)
+    _setting("ipv4/tcp_slow_start_after_idle", 0)
+    _setting("ipv4/tcp_min_tso_segs", 2)
+    with _routes() as routes:
+        routes.link("set", index=_index(routes, "lo"), state="up")
+        data, rule = _index(routes, "net0"), _index(routes, "rule0")
+        # With loss every packet of the wire is lost for itself, else segments travel together.
+        segments = {"gso_max_segs": 1} if loses else {"gso_max_size": SEGMENT_BYTES}
+        routes.link("set", index=data, **segments)
+        routes.addr("add", index=rule, address=rule_address(node), prefixlen=16)
+        routes.link("set", index=rule, state="up")
+        routes.addr("add", index=data, address=node_address(node), prefixlen=16)
+        routes.link("set", index=data, state="up")
+        for other in range(count):
+            if other != node:
+                where = {"dst": node_address(other), "lladdr": hardware_address(other)}
+                routes.neigh("add", ifindex=data, state=0x80, **where)  # permanent: no requests
+        routes.tc(
+            "add",
+            "tbf",
+            data,
+            rate=int(bandwidth * HOST_SHARE),
+            burst=max(20_000, int(bandwidth * 2e-4)),
+            limit=max(200_000, int(bandwidth * 2e-2)),
+        )
+
+
+def _port(node: int) -> socket.socket:
+    port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    for option in (PACKET_IGNORE_OUTGOING, PACKET_QDISC_BYPASS):
+        port.setsockopt(SOL_PACKET, option, 1)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        port.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
+    port.bind((f"port{node}", ETH_P_ALL))
+    return port
+
+
+def main(switch: str, text: str) -> None:
+    """Build, tell the owner, and become the switch."""
+    asked = json.loads(text)
+    links = asked["links"]
+    own_user = os.geteuid() != 0
+    if own_user:
+        _become_root()
+    _call("unshare", CLONE_NEWNET)
+    home = os.open("/proc/self/ns/net", os.O_RDONLY)
+    nodes = [_new_namespace() for _ in links]
+    _make_switch_side(nodes)
+    for node, link in enumerate(links):
+        _call("setns", nodes[node], CLONE_NEWNET)
+        _make_node(node, len(links), link[0], any(loss for *_, loss in links))
+    _call("setns", home, CLONE_NEWNET)
+    listener = socket.create_server(("10.78.0.1", 0), backlog=512)
+    ports = [_port(node) for node in range(len(links))]
+    for descriptor in (*nodes, *(port.fileno() for port in ports)):
+        os.set_inheritable(descriptor, True)
+    channel = socket.socket(fileno=asked["channel"])
+    told = {"pid": os.getpid(), "nodes": nodes, "own_user": own_user}
+    socket.send_fds(channel, [json.dumps(told).encode() + b"\n"], [listener.fileno()])
+    with contextlib.suppress(OSError):  # only root may go before the ranks
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    words = [str(word) for port, link in zip(ports, links, strict=True)
+             for word in (port.fileno(), *link)]  # fmt: skip
+    os.execv(switch, [switch, *words])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
