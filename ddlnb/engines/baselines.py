@@ -35,12 +35,15 @@ class SingleWorker:
         with recorded(self._tracer, "backward", "all layers"):
             self._backward(value)
         with recorded(self._tracer, "update", "all layers"):
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            self._update()
         return value.detach()
 
     def _backward(self, value: torch.Tensor) -> None:
         value.backward()
+
+    def _update(self) -> None:
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
     def synchronize(self) -> None:
         """Nothing is ever under way."""

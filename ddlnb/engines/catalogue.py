@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from ddlnb.engines import horovod_world
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.methods import METHODS, Method
 
@@ -69,6 +70,9 @@ _LISTED = [
     Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
            "ddlnb.engines.own:start", "ddlnb.engines.own:serve",
            exchanges=frozenset({"all_reduce", "push_pull"})),
+    Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
+           "ddlnb.engines.horovod:start", baseline="horovod",
+           exchanges=frozenset({"all_reduce"}), missing=horovod_world.missing),
 ]  # fmt: skip
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _LISTED}
 BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}
