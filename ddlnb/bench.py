@@ -17,6 +17,7 @@ from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.models import Task, get_task
 from ddlnb.plan import Plan
 from ddlnb.ranks import Ranks
+from ddlnb.replay import replayed
 from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB
 from ddlnb.workload import Workload
@@ -121,7 +122,7 @@ class Bench:
         cost: AlphaBeta | None = None,
         timeout_seconds: float = 300.0,
     ):
-        self.task = get_task(task)
+        self.task = slowed(get_task(task), ranks.scale)
         self.ranks, self.workers, self.servers = ranks, workers, servers
         self.local_batch = self.task.local_batch if local_batch is None else local_batch
         require_whole(workers=workers, servers=servers, local_batch=self.local_batch)
@@ -132,7 +133,12 @@ class Bench:
 
     @cached_property
     def workload(self) -> Workload:
-        """Layer times of rank 0, measured while all workers compute."""
+        """Layer times of rank 0, measured while all workers compute; of a replayed task, its own.
+
+        Seconds are real ones, also where the ranks run in a slowed world.
+        """
+        if self.task.recorded is not None:
+            return self.task.recorded
         arguments = (self.task, self.local_batch, 5, self._device)
         return self.ranks.run(
             profile_rank, *arguments, count=self.workers, timeout_seconds=self._timeout_seconds
@@ -142,12 +148,12 @@ class Bench:
     def cost(self) -> AlphaBeta:
         """The fitted time a + b M of one all-reduce among the workers while they compute.
 
-        On GPUs the workers' cores are free, so there it is measured while nothing computes. A cost
-        given to the bench is taken instead.
+        Where the workers' cores are free, on GPUs and while computation is replayed, it is measured
+        while nothing computes. A cost given to the bench is taken instead.
         """
         if self._given_cost is not None:
             return self._given_cost
-        is_shared = self._device == "cpu"
+        is_shared = self._device == "cpu" and self.task.recorded is None
         measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=is_shared)
         return fit_alpha_beta(*zip(*measured, strict=True))
 
@@ -158,7 +164,7 @@ class Bench:
         *,
         while_computing: bool = False,
     ) -> list[tuple[int, float]]:
-        """(bytes, seconds) of all-reduces among the workers, as the slowest rank saw them."""
+        """(bytes, real seconds) of all-reduces among the workers, as the slowest rank saw them."""
         found = self.ranks.run(
             time_all_reduce,
             sizes,
@@ -169,7 +175,8 @@ class Bench:
             count=self.workers,
             timeout_seconds=self._timeout_seconds,
         )
-        return [(size, max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
+        scale = self.ranks.scale
+        return [(size, scale * max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
 
     def plan(self, method: str | Method) -> Plan:
         """The plan of a method for this model on these workers."""
@@ -180,7 +187,7 @@ class Bench:
     def run(
         self, contender: Contender, *, iterations: int, warmup: int = 0, traced: int = 0
     ) -> tuple[Job, list[Report]]:
-        """The job and the workers' reports of one run.
+        """The job and the workers' reports of one run, in real seconds (see `Report.scaled`).
 
         Raises RankError when a rank fails, and DdlnbError when the workers end with different
         parameters, which no lossless method may.
@@ -212,13 +219,26 @@ class Bench:
                 f"{contender.name} is not lossless here: workers ended with different parameters "
                 f"{[report.digest for report in reports]}"
             )
-        return job, reports
+        return job, [report.scaled(self.ranks.scale) for report in reports]
 
     def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
         """What every rank did in some iterations of a run."""
         _, reports = self.run(contender, iterations=1, warmup=warmup, traced=iterations)
         spans = tuple(span for report in reports for span in report.spans)
-        return Timeline(contender.name, "measured", spans)
+        return Timeline(contender.name, self.ranks.source, spans)
+
+
+def slowed(task: Task, scale: float) -> Task:
+    """The task in a world slowed to the scale. Raises InputError if it cannot be slowed."""
+    if scale == 1:
+        return task
+    require(
+        task.recorded is not None,
+        f"scale={scale} slows computation as well as links, and {task.name!r} really computes; "
+        f"replay a profile (ddlnb.replayed, --replay), or take scale=1",
+    )
+    assert task.recorded is not None
+    return replayed(task.recorded, scale=scale)
 
 
 def ranks_needed(chosen: list[Contender], workers: int, servers: int) -> int:

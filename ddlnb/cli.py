@@ -170,7 +170,7 @@ def measure(
         Path | None, typer.Option(help="Results file (.csv); a second call completes it.")
     ] = None,
     launcher: Annotated[
-        str, typer.Option(help="local, mpi, slurm, ssh, or an ipyparallel profile.")
+        str, typer.Option(help="local, emulated, mpi, slurm, ssh, or an ipyparallel profile.")
     ] = "local",
     host: Annotated[
         str, typer.Option(help="This machine's address for ranks on other machines.")
@@ -179,7 +179,21 @@ def measure(
         list[str] | None, typer.Option(help="A machine to start ranks on, with ssh; repeatable.")
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help="What the table calls the network, such as 10GbE.")
+        list[str] | None,
+        typer.Option(
+            help="What the table calls the network, such as 10GbE; with launcher emulated the "
+            "network to emulate, also '1Gb/s 50us', and once for every node if they differ."
+        ),
+    ] = None,
+    scale: Annotated[
+        float, typer.Option(help="Slows an emulated network and replayed computation: 0.01.")
+    ] = 1.0,
+    ranks_per_node: Annotated[
+        int, typer.Option(help="Ranks that share the link of an emulated node.")
+    ] = 1,
+    replay: Annotated[
+        str | None,
+        typer.Option(help="A profile of data/profiles to replay instead of computing."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     backend: Annotated[str, typer.Option(help="gloo on CPUs, nccl on GPUs.")] = "gloo",
@@ -189,9 +203,11 @@ def measure(
     """Train a model with the methods on real workers, and print what was measured."""
     from ddlnb.measurement import measure as measure_methods
     from ddlnb.measurement import speedups
+    from ddlnb.replay import replayed
 
+    asked: Any = list(network or ()) or None
     rows = measure_methods(
-        model,
+        model if replay is None else replayed(replay, of=model),
         list(method or ["all"]),
         workers=workers,
         servers=servers,
@@ -208,7 +224,9 @@ def measure(
         launcher=launcher,
         host=host,
         hosts=tuple(on or ()),
-        network=network,
+        network=asked[0] if asked and len(asked) == 1 else asked,
+        scale=scale,
+        ranks_per_node=ranks_per_node,
         device=device,
         backend=backend,
         timeout_seconds=timeout,
@@ -223,8 +241,8 @@ def measure(
     print_table(
         [_shown(row) for row in rows.to_dict("records")],
         False,
-        f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, measured "
-        f"on {first['machine']}; median and standard deviation of {repeat} runs",
+        f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, "
+        f"{first['source']} on {first['machine']}; median and standard deviation of {repeat} runs",
     )
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")

@@ -6,18 +6,20 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed
+from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed, slowed
 from ddlnb.collectives import AlphaBeta
+from ddlnb.emulation.links import Link
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
-from ddlnb.errors import InputError, MissingPart, UnknownName, require_whole
+from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_whole
+from ddlnb.launchers import EMULATED
 from ddlnb.machine import machine, provenance
 from ddlnb.methods import Method
 from ddlnb.models import Task, get_task
-from ddlnb.ranks import Ranks
+from ddlnb.ranks import Ranks, name_of
 from ddlnb.results import CELL, ResultsFile
 from ddlnb.timeline import Timeline
 from ddlnb.tracing import trace
@@ -48,7 +50,9 @@ def measure(
     launcher: str = "local",
     host: str = "127.0.0.1",
     hosts: tuple[str, ...] = (),
-    network: str | None = None,
+    network: str | Link | Sequence[str | Link] | None = None,
+    scale: float = 1.0,
+    ranks_per_node: int = 1,
     ranks: Ranks | None = None,
     device: str = "cpu",
     backend: str = "gloo",
@@ -61,16 +65,20 @@ def measure(
     the machine hits all alike. Each run starts from the same parameters. With ``out`` every
     finished run is on disk at once, and a second call runs only what is missing. Give ``ranks`` to
     use processes that are already up, or ``launcher``, ``host`` and ``hosts`` for those of `Ranks`;
-    ``network`` is what the table calls the network between them. ``servers`` is the number of
-    parameter servers, by default one per host. ``partition`` and ``credit`` (bytes, or text such as
-    "256KB") replace those of the methods that have them. ``cost`` is the time of an all-reduce by
-    which methods plan, by default as measured here.
+    ``network`` is what the table calls the network between them; with launcher "emulated" it is
+    the network to emulate, slowed to ``scale``, with so many ranks on a node (see `Ranks`). All
+    seconds in the table are real ones: those of the slowed world times the scale. ``servers`` is
+    the number of parameter servers, by default one per host. ``partition`` and ``credit`` (bytes,
+    or text such as "256KB") replace those of the methods that have them. ``cost`` is the time of an
+    all-reduce by which methods plan, by default as measured here.
 
     Raises InputError for bad arguments before anything starts, ResultsError for an ``out`` that
     is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
     """
     task = get_task(model)
     launcher = launcher if ranks is None else ranks.launcher
+    scale = scale if ranks is None else ranks.scale
+    ranks_per_node = ranks_per_node if ranks is None else ranks.ranks_per_node
     servers = max(1, len(hosts)) if servers is None else servers
     local_batch = task.local_batch if local_batch is None else local_batch
     require_whole(
@@ -83,7 +91,12 @@ def measure(
     require_whole(0, warmup=warmup)
     make_optimizer = get_optimizer(optimizer)
     _require_device(device, backend, launcher)
-    workload = trace(task, local_batch)  # refuses a model that cannot be trained this way
+    require(
+        task.recorded is None or local_batch == task.local_batch,
+        f"local_batch={local_batch}: {task.name!r} replays a batch of {task.local_batch}",
+    )
+    slowed(task, scale)  # refuses a scale for what really computes
+    workload = task.recorded or trace(task, local_batch)  # which refuses what cannot be trained
     chosen = contenders(
         methods, engine=engine, baselines=baselines, partition=partition, credit=credit
     )
@@ -93,14 +106,15 @@ def measure(
         "model": task.name,
         "structure": workload.structure,
         "local_batch": local_batch,
-        "network": network or ("loopback" if launcher == "local" else launcher),
-        "source": "measured",
+        "network": name_of(network, launcher) if ranks is None or network else ranks.network_name,
+        "source": "emulated" if launcher == EMULATED else "measured",
         "optimizer": optimizer if isinstance(optimizer, str) else _name_of(make_optimizer),
         "iterations": iterations,
         "warmup": warmup,
         "machine": machine() if device == "cpu" else f"{machine()}, {device}",
     }
-    cells = [{**common, **_of(contender, workers, servers)} for contender in chosen]
+    extra = _circumstances(task, scale, ranks_per_node)
+    cells = [{**common, **_of(contender, workers, servers, extra)} for contender in chosen]
     results = ResultsFile(out)
     missing = [
         (repetition, index)
@@ -111,7 +125,9 @@ def measure(
     if not missing:
         return _ordered(results.rows, cells)
     needed = ranks_needed(chosen, workers, servers)
-    with _ranks_or(ranks, needed, launcher=launcher, host=host, hosts=hosts) as up:
+    emulated = {"network": network, "scale": scale, "ranks_per_node": ranks_per_node}
+    placed = emulated if launcher == EMULATED else {"host": host, "hosts": hosts}
+    with _ranks_or(ranks, needed, launcher=launcher, **placed) as up:
         bench = Bench(
             task,
             up,
@@ -191,7 +207,15 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     return rows.assign(speedup=speedup.to_numpy())
 
 
-def _of(contender: Contender, workers: int, servers: int) -> dict[str, object]:
+def _circumstances(task: Task, scale: float, ranks_per_node: int) -> str:
+    """How a run differed from a plain one, in words for the column ``settings``."""
+    words = ["replayed"] if task.recorded is not None else []
+    words += [f"scale={scale:g}"] if scale != 1 else []
+    words += [f"ranks_per_node={ranks_per_node}"] if ranks_per_node != 1 else []
+    return " ".join(words)
+
+
+def _of(contender: Contender, workers: int, servers: int, extra: str) -> dict[str, object]:
     """The columns of a cell that depend on who runs."""
     on_servers = contender.method is not None and contender.method.exchange == "push_pull"
     return {
@@ -199,7 +223,7 @@ def _of(contender: Contender, workers: int, servers: int) -> dict[str, object]:
         "gpus": 1 if contender.engine == "single" else workers,
         "engine": contender.engine,
         "servers": servers if on_servers else 0,
-        "settings": contender.settings,
+        "settings": " ".join(filter(None, (contender.settings, extra))),
     }
 
 
@@ -263,13 +287,12 @@ def _ranks_or(
     count: int,
     *,
     launcher: str,
-    host: str = "127.0.0.1",
-    hosts: tuple[str, ...] = (),
+    **placed: Any,
 ) -> Iterator[Ranks]:
     if ranks is not None:
         yield ranks
     else:
-        with Ranks(count, launcher=launcher, host=host, hosts=hosts) as started:
+        with Ranks(count, launcher=launcher, **placed) as started:
             yield started
 
 

@@ -21,6 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from ddlnb.errors import InputError, ModelError, UnknownName, require_whole
 from ddlnb.paths import ROOT
+from ddlnb.workload import Workload
 
 Batch = tuple[Tensor, ...]
 
@@ -33,7 +34,10 @@ LEAST_TEXT_BYTES = 10_000
 
 @dataclass(frozen=True)
 class Task:
-    """Something to train. ``batch(local_batch, seed)`` depends on its two arguments only."""
+    """Something to train. ``batch(local_batch, seed)`` depends on its two arguments only.
+
+    ``recorded`` is the workload of a task that replays one (see replay.py), in real seconds.
+    """
 
     name: str
     build: Callable[[], nn.Module] = field(repr=False)
@@ -42,6 +46,7 @@ class Task:
     local_batch: int
     unit: str
     about: str = field(repr=False)
+    recorded: Workload | None = field(default=None, repr=False)
 
 
 def get_task(task: str | Task) -> Task:

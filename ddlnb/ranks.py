@@ -88,7 +88,8 @@ class Ranks:
         check_launcher(launcher)
         self.count = count
         self.launcher = launcher
-        self.scale = scale
+        self.scale, self.ranks_per_node = scale, ranks_per_node
+        self.network_name = name_of(network, launcher)
         address = _own_address(host)
         links = [] if network is None else links_of(network, -(-count // ranks_per_node))
         self._launch = RankSpec(
@@ -113,6 +114,11 @@ class Ranks:
     def pids(self) -> list[int]:
         """Process ids by rank; empty while no processes are up."""
         return list(self._world.pids) if self._world and not self._world.ended else []
+
+    @property
+    def source(self) -> str:
+        """What a time taken on these ranks is: "measured", or "emulated"."""
+        return "emulated" if self._launch.links else "measured"
 
     @property
     def network(self) -> EmulatedNetwork | None:
@@ -193,6 +199,13 @@ class Ranks:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
         return f"Ranks({self.count}, launcher={self.launcher!r}{state})"
+
+
+def name_of(network: str | Link | Sequence[str | Link] | None, launcher: str) -> str:
+    """What a table calls the network between ranks."""
+    if network is None:
+        return "loopback" if launcher == "local" else launcher
+    return str(network) if isinstance(network, str | Link) else " | ".join(map(str, network))
 
 
 def _require_seconds(name: str, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -81,3 +81,25 @@ class Report:
     digest: str
     spans: tuple[Span, ...] = ()
     parameters: dict[str, torch.Tensor] | None = field(default=None, repr=False)
+
+    def scaled(self, scale: float) -> Report:
+        """The report of a world slowed to the scale, in real seconds.
+
+        A hundredth of the speed made everything take a hundred times as long.
+        """
+        if scale == 1:
+            return self
+        spans = tuple(
+            replace(
+                span,
+                start_seconds=scale * span.start_seconds,
+                stop_seconds=scale * span.stop_seconds,
+            )
+            for span in self.spans
+        )
+        return replace(
+            self,
+            seconds=scale * self.seconds,
+            waited_seconds=scale * self.waited_seconds,
+            spans=spans,
+        )
