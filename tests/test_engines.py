@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
-from toy import COST, mlp, train_alone
+from toy import COST, in_double, mlp, train_alone
 
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
@@ -24,21 +23,6 @@ CASES = [
     for name, method in METHODS.items()
     for servers in ((1, 2) if method.architecture == "PS" else (1,))
 ]
-
-
-@dataclass(frozen=True)
-class InDouble:
-    """Builds another task's module in float64, where 1e-5 leaves no room for luck."""
-
-    task: Task
-
-    def __call__(self) -> torch.nn.Module:
-        return self.task.build().double()
-
-
-def in_double(name: str) -> Task:
-    task = get_task(name)
-    return Task(task.name, InDouble(task), task.batch, task.loss, 4, task.unit, task.about)
 
 
 def run(ranks, task, name, servers, workers, optimizer, **changes):
