@@ -2,8 +2,8 @@
 
 Horovod finds its peers by environment variables and a small HTTP server. Here the processes are
 there already, so worker 0 opens that server for as long as all need it, and every worker sets
-the variables of its slot for as long as Horovod reads them. Processes that ``horovodrun`` started
-have a slot and a server, and keep them.
+the variables of its slot for as long as Horovod reads them. So do processes that ``horovodrun``
+started: its server is not made for being asked twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, MissingPart, require
+from ddlnb.errors import InputError, MissingPart
 from ddlnb.place import Place, interface_of
 
 _joined = False  # whether this process has ever been in a world
@@ -94,15 +94,9 @@ def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    if "HOROVOD_RANK" in os.environ:
-        theirs = int(os.environ["HOROVOD_SIZE"])
-        require(theirs == workers, f"horovodrun started {theirs} workers, not {workers}")
-        with _environment(common):
-            hvd.init()
-    else:
-        with _rendezvous(place, store, workers) as variables, _environment(common | variables):
-            hvd.init()
-            store.set(f"horovod joined {place.rank}", "")
+    with _rendezvous(place, store, workers) as variables, _environment(common | variables):
+        hvd.init()
+        store.set(f"horovod joined {place.rank}", "")
     _joined = True
     return hvd
 

@@ -1,0 +1,197 @@
+"""Measure methods in processes that horovodrun started, on one machine or several.
+
+    horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun --model small-conv --method MG-WFBP
+
+All processes run `ddlnb.measure` alike; where it asks its ranks for a run, they run it together.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+import typer
+
+from ddlnb.errors import DdlnbError, require
+from ddlnb.place import Place, address_towards, prepare
+from ddlnb.terminal import Batch, Credit, Model, Partition, print_table
+
+
+class Slots:
+    """The processes of this horovodrun in the shape of `Ranks`, seen from inside.
+
+    Every process must make the same calls in the same order. Raises InputError in a process that
+    horovodrun did not start over gloo.
+    """
+
+    launcher, source = "horovodrun", "measured"
+    scale, ranks_per_node = 1.0, 1  # as of ranks that are not emulated
+
+    def __init__(self, timeout_seconds: float):
+        require(
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ,
+            "this process has no slot of horovodrun; start it with "
+            "horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun",
+        )
+        self.count, rank = int(os.environ["HOROVOD_SIZE"]), int(os.environ["HOROVOD_RANK"])
+        host = address_towards(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"])
+        store_host, port = self._open_store(host) if rank == 0 else _announced(timeout_seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            prepare(folder, None, store_host)
+        self._place = Place(
+            rank=rank,
+            count=self.count,
+            store_host=store_host,
+            store_port=port,
+            prefix="",
+            host=host,
+            threads=1,
+            timeout_seconds=timeout_seconds,
+        )
+        self._runs = 0
+        hosts = self.run(_host)
+        self.network_name = "loopback" if len(set(hosts)) == 1 else self.launcher
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return self._place.rank
+
+    def run(
+        self,
+        function: Callable,
+        *args: Any,
+        count: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list:
+        """What function(place, *args) returned in processes 0 to count - 1, in all processes."""
+        import torch
+
+        count = self.count if count is None else count
+        require(count <= self.count, f"{count} processes are needed; start them with -np {count}")
+        torch.set_num_threads(self._place.threads)
+        self._runs += 1
+        seconds = timeout_seconds or self._place.timeout_seconds
+        place = replace(
+            self._place, count=count, prefix=f"run{self._runs}", timeout_seconds=seconds
+        )
+        store = place.store()
+        if self.rank < count:
+            result = function(place, *args)
+            store.set(f"result {self.rank}", pickle.dumps(result))
+        return [pickle.loads(store.get(f"result {rank}")) for rank in range(count)]
+
+    def close(self) -> None:
+        """Wait for the others: the store of process 0 ends with it."""
+        self.run(_host)
+        store = replace(self._place, prefix="end").store()
+        store.set(f"gone {self.rank}", "")
+        if self.rank == 0:
+            store.wait([f"gone {rank}" for rank in range(self.count)])
+
+    def _open_store(self, host: str) -> tuple[str, int]:
+        """Address and port of a store that this process holds, told to the others."""
+        from torch.distributed import TCPStore
+
+        listener = socket.create_server((host, 0), backlog=512)
+        port = listener.getsockname()[1]
+        self._store = TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        request = urllib.request.Request(_bulletin(), f"{host} {port}".encode(), method="PUT")
+        urllib.request.urlopen(request).close()
+        return host, port
+
+
+def _host(place: Place) -> str:
+    return place.host
+
+
+def _bulletin() -> str:
+    """Where process 0 tells where its store is: a key of horovodrun's own server."""
+    host, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
+    return f"http://{host}:{port}/ddlnb/store"
+
+
+def _announced(timeout_seconds: float) -> tuple[str, int]:
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            with urllib.request.urlopen(_bulletin()) as answer:
+                host, port = answer.read().decode().split()
+                return host, int(port)
+        except urllib.error.HTTPError:  # not there yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def main(
+    model: Model,
+    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="An engine; may be repeated.")] = None,
+    baselines: Annotated[bool, typer.Option(help="Run the baselines too.")] = False,
+    batch: Batch = None,
+    iterations: Annotated[int, typer.Option(help="Timed iterations.")] = 20,
+    warmup: Annotated[int, typer.Option(help="Iterations before the clock starts.")] = 5,
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    partition: Partition = None,
+    credit: Credit = None,
+    out: Annotated[str | None, typer.Option(help="Results file (.csv) to add the runs to.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a run may take.")] = 300,
+) -> None:
+    """Train with every method once on all processes of horovodrun, and tell the throughput."""
+    from ddlnb.measurement import measure
+    from ddlnb.ranks import Ranks
+    from ddlnb.results import CELL, ResultsFile
+
+    slots = Slots(timeout)
+    results = ResultsFile(out) if slots.rank == 0 else None
+    rows = measure(
+        model,
+        list(method or ["all"]),
+        workers=slots.count,
+        engine=engine or ["horovod"],
+        baselines=baselines,
+        local_batch=batch,
+        iterations=iterations,
+        warmup=warmup,
+        repetitions=1,
+        optimizer=optimizer,
+        partition=partition,
+        credit=credit,
+        ranks=cast(Ranks, slots),
+        timeout_seconds=timeout,
+    )
+    if results is not None:
+        for row in rows.to_dict("records"):
+            run = {str(column): value for column, value in row.items()}
+            number = 0
+            while results.has({name: run[name] for name in CELL}, number):
+                number += 1
+            results.add({**run, "repetition": number})
+        shown = rows[["method", "engine", "gpus", "messages"]].assign(
+            samples_per_s=rows["throughput_samples_per_s"].round(1),
+            ms_per_iteration=(rows["iteration_seconds"] * 1e3).round(2),
+            ms_waiting=(rows["exposed_communication_seconds"] * 1e3).round(2),
+        )
+        title = f"{model} in {slots.count} processes of horovodrun"
+        print_table(shown.to_dict("records"), csv=False, title=title)
+    slots.close()
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except DdlnbError as error:
+        typer.echo(f"horovodrun: {error}", err=True)
+        sys.exit(1)
