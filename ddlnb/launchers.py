@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from ddlnb import reaper
+from ddlnb import reaper, slurm
 from ddlnb.emulation.links import Link
 from ddlnb.emulation.network import lacking
 from ddlnb.errors import MissingPart, UnknownName
@@ -33,6 +33,7 @@ _PROGRAMS = {
 }
 _ENGINE_MODULE = ("-m", "ipyparallel.engine")
 EMULATED = "emulated"  # local processes on nodes of an emulated network
+_OWN_LAUNCHERS = {EMULATED: "local", "ssh": "ddlnb.ssh.HostsLauncher"}  # what ipyparallel is told
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 
@@ -48,6 +49,18 @@ class RankSpec:
     timeout_seconds: float
     links: tuple[Link, ...] = ()  # of the nodes of an emulated network
     ranks_per_node: int = 1
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether ranks may be on machines that neither the reaper nor an mpiexec looks after."""
+        return self.launcher not in ("local", "mpi", EMULATED)
+
+    @property
+    def in_slurm(self) -> bool:
+        """Whether the ranks are a job of Slurm, or may be: who knows what a profile says."""
+        return self.launcher == "slurm" or (
+            self.launcher not in (*engine_launchers(), EMULATED) and bool(shutil.which("scancel"))
+        )
 
     def node(self, rank: int) -> int:
         """The node of the emulated network on which the rank sits."""
@@ -96,6 +109,8 @@ def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": str(launch.threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # c10d warns when an address has no host name: harmless
     }
+    if launch.in_slurm:
+        variables |= slurm.job_environment(folder.name)
     if launch.launcher == "mpi":
         # A killed mpiexec does not remove its files: they go with the folder. Open MPI 4, then 5.
         variables["OMPI_MCA_orte_tmpdir_base"] = str(folder)
@@ -144,19 +159,18 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     ]
     config.ControllerLauncher.connection_info_timeout = float(launch.timeout_seconds)
     config.BatchSystemLauncher.batch_file_name = str(folder / "batch_script")
+    config.SlurmLauncher.submit_command = slurm.submit_command(str(folder / "log" / "sbatch.log"))
     if launch.launcher in ("local", EMULATED):
         # A nanny is a second Python beside every rank; the deaths of local ones are seen here.
         config.EngineLauncher.engine_args.append("--IPEngine.enable_nanny=False")
     if launch.hosts:
-        config.SSHLauncher.remote_python = sys.executable  # the same path on all hosts
-        config.SSHLauncher.to_send = []  # the environment says how to connect
-        config.SSHEngineSetLauncher.engines = ranks_by_host(launch.hosts, launch.count)
-
+        config.HostsLauncher.hosts = ranks_by_host(launch.hosts, launch.count)
+        config.HostsLauncher.log_folder = str(folder / "log")
     if before:
         config.LocalEngineLauncher.engine_cmd = [*before, sys.executable, *_ENGINE_MODULE]
 
-    names = {"engines": "local" if launch.launcher == EMULATED else launch.launcher}
-    if names["engines"] not in engine_launchers():
+    names = {"engines": _OWN_LAUNCHERS.get(launch.launcher, launch.launcher)}
+    if launch.launcher not in (*engine_launchers(), *_OWN_LAUNCHERS):
         names = {}  # the profile says which
         for file in _PROFILE_FILES:
             with contextlib.suppress(FileNotFoundError):

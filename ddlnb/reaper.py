@@ -13,8 +13,10 @@ import contextlib
 import os
 import select
 import shutil
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import psutil
 
@@ -25,6 +27,7 @@ ALL_ENDED = b"ended\n"  # what an owner writes that starts nothing more
 # later: the sweep is over only when nobody was found for this long.
 QUIET_SECONDS = 1.0
 LOOK_SECONDS = 0.5
+CANCEL_SECONDS = 15.0  # for a queue that does not answer
 
 
 def carriers(token: str) -> list[psutil.Process]:
@@ -42,8 +45,18 @@ def carries(process: psutil.Process, token: str) -> bool:
     return process.environ().get(TOKEN_VARIABLE) == token
 
 
-def clean(token: str, folder: str | os.PathLike, quiet_seconds: float = 0) -> None:
-    """Kill every carrier until none is seen for quiet_seconds; then remove the folder."""
+def clean(
+    token: str,
+    folder: str | os.PathLike,
+    quiet_seconds: float = 0,
+    cancel: Sequence[str] = (),
+) -> None:
+    """Kill every carrier until none is seen for quiet_seconds; then remove the folder.
+
+    ``cancel`` is a command that takes back what a queue holds, before and after: the first time to
+    end what runs, the second for a job that was submitted at the moment of the owner's death.
+    """
+    _run(cancel)
     quiet_until = time.monotonic() + quiet_seconds
     while (found := carriers(token)) or time.monotonic() < quiet_until:
         for process in found:
@@ -52,7 +65,14 @@ def clean(token: str, folder: str | os.PathLike, quiet_seconds: float = 0) -> No
         if found:
             quiet_until = time.monotonic() + quiet_seconds
         time.sleep(0.02)
+    _run(cancel if quiet_seconds else ())
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: Sequence[str]) -> None:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if command:
+            subprocess.run(command, capture_output=True, timeout=CANCEL_SECONDS, check=False)
 
 
 def wait_for_owner(owner_pid: int) -> bool:
@@ -66,11 +86,11 @@ def wait_for_owner(owner_pid: int) -> bool:
             return False
 
 
-def main(token: str, owner_pid: int, folder: str) -> None:
+def main(token: str, owner_pid: int, folder: str, *cancel: str) -> None:
     """Wait for the owner, then clean up after it."""
     ended = wait_for_owner(owner_pid)
-    clean(token, folder, 0 if ended else QUIET_SECONDS)
+    clean(token, folder, 0 if ended else QUIET_SECONDS, cancel)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -23,13 +23,15 @@ from typing import Any
 
 import psutil
 
-from ddlnb import reaper
+from ddlnb import reaper, slurm
+from ddlnb.elsewhere import Lifeline, hold, neighbours_together
 from ddlnb.emulation.network import MEETING_HOST, EmulatedNetwork, Seat
 from ddlnb.errors import DdlnbError, RankError
 from ddlnb.launchers import RankSpec, cluster
 
 STOP_SECONDS = 10.0
 LOG_LINES = 15
+LOOK_SECONDS = 5.0  # between two looks at what starts the ranks, which may be a busy queue
 
 
 class World:
@@ -52,9 +54,12 @@ class World:
         self._launch = launch
         self.store: Any = None
         self.network: EmulatedNetwork | None = None
+        self._lifeline: Lifeline | None = None
         self.ended = False
+        self._cancel = slurm.cancel_command(self.folder.name) if launch.in_slurm else []
+        owner = [self.token, str(os.getpid()), str(self.folder)]
         self._reaper = subprocess.Popen(
-            [sys.executable, "-P", reaper.__file__, self.token, str(os.getpid()), self.folder],
+            [sys.executable, "-P", reaper.__file__, *owner, *self._cancel],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,  # who reads the output of a killed owner need not wait
             stderr=subprocess.DEVNULL,
@@ -92,15 +97,14 @@ class World:
         self._client = self._cluster.connect_client_sync(
             ipython_dir=str(self.folder), timeout=max(1, deadline - time.monotonic())
         )
-        while len(self._client.ids) < self._launch.count:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"only {len(self._client.ids)} came up in time")
-            time.sleep(0.02)
+        self._wait_for_engines(deadline)
         self._views = [self._client[engine] for engine in sorted(self._client.ids)]
         self._views = self._views[: self._launch.count]
         # The ranks find what this process can import: a notebook's folder, an editable install.
         path = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
         wait([view.execute(path, silent=True) for view in self._views])
+        if self._launch.is_elsewhere:
+            self._tie_to_owner(deadline)
         answers = [
             self.call(rank, prepare, str(self.folder), self._seat(rank), *prepare_args)
             for rank in range(self._launch.count)
@@ -111,17 +115,54 @@ class World:
         self.pids = [answer.get() for answer in answers]
         self._here = [self._if_here(pid) for pid in self.pids]
 
+    def _wait_for_engines(self, deadline: float) -> None:
+        look = time.monotonic() + LOOK_SECONDS
+        while (up := len(self._client.ids)) < self._launch.count:
+            now = time.monotonic()
+            if now > deadline:
+                raise TimeoutError(f"only {up} came up in time")
+            if now > look and self._is_over():
+                raise RuntimeError(f"what starts them has ended, {up} came up")
+            look = now + LOOK_SECONDS if now > look else look
+            time.sleep(0.02)
+
+    def _is_over(self) -> bool:
+        """Whether the job, mpiexec or a connection that starts the engines has ended."""
+        if self._launch.launcher == "slurm":
+            with contextlib.suppress(OSError):  # it may answer the next time
+                return not slurm.queue_says(self.folder.name)
+        if self._launch.launcher in ("mpi", "ssh"):
+            return self._cluster.engine_set.poll() is not None
+        return False
+
+    def _tie_to_owner(self, deadline: float) -> None:
+        """Ranks elsewhere end when this process does, and those of a machine are neighbours."""
+        self._lifeline = Lifeline(self._launch.host, self._launch.count)
+        end = (str(self.folder), *self._lifeline.address)
+        answers = [self.call(rank, hold, *end) for rank in range(self._launch.count)]
+        done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
+        if late:
+            raise TimeoutError(f"only {len(done)} were reached in time")
+        self._views = neighbours_together(self._views, [answer.get() for answer in answers])
+
     def _seat(self, rank: int) -> Seat | None:
         return self.network.seat(self._launch.node(rank)) if self.network else None
 
     def _not_started(self, error: Exception) -> str:
         logs = sorted(self.folder.glob("log/*.log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        queue = []
+        if self._launch.launcher == "slurm":
+            try:
+                queue = slurm.queue_says(self.folder.name) or ["their job is not in the queue"]
+            except OSError as silence:
+                queue = [str(silence)]
         return "\n".join(
             [
                 f"{self._launch.count} ranks were not started with launcher "
                 f"{self._launch.launcher!r} ({type(error).__name__}: {error}); "
                 f"start_timeout_seconds={self._launch.timeout_seconds} can be raised. They said:",
+                *queue,
                 *lines[-LOG_LINES:],
             ]
         )
@@ -172,6 +213,8 @@ class World:
     def end(self) -> None:
         """End every process, remove the folder; safe to call twice."""
         self.ended = True
+        if self._lifeline is not None:
+            self._lifeline.close()
         for rank in range(len(self._here)):
             self.signal(rank, signal.SIGKILL)
         if self._client is not None:
@@ -184,7 +227,7 @@ class World:
         with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             self._reaper.communicate(reaper.ALL_ENDED, STOP_SECONDS)
         if self._reaper.returncode != 0:  # somebody ended the reaper
-            reaper.clean(self.token, self.folder)
+            reaper.clean(self.token, self.folder, cancel=self._cancel)
         self.store = None
 
 

@@ -1,0 +1,44 @@
+"""The queue of Slurm: what it says of our job, and how to take the job out of it.
+
+A job bears the name of its ranks' private folder, which no other job has. So it can be found and
+cancelled without its number, also by somebody who never learnt it: the reaper of a killed owner.
+"""
+
+from __future__ import annotations
+
+import getpass
+import subprocess
+
+_SECONDS = 15.0  # for a command of Slurm; without a controller they try for a minute
+
+
+def job_environment(name: str) -> dict[str, str]:
+    """Variables that sbatch obeys: the name of the job, and that it is not started twice."""
+    return {"SBATCH_JOB_NAME": name, "SBATCH_NO_REQUEUE": "1"}
+
+
+def submit_command(log: str) -> list[str]:
+    """A command that submits the script it gets as its last word; complaints go into the log."""
+    return ["sh", "-c", 'exec sbatch "$1" 2>"$0"', log]
+
+
+def cancel_command(name: str) -> list[str]:
+    """A command that takes the job out of the queue and ends it where it runs."""
+    return ["scancel", f"--user={getpass.getuser()}", f"--name={name}"]
+
+
+def queue_says(name: str) -> list[str]:
+    """A line for every job of that name: number, state, reason or nodes; none when it is over.
+
+    Raises OSError if Slurm does not answer.
+    """
+    command = ["squeue", "--me", f"--name={name}", "--noheader", "--format=job %i: %T %R"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"squeue did not answer within {_SECONDS:g} s") from error
+    if done.returncode:
+        raise OSError(f"squeue failed: {done.stderr.strip()}")
+    return done.stdout.splitlines()
