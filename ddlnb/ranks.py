@@ -25,6 +25,7 @@ from typing import Any
 
 from ddlnb.emulation.links import Link, links_of
 from ddlnb.emulation.network import MEETING_HOST, EmulatedNetwork
+from ddlnb.emulation.verify import verify
 from ddlnb.errors import InputError, RankError, require, require_whole
 from ddlnb.launchers import EMULATED, RankSpec, check_launcher
 from ddlnb.place import Failure, Place, call, prepare, stack_file
@@ -47,6 +48,7 @@ class Ranks:
     network, scale, ranks_per_node: with launcher "emulated", which puts the ranks on nodes of an
         emulated network: its links by name ("10GbE"), in words ("1Gb/s 50us") or one of these for
         every node; slowed by the scale (1/100: a hundredth of the bandwidth, hundredfold latency).
+        ``verified`` is the table of asked and measured links (see `verify`).
     threads: of torch, in each rank.
     timeout_seconds: of a run that does not say its own.
 
@@ -92,7 +94,7 @@ class Ranks:
         self.network_name = name_of(network, launcher)
         address = _own_address(host)
         links = [] if network is None else links_of(network, -(-count // ranks_per_node))
-        self._launch = RankSpec(
+        self.launch = RankSpec(
             launcher,
             count,
             address,
@@ -109,6 +111,7 @@ class Ranks:
         self._world: World | None = None
         self._end: Callable = lambda: None
         self._ready_world()
+        self.verified = verify(self) if links else None
 
     @property
     def pids(self) -> list[int]:
@@ -118,7 +121,7 @@ class Ranks:
     @property
     def source(self) -> str:
         """What a time taken on these ranks is: "measured", or "emulated"."""
-        return "emulated" if self._launch.links else "measured"
+        return "emulated" if self.launch.links else "measured"
 
     @property
     def network(self) -> EmulatedNetwork | None:
@@ -156,8 +159,8 @@ class Ranks:
                 store_host=world.meeting[0],
                 store_port=world.meeting[1],
                 prefix=f"run{self._runs}",
-                host=self._launch.host,
-                threads=self._launch.threads,
+                host=self.launch.host,
+                threads=self.launch.threads,
                 timeout_seconds=timeout_seconds,
             )
             try:
@@ -179,8 +182,8 @@ class Ranks:
             self._end()
         if self._world is None or self._world.ended:
             self._world = None
-            store_host = MEETING_HOST if self._launch.links else self._launch.host
-            self._world = World(self._launch, prepare, store_host)
+            store_host = MEETING_HOST if self.launch.links else self.launch.host
+            self._world = World(self.launch, prepare, store_host)
             self._end = weakref.finalize(self, self._world.end)  # also at exit
         return self._world
 

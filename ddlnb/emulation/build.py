@@ -1,6 +1,7 @@
 """Builds an emulated network, then becomes its switch. Run as a process of its own.
 
-    python build.py SWITCH '{"links": [[bandwidth, latency, jitter, loss], ...], "channel": FD}'
+    python build.py SWITCH '{"links": [[bandwidth, latency, jitter, loss], ...], "channel": FD,
+                              "own_user": whether to make a user namespace first}'
 
 Every node is a network namespace without a name, held by a descriptor of this process: when the
 process ends, namespaces, links and queues are gone, whatever ended it. A node has two interfaces:
@@ -155,8 +156,7 @@ def main(switch: str, text: str) -> None:
     """Build, tell the owner, and become the switch."""
     asked = json.loads(text)
     links = asked["links"]
-    own_user = os.geteuid() != 0
-    if own_user:
+    if asked["own_user"]:
         _become_root()
     _call("unshare", CLONE_NEWNET)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -171,7 +171,7 @@ def main(switch: str, text: str) -> None:
     for descriptor in (*nodes, *(port.fileno() for port in ports)):
         os.set_inheritable(descriptor, True)
     channel = socket.socket(fileno=asked["channel"])
-    told = {"pid": os.getpid(), "nodes": nodes, "own_user": own_user}
+    told = {"pid": os.getpid(), "nodes": nodes}
     socket.send_fds(channel, [json.dumps(told).encode() + b"\n"], [listener.fileno()])
     with contextlib.suppress(OSError):  # only root may go before the ranks
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

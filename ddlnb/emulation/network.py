@@ -71,7 +71,11 @@ class EmulatedNetwork:
             raise MissingPart(lack)
         self.links = tuple(links)
         mine, theirs = socket.socketpair()
-        asked = {"links": [astuple(link) for link in links], "channel": theirs.fileno()}
+        asked = {
+            "links": [astuple(link) for link in links],
+            "channel": theirs.fileno(),
+            "own_user": os.geteuid() != 0,
+        }
         self._process = subprocess.Popen(
             [sys.executable, str(_FOLDER / "build.py"), str(switch_program()), json.dumps(asked)],
             stdin=subprocess.PIPE,
@@ -98,7 +102,7 @@ class EmulatedNetwork:
             raise
         finally:
             mine.close()
-        self.pid, self.own_user = int(told["pid"]), bool(told["own_user"])
+        self.pid, self.own_user = int(told["pid"]), asked["own_user"]
         self._nodes = [int(descriptor) for descriptor in told["nodes"]]
 
     def _why_not_built(self) -> str:
