@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,19 +63,10 @@ def read_horovod_timeline(path: str | Path, method: str = "horovod") -> Timeline
     Iteration n holds the n-th time of every tensor. What a truncated file does not tell the end of
     is left out. Raises InputError for a file that is no Horovod timeline.
     """
-    phases = read_phases(path)
-    spans = [
-        Span(
-            rank=0,
-            kind="message",
-            name=str(tensor),
-            start_seconds=float(rows["start_seconds"].min()),
-            stop_seconds=float(rows["stop_seconds"].max()),
-            iteration=int(iteration),
-            bytes=int(rows["bytes"].iloc[0]),
-        )
-        for (tensor, iteration), rows in phases.groupby(["tensor", "iteration"], sort=False)
-    ]
+    spans = (
+        Span(0, "message", one.tensor, one.phases[0][1], one.stop, one.iteration, one.bytes)
+        for one in _read(path)
+    )
     return Timeline(method, "measured", tuple(spans))
 
 
@@ -87,15 +79,35 @@ def read_phases(path: str | Path) -> pd.DataFrame:
     """
     import pandas as pd
 
+    rows = [
+        (one.tensor, one.iteration, one.bytes, *phase)
+        for one in _read(path)
+        for phase in one.phases
+    ]
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    return frame.sort_values("start_seconds", kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """One all-reduce of one tensor; each phase has its name, start and stop."""
+
+    tensor: str
+    iteration: int
+    bytes: int
+    phases: tuple[tuple[str, float, float], ...]
+    stop: float
+
+
+def _read(path: str | Path) -> list[_Sum]:
     path = Path(path)
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Horovod timeline {str(path)!r} cannot be read: {error}") from error
-    rows = [row for tensor in _tensors(_events(text, path)) for row in tensor]
-    require(bool(rows), f"{str(path)!r} tells of no all-reduce; is it a Horovod timeline?")
-    frame = pd.DataFrame(rows, columns=_COLUMNS)
-    return frame.sort_values("start_seconds", kind="stable", ignore_index=True)
+    found = list(_sums(_events(text, path)))
+    require(bool(found), f"{str(path)!r} tells of no all-reduce; is it a Horovod timeline?")
+    return found
 
 
 def _events(text: str, path: Path) -> Iterator[dict[str, Any]]:
@@ -113,8 +125,8 @@ def _events(text: str, path: Path) -> Iterator[dict[str, Any]]:
         yield event
 
 
-def _tensors(events: Iterator[dict[str, Any]]) -> Iterator[list[tuple]]:
-    """The rows of each all-reduce that has ended. A tensor is a process of the trace."""
+def _sums(events: Iterator[dict[str, Any]]) -> Iterator[_Sum]:
+    """Each all-reduce that has ended. A tensor is a process of the trace."""
     names: dict[int, str] = {}
     times: Counter[int] = Counter()
     opened: dict[int, list[tuple[str, float]]] = defaultdict(list)
@@ -135,8 +147,9 @@ def _tensors(events: Iterator[dict[str, Any]]) -> Iterator[list[tuple]]:
             elif name == "ALLREDUCE" and phases[process]:
                 negotiated = phases[process][0][2]
                 phases[process].insert(1, ("queue", negotiated, start))
-                common = (names.get(process, str(process)), times[process], _bytes(event))
-                yield [(*common, *phase) for phase in phases.pop(process)]
+                steps = tuple(phases.pop(process))
+                name = names.get(process, str(process))
+                yield _Sum(name, times[process], _bytes(event), steps, stop)
                 times[process] += 1
 
 
