@@ -1,0 +1,51 @@
+"""Where ranks are: on which machine, started by what, with which GPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ddlnb.place import Place
+from ddlnb.ranks import Ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What leaves which variable in the environment of those it starts, the most telling one first.
+_MARKS = {
+    "OMPI_COMM_WORLD_RANK": "Open MPI, rank {}",
+    "PMI_RANK": "MPI, rank {}",
+    "SLURM_JOB_ID": "Slurm, job {}",
+    "PBS_JOBID": "PBS, job {}",
+    "LSB_JOBID": "LSF, job {}",
+    "SSH_CONNECTION": "SSH",
+}
+
+
+def whereabouts(ranks: Ranks) -> pd.DataFrame:
+    """A row for each rank: machine, what started it, process number, and its GPU if it sees any."""
+    import pandas as pd
+
+    rows = ranks.run(_own_whereabouts, _marked(os.environ))
+    return pd.DataFrame(rows).set_index("rank")
+
+
+def _marked(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in _MARKS if name in environment}
+
+
+def _own_whereabouts(place: Place, of_owner: Mapping[str, str]) -> dict[str, object]:
+    """The row of this rank. What the owner has, too, did not start the rank."""
+    import torch
+
+    own = [(name, v) for name, v in _marked(os.environ).items() if of_owner.get(name) != v]
+    gpus = torch.cuda.device_count()
+    return {
+        "rank": place.rank,
+        "machine": platform.node(),
+        "started_by": _MARKS[own[0][0]].format(own[0][1]) if own else "this process",
+        "process": os.getpid(),
+        "gpu": torch.cuda.get_device_name(place.rank % gpus) if gpus else "-",
+    }
