@@ -1,4 +1,7 @@
-"""This machine's simulated twin: calibrated by a micro-benchmark, compared with real runs."""
+"""This machine's simulated twin: calibrated by a micro-benchmark, compared with real runs.
+
+The same for a network emulated on this machine: see `Setting`.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +18,39 @@ from ddlnb.machine import machine
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
+from ddlnb.models import Task, get_task
 from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
-from ddlnb.ranks import Ranks
 from ddlnb.results import read_rows
+from ddlnb.setting import HERE, Setting
 from ddlnb.simulator import Cell
 from ddlnb.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NETWORK = "loopback"
 COMPARED = "compared.csv"
 LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however alike they are
 ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
 
 
-def twin(workers: int, planning: AlphaBeta | None = None) -> Cluster:
-    """This machine with a number of workers, joined by its loopback, without any effect yet.
+def twin(workers: int, planning: AlphaBeta | None = None, setting: Setting = HERE) -> Cluster:
+    """This machine with a number of workers, joined as the setting says, without any effect yet.
 
-    Every worker is a node of one GPU; the parameter servers are processes beside them.
+    Every worker is a node of one GPU; the parameter servers are processes beside them, or nodes.
     """
+    about = "Processes of one machine, joined by its loopback, which share its cores"
+    if setting.emulated:
+        about = f"Nodes emulated on one machine, joined by {setting.network}"
     return Cluster(
-        name=f"here-{workers}-workers",
-        network=NETWORK,
+        name=f"{setting.name}-{workers}-workers",
+        network=setting.network,
         nodes=workers,
         gpus_per_node=1,
         effects=Effects(),
         server_place="extra machines",
         planning=planning,
-        about="Processes of one machine, joined by its loopback, which share its cores",
+        about=about,
         facts={"machine": machine()},
     )
 
@@ -77,24 +83,27 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
     observed = []
     for row in found.rows.to_dict("records"):
         workers = int(row["gpus"])
-        cluster = twin(workers, found.planning_cost(workers))
+        cluster = twin(workers, found.planning_cost(workers), found.setting)
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
         cell = Cell(workload, cluster, METHODS[row["method"]], servers)
         noise = row["std"] / row["throughput_samples_per_s"] / row["repetitions"] ** 0.5
         spread = max(LEAST_SPREAD, noise if noise == noise else 0.0)
-        observed.append(observe(IterationTime(cell), row["iteration_seconds"], spread, "measured"))
+        observed.append(
+            observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"])
+        )
     for one in found.all_reduces:
         if not one.while_computing:
-            quantity = AllReduceTime(twin(one.workers), one.message_bytes)
-            observed.append(observe(quantity, one.seconds, ALL_REDUCE_SPREAD, "measured"))
+            on = twin(one.workers, setting=found.setting)
+            timed = AllReduceTime(on, one.message_bytes)
+            observed.append(observe(timed, one.seconds, ALL_REDUCE_SPREAD, "measured"))
     return observed
 
 
 def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration, list[Cluster]]:
     """The fit to a micro-benchmark, and this machine's clusters by number of workers."""
     workers = sorted({one.workers for one in found.all_reduces})
-    bases = [twin(count, found.planning_cost(count)) for count in workers]
+    bases = [twin(count, found.planning_cost(count), found.setting) for count in workers]
     fitted = calibrate_parameters(
         here_observations(found), here_parameters(bases), robust=True, starts=3, seed=seed
     )
@@ -105,30 +114,36 @@ def compare_here(
     clusters: Sequence[Cluster],
     folder: str | Path,
     *,
-    models: Sequence[str] = ("small-conv", "small-transformer"),
+    models: Sequence[str | Task] = ("small-conv", "small-transformer"),
     servers: int = 1,
     iterations: int = 10,
     repetitions: int = 5,
     draws: int = 100,
+    setting: Setting = HERE,
+    engine: str | Sequence[str] = "torch",
+    baselines: bool | Sequence[str] = False,
     progress: bool = False,
 ) -> pd.DataFrame:
     """Measurements of all methods and forecasts of them, as tidy rows of both sources.
 
     What the forecast knows of a model is its profile, taken while all workers compute and none
-    communicates. Kept in the folder; a second call completes what is missing.
+    communicates, or the one that is replayed. Kept in the folder; a second call completes what is
+    missing.
     """
     folder = Path(folder)
-    with Ranks(max(cluster.workers for cluster in clusters) + servers) as ranks:
+    with setting.ranks(max(cluster.workers for cluster in clusters) + servers) as ranks:
         for model in models:
             for cluster in clusters:
-                if not profile_path(folder, model, cluster.workers).exists():
+                name = get_task(model).name
+                if not profile_path(folder, name, cluster.workers).exists():
                     keep_profile(folder, model, cluster.workers, ranks)
                 measure(
                     model,
                     "all",
                     workers=cluster.workers,
                     servers=servers,
-                    baselines=False,
+                    engine=engine,
+                    baselines=baselines,
                     iterations=iterations,
                     repetitions=repetitions,
                     cost=cluster.planning,
@@ -150,9 +165,10 @@ def kept_comparison(
 
     folder = Path(folder)
     measured = read_rows(folder / COMPARED)
+    methods = measured[measured["engine"] == "torch"]
     on = {cluster.workers: cluster for cluster in clusters}
     cells = []
-    for row in measured.to_dict("records"):
+    for row in methods.to_dict("records"):
         path = profile_path(folder, row["model"], row["gpus"])
         workload = Workload.from_json(path.read_text())
         method, servers = METHODS[row["method"]], int(row["servers"]) or None
@@ -168,7 +184,8 @@ def errors_here(rows: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["model", "gpus", "method"]
     simulated = rows[rows["source"] == "simulated"].set_index(keys)
-    measured = rows[rows["source"] == "measured"].set_index(keys)
+    done = rows[(rows["source"] != "simulated") & (rows["engine"] == "torch")]
+    measured = done.set_index(keys)
     rate = measured["throughput_samples_per_s"]
     ratio = simulated["iteration_seconds"] / measured["iteration_seconds"]
     frame = measured[["iteration_seconds"]].rename(columns={"iteration_seconds": "measured"})

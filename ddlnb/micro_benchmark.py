@@ -2,14 +2,16 @@
 
 Two made-up models, one of many small tensors and one of few large ones, are trained by the real
 engine with every method and some numbers of workers; all-reduces are timed beside them. The models
-whose speed is to be forecast take no part.
+whose speed is to be forecast take no part. On an emulated network the two are replayed, with as
+much computation as there is communication.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +28,10 @@ from ddlnb.measurement import measure
 from ddlnb.methods import METHODS
 from ddlnb.models import Batch, Task
 from ddlnb.ranks import Ranks
+from ddlnb.replay import replayed
 from ddlnb.results import read_rows
+from ddlnb.setting import HERE, Setting
+from ddlnb.tracing import trace
 from ddlnb.units import KIB, MIB
 from ddlnb.workload import Workload
 
@@ -65,6 +70,35 @@ def _probe(name: str, layers: int, width: int, local_batch: int) -> Task:
 
 
 PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
+CARRIED = 2.0  # times the gradient that a link carries while a replayed probe computes
+
+
+def probes(setting: Setting) -> tuple[Task, ...]:
+    """The made-up models, as they are trained in this setting."""
+    if not setting.emulated:
+        return PROBES
+    return tuple(replayed(_with_seconds(trace(probe), setting.bandwidth)) for probe in PROBES)
+
+
+def _with_seconds(workload: Workload, bandwidth: float) -> Workload:
+    """A third of the time is the forward pass; the bytes of a layer decide on its share."""
+    seconds = CARRIED * workload.gradient_bytes / bandwidth
+    size = Counter[str]()
+    for gradient in workload.gradients:
+        size[gradient.layer] += gradient.bytes
+    share = {layer: bytes_ / workload.gradient_bytes for layer, bytes_ in size.items()}
+    return replace(
+        workload,
+        layers=tuple(
+            replace(layer, forward_seconds=seconds / 3 * share.get(layer.name, 0.0))
+            for layer in workload.layers
+        ),
+        gradients=tuple(
+            replace(g, backward_seconds=2 * seconds / 3 * g.bytes / workload.gradient_bytes)
+            for g in workload.gradients
+        ),
+        source=f"made up: what {CARRIED:g} times the gradient take on a link of this bandwidth",
+    )
 
 
 @dataclass(frozen=True)
@@ -84,9 +118,10 @@ class MicroBenchmark:
     rows: pd.DataFrame
     workloads: dict[tuple[str, int], Workload]
     all_reduces: tuple[AllReduceTimes, ...]
+    setting: Setting = HERE
 
     def planning_cost(self, workers: int) -> AlphaBeta:
-        """The time of an all-reduce while computing, by which all runs were planned."""
+        """The time of an all-reduce, where cores are shared while computing: plans rest on it."""
         return _planning_cost(self.all_reduces, workers)
 
 
@@ -97,6 +132,7 @@ def micro_benchmark(
     servers: int = 1,
     iterations: int = 10,
     repetitions: int = 3,
+    setting: Setting = HERE,
     progress: bool = False,
 ) -> MicroBenchmark:
     """The measurements, kept in the folder; a second call completes what is missing.
@@ -109,24 +145,25 @@ def micro_benchmark(
     folder = Path(folder)
     _require_this_machine(folder)
     if _is_complete(folder, workers, repetitions):
-        return read_micro_benchmark(folder)
+        return read_micro_benchmark(folder, setting)
+    tasks = probes(setting)
     needed = ranks_needed(contenders("all"), max(workers), servers)
     times = folder / ALL_REDUCES
     missing = [
         (task, count)
-        for task in PROBES
+        for task in tasks
         for count in workers
         if not profile_path(folder, task.name, count).exists()
     ]
-    with Ranks(needed) as ranks:
+    with setting.ranks(needed) as ranks:
         for task, count in missing:
             keep_profile(folder, task, count, ranks)
         if not times.exists():
-            bench = [Bench(PROBES[0], ranks, workers=count) for count in workers]
+            bench = [Bench(tasks[0], ranks, workers=count) for count in workers]
             found = [one for each in bench for one in _all_reduces(each)]
             write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
         known = _read_all_reduces(folder)
-        for task in PROBES:
+        for task in tasks:
             for count in workers:
                 measure(
                     task,
@@ -141,7 +178,7 @@ def micro_benchmark(
                     ranks=ranks,
                     progress=progress,
                 )
-    return read_micro_benchmark(folder)
+    return read_micro_benchmark(folder, setting)
 
 
 def _require_this_machine(folder: Path) -> None:
@@ -170,7 +207,7 @@ def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> 
     return workload
 
 
-def read_micro_benchmark(folder: str | Path) -> MicroBenchmark:
+def read_micro_benchmark(folder: str | Path, setting: Setting = HERE) -> MicroBenchmark:
     """What `micro_benchmark` kept in the folder. Raises ResultsError if it is not complete."""
     folder = Path(folder)
     rows = read_rows(folder / ROWS)
@@ -182,7 +219,7 @@ def read_micro_benchmark(folder: str | Path) -> MicroBenchmark:
         times = _read_all_reduces(folder)
     except OSError as error:
         raise ResultsError(f"{folder} lacks {error.filename}; measure again") from error
-    return MicroBenchmark(rows, workloads, times)
+    return MicroBenchmark(rows, workloads, times, setting)
 
 
 def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:
@@ -191,14 +228,15 @@ def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:
 
 
 def _planning_cost(known: Sequence[AllReduceTimes], workers: int) -> AlphaBeta:
-    chosen = [one for one in known if one.workers == workers and one.while_computing]
+    among = [one for one in known if one.workers == workers]
+    chosen = [one for one in among if one.while_computing] or among
     return fit_alpha_beta([one.message_bytes for one in chosen], [one.seconds for one in chosen])
 
 
 def _all_reduces(bench: Bench) -> list[AllReduceTimes]:
     return [
         AllReduceTimes(bench.workers, size, seconds, computing)
-        for computing in (False, True)
+        for computing in ((False,) if bench.task.recorded else (False, True))
         for size, seconds in bench.all_reduce_seconds(SIZES, 25, while_computing=computing)
     ]
 
