@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ddlnb.collectives import AlphaBeta, fit_alpha_beta
-from ddlnb.engines.catalogue import BASELINES, ENGINES, get_engine, require_runs
+from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.probes import profile_rank, time_all_reduce
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.worker import run_job
-from ddlnb.errors import DdlnbError, InputError, require, require_whole
+from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.models import Task, get_task
 from ddlnb.plan import Plan
@@ -42,22 +42,22 @@ def contenders(
     methods: str | Method | list[str | Method] = "all",
     *,
     engine: str | Sequence[str] = "torch",
-    baselines: bool = True,
+    baselines: bool | Sequence[str] = True,
     partition: str | int | None = None,
     credit: str | int | None = None,
 ) -> list[Contender]:
     """What to run for these methods ("all", one, or a list): baselines first.
 
     ``engine`` is one name or several; every method runs on each of them that can, and "all" are
-    those that any can. Beside ``single`` and ``DDP`` the baselines of these engines run. With
-    engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
+    those that any can. ``baselines`` are those of that name; True are ``single``, ``DDP`` and those
+    of the engines. With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
     unknown method or engine, InputError for a method that none of them can run.
     """
     engines = [get_engine(name) for name in ([engine] if isinstance(engine, str) else engine)]
     require(bool(engines), "engine names none; name at least one")
     able = [one for one in engines if one.exchanges]
-    names = ["single", "ddp"] if baselines else []
-    names += [one.name for one in engines if one.baseline and (baselines or not able)]
+    names = _baselines(baselines, engines)
+    names += [one.name for one in engines if one.baseline and not able]
     listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(names)]
     asked = [methods] if isinstance(methods, str | Method) else list(methods or ())
     require(bool(asked), f"methods {methods!r} name none; name at least one, or 'all'")
@@ -86,6 +86,17 @@ def contenders(
             if not one.refuses(method)
         ]
     return listed
+
+
+def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
+    """The engines of the baselines that are asked for."""
+    if isinstance(asked, bool):
+        names = ["single", "ddp", *(one.name for one in engines if one.baseline)]
+        return names if asked else []
+    for name in asked:
+        if name not in BASELINES:
+            raise UnknownName("baseline", name, BASELINES)
+    return [BASELINES[name] for name in asked]
 
 
 def _require_own_name(method: Method) -> None:

@@ -37,7 +37,7 @@ def measure(
     workers: int = 2,
     servers: int | None = None,
     engine: str | Sequence[str] = "torch",
-    baselines: bool = True,
+    baselines: bool | Sequence[str] = True,
     local_batch: int | None = None,
     iterations: int = 20,
     warmup: int = 5,
