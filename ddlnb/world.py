@@ -219,8 +219,9 @@ class World:
             self.signal(rank, signal.SIGKILL)
         if self._client is not None:
             self._client.close(linger=0)
-        if self._cluster is not None and self._launch.launcher not in ("local", "mpi"):
-            with contextlib.suppress(Exception):  # processes elsewhere: only the launcher can
+        # Processes elsewhere: only the launcher can. The reaper cancels a job of Slurm.
+        if self._cluster is not None and self._launch.launcher not in ("local", "mpi", "slurm"):
+            with contextlib.suppress(Exception):
                 self._cluster.stop_engines_sync()
         if self.network is not None:
             self.network.close()
