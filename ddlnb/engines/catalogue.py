@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ddlnb.engines import horovod_world
+from ddlnb.engines import byteps_world, horovod_world
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.methods import METHODS, Method
 
@@ -73,6 +73,9 @@ _LISTED = [
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
            "ddlnb.engines.horovod:start", baseline="horovod",
            exchanges=frozenset({"all_reduce"}), missing=horovod_world.missing),
+    Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
+           "ddlnb.engines.byteps:start", "ddlnb.engines.byteps:serve",
+           exchanges=frozenset({"push_pull"}), missing=byteps_world.missing),
 ]  # fmt: skip
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _LISTED}
 BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}

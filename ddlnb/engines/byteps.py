@@ -1,0 +1,165 @@
+"""BytePS as an engine: it answers the pushes and pulls of our plans.
+
+How a plan maps on BytePS's own means:
+
+- A message is one asynchronous ``push_pull`` in place, with a name of its own. All workers
+  declare the names in the plan's order, which is what BytePS numbers them by.
+- Partition: ``BYTEPS_PARTITION_BYTES`` is the size of the plan's largest message, so BytePS cuts
+  nothing that the plan has not cut, up to 1 GiB; larger messages it cuts.
+- Credit and priority: ``BYTEPS_SCHEDULING_CREDIT`` is the plan's credit in such partitions, at
+  least one, and a message's priority is the plan's with the sign changed, as larger is sooner for
+  BytePS. Messages go to BytePS as soon as they are ready; it keeps order and credit. Without a
+  credit BytePS takes messages as they come.
+- Placement is not the plan's: BytePS chooses a message's server by a hash of its number.
+- BytePS does not tell when a message has reached its server, only when its sum is back. That is
+  when a timeline's spans end.
+- There is no bounded staleness, and nothing but push_pull.
+
+GPUs need another build of BytePS, which has not been tried: see docs/byteps.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddlnb.engines import byteps_world
+from ddlnb.engines.base import Callback, Handle
+from ddlnb.engines.byteps_world import World
+from ddlnb.engines.job import Job
+from ddlnb.engines.replica import Replica
+from ddlnb.errors import MissingPart, ModelError
+from ddlnb.exchange import PushPull
+from ddlnb.place import Place
+from ddlnb.plan import Plan
+from ddlnb.units import GIB
+
+KINDS = {  # what BytePS calls the tensors that it sums, and we train with
+    torch.float16: "HalfTensor",
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+}
+PAGE_BYTES = 4096  # BytePS rounds partitions up to it
+
+
+class BytePSTransport:
+    """Sums tensors by BytePS. ``bytes_sent`` counts payload, without BytePS's headers."""
+
+    def __init__(self, place: Place, store: Any, plan: Plan, workers: int, dtype: torch.dtype):
+        self.bytes_sent = 0.0
+        partition, credit = partition_and_credit(plan)
+        self._world = World(place, store, workers, plan.servers, partition, credit)
+        self._lib = self._world.ops.c_lib
+        self._push_pull = getattr(self._lib, f"byteps_torch_push_pull_async_torch_{KINDS[dtype]}")
+        # Equal on all workers; numbered, because pieces of one gradient may look alike.
+        self._names = [f"{number} {message}" for number, message in enumerate(plan.messages)]
+        self._priorities = [-message.priority for message in plan.messages]
+        for name in self._names:
+            self._lib.byteps_torch_declare_tensor(name)
+        # The first sum of a tensor also sets up its buffers, which is not part of an iteration.
+        for number, message in enumerate(plan.messages):
+            self.start(number, PushPull(torch.zeros(message.elements, dtype=dtype))).wait()
+        self.bytes_sent = 0.0
+
+    def start(
+        self,
+        message: int,
+        request: PushPull,
+        released: Callback = None,
+        answered: Callback = None,
+    ) -> Handle:
+        """Push the request's tensor; it holds the sum once the handle's wait returns.
+
+        ``released`` must be None, as BytePS does not tell when a message has reached its server.
+        """
+        assert released is None, "BytePS keeps the credit itself"
+        tensor, name = request.tensor, self._names[message]
+        self.bytes_sent += tensor.numel() * tensor.element_size()
+        is_average, version = 0, 0
+        number = self._push_pull(
+            tensor, tensor, is_average, name, version, self._priorities[message]
+        )
+        return _Sum(self._world, number, name, tensor, answered)
+
+    def close(self) -> None:
+        """Leave BytePS's world, with all other workers; every request must have been answered."""
+        self._world.leave()
+
+
+class _Sum:
+    """A push and pull under way."""
+
+    def __init__(
+        self, world: World, number: int, name: str, tensor: torch.Tensor, answered: Callback
+    ):
+        self._world, self._number = world, number
+        self._name, self._tensor = f"message {name!r}", tensor
+        self._watcher: threading.Thread | None = None
+        if answered is not None:  # only timelines ask: a thread that sleeps until then
+            self._watcher = threading.Thread(target=self._watch, args=[answered], daemon=True)
+            self._watcher.start()
+
+    def wait(self) -> torch.Tensor:
+        self._world.wait(self._number, self._name)
+        if self._watcher is not None:
+            self._watcher.join()  # it still asks for the handle
+        self._world.ops.c_lib.byteps_torch_wait_and_clear(self._number)
+        return self._tensor
+
+    def _watch(self, answered: Callable[[], None]) -> None:
+        self._world.wait(self._number, self._name)
+        answered()
+
+
+def partition_and_credit(plan: Plan) -> tuple[int, int]:
+    """The partition in bytes and the credit in partitions, 0 for none, that stand for a plan's.
+
+    The partition is the largest message, in whole pages and at most 1 GiB.
+    """
+    largest = min(max(plan.message_bytes), GIB)
+    partition = -(-largest // PAGE_BYTES) * PAGE_BYTES
+    if plan.credit_bytes is None:
+        return partition, 0
+    return partition, max(1, plan.credit_bytes // partition)
+
+
+def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:
+    """The trainer of engine ``byteps``, and the loss of a batch that it wants to be given.
+
+    Raises MissingPart or ModelError for what this BytePS cannot do, before it is initialised.
+    """
+    assert job.plan is not None
+    dtype = _require_possible(job, module)
+    transport = BytePSTransport(place, store, job.plan, job.workers, dtype)
+    plan = replace(job.plan, credit_bytes=None)  # BytePS keeps it
+    timeout = place.timeout_seconds
+    replica = Replica(module, plan, transport, job.make_optimizer, job.workers, timeout)
+    return replica, partial(job.task.loss, module)
+
+
+def serve(place: Place, job: Job, store: Any) -> None:
+    """Be one of BytePS's servers until all workers have left."""
+    byteps_world.serve(place, store, job.workers, job.servers)
+
+
+def _require_possible(job: Job, module: nn.Module) -> torch.dtype:
+    """The dtype in which the module trains."""
+    if job.device != "cpu":
+        raise MissingPart(
+            f"device {job.device!r} needs a BytePS with CUDA and NCCL, and this one is built "
+            f"without; use 'cpu', or see docs/byteps.md"
+        )
+    dtypes = {p.dtype: name for name, p in module.named_parameters() if p.requires_grad}
+    for dtype, name in dtypes.items():
+        if dtype not in KINDS:
+            raise ModelError(
+                f"parameter {name!r} has dtype {dtype}, which BytePS does not sum; convert the "
+                f"model to one of {', '.join(map(str, KINDS))}"
+            )
+    return next(iter(dtypes))

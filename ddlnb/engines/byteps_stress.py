@@ -1,0 +1,148 @@
+"""Does BytePS sum correctly, with our patches, when everything is late?
+
+    python -m ddlnb.engines.byteps_stress --rounds 500 --workers 2 4 --servers 1 3 --load 2
+
+Workers push tensors from one element to several partitions, all at once, with values that differ
+by worker, round and tensor and whose sums are exact. They stall at random, and start a tensor's
+next round as soon as they have its sum, so some are a round ahead of others. Every element of
+every sum is compared. The command ends with status 1 if one is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ddlnb.engines import byteps_world
+from ddlnb.place import Place
+from ddlnb.ranks import Ranks
+from ddlnb.units import MIB
+
+ELEMENTS = (1, 2, 3, 1000, 65_537, 300_000, 1_200_001)  # the last: 9.2 MiB, ten partitions
+PARTITION_BYTES = MIB
+STALLS = 0.05  # the share of waits before which a worker stalls
+STALL_SECONDS = 0.01  # at most
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one worker saw: sums, how many of them were wrong, and the seconds it took."""
+
+    sums: int
+    wrong: int
+    seconds: float
+
+
+def stress(
+    place: Place, workers: int, servers: int, rounds: int, credit_partitions: int = 0
+) -> Count | None:
+    """What this rank saw in so many rounds; None from a server. Ranks.run calls it."""
+    store = place.store()
+    if place.rank >= workers:
+        byteps_world.serve(place, store, workers, servers)
+        return None
+    world = byteps_world.World(place, store, workers, servers, PARTITION_BYTES, credit_partitions)
+    tensors = [_Tensor(world, number, place.rank, workers) for number in range(len(ELEMENTS))]
+    chance = random.Random(place.rank)
+    start = time.perf_counter()
+    wrong = 0
+    for step in range(rounds + 1):
+        for tensor in chance.sample(tensors, len(tensors)):
+            if chance.random() < STALLS:
+                time.sleep(chance.random() * STALL_SECONDS)
+            if step > 0:
+                wrong += not tensor.is_right(step - 1)
+            if step < rounds:
+                tensor.push(step, priority=chance.randrange(8))
+    seconds = time.perf_counter() - start
+    world.leave()
+    return Count(rounds * len(tensors), wrong, seconds)
+
+
+class _Tensor:
+    """One tensor of one worker, pushed again and again."""
+
+    def __init__(self, world: byteps_world.World, number: int, rank: int, workers: int):
+        self._world, self._number, self._rank, self._workers = world, number, rank, workers
+        self._dtype = (torch.float32, torch.float64)[number % 2 == 0]
+        kind = "Double" if self._dtype is torch.float64 else "Float"
+        lib = world.ops.c_lib
+        self._push_pull = getattr(lib, f"byteps_torch_push_pull_async_torch_{kind}Tensor")
+        self._name = f"tensor {number}"
+        lib.byteps_torch_declare_tensor(self._name)
+        self._base = torch.arange(ELEMENTS[number]).remainder(1009).to(self._dtype)
+        self._share = torch.empty_like(self._base)
+        self._handle = 0
+
+    def push(self, step: int, priority: int) -> None:
+        """Push this worker's share of a round, and pull the sum into its place."""
+        torch.mul(self._base, self._rank + 1, out=self._share).add_(self._offset(step, self._rank))
+        self._handle = self._push_pull(self._share, self._share, 0, self._name, 0, priority)
+
+    def is_right(self, step: int) -> bool:
+        """Wait for the sum of a round; whether it is what it should be."""
+        self._world.wait(self._handle, self._name)
+        self._world.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
+        offsets = sum(self._offset(step, rank) for rank in range(self._workers))
+        expected = self._base * (self._workers * (self._workers + 1) // 2) + offsets
+        return torch.equal(self._share, expected)
+
+    def _offset(self, step: int, rank: int) -> int:
+        return (step * 31 + rank * 17 + self._number * 7) % 997
+
+
+@contextmanager
+def load(processes: int) -> Iterator[None]:
+    """So many processes that compute without end, for the time of the block."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; 0 if every sum was right."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--credit", type=int, default=0, help="in partitions of a MiB; 0: none")
+    parser.add_argument("--load", type=int, default=0, help="processes that compute meanwhile")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one combination")
+    given = parser.parse_args(arguments)
+    # Run as a command this module is __main__, which ranks cannot import.
+    work = import_module("ddlnb.engines.byteps_stress").stress
+    wrong = 0
+    with Ranks(max(given.workers) + max(given.servers)) as ranks, load(given.load):
+        for workers in given.workers:
+            for servers in given.servers:
+                settings: list[Any] = [workers, servers, given.rounds, given.credit]
+                counts = ranks.run(
+                    work, *settings, count=workers + servers, timeout_seconds=given.timeout
+                )
+                seen = [count for count in counts if count is not None]
+                wrong += sum(count.wrong for count in seen)
+                print(  # noqa: T201
+                    f"{workers} workers, {servers} servers: {given.rounds} rounds, "
+                    f"{sum(count.sums for count in seen)} sums, "
+                    f"{sum(count.wrong for count in seen)} wrong, {seen[0].seconds:.1f} s",
+                    flush=True,
+                )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
