@@ -19,6 +19,8 @@ import pytest
 import torch
 from toy import COST, in_double, mlp, train_alone
 
+from ddlnb.emulation.network import lacking
+from ddlnb.engines import horovod_world
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod_world import slots
 from ddlnb.engines.job import OPTIMIZERS, Job
@@ -111,6 +113,17 @@ class TestOnRanks:
                 ranks.run(_dies_while_training, job, timeout_seconds=60)
             assert time.monotonic() - start < 30
 
+    @pytest.mark.skipif(bool(lacking()), reason=lacking())
+    def test_gradients_take_the_emulated_network(self):
+        job = job_of(mlp([512, 512], torch.float32), "MG-WFBP", 3)
+        with Ranks(3, launcher="emulated", network="500Mb/s 1ms") as ranks:
+            before = ranks.network.statistics()["bytes"]
+            reports = ranks.run(run_job, job)
+            crossed = ranks.network.statistics()["bytes"] - before
+        assert len({report.digest for report in reports}) == 1
+        sent = sum(report.bytes_sent for report in reports)
+        assert sent < crossed < 1.3 * sent
+
     def test_what_the_build_cannot_do_is_refused(self):
         begin = ENGINES["horovod"].starter()
         job = job_of(mlp([8]), "BSP-A2A", 2)
@@ -168,6 +181,18 @@ def test_slots_count_within_and_across_hosts():
     assert [(s.cross_rank, s.cross_size) for s in found] == [(0, 2), (1, 2), (0, 2), (1, 2), (0, 1)]
     assert found[1].environment["HOROVOD_HOSTNAME"] == "b"
     assert found[4].environment["HOROVOD_LOCAL_RANK"] == "2"
+
+
+def test_a_horovod_that_would_take_another_network_is_refused(monkeypatch):
+    monkeypatch.setattr(horovod_world, "version", lambda package: "0.28.1")
+    monkeypatch.setattr(horovod_world.socket, "gethostbyname", lambda name: "127.0.1.1")
+    require = horovod_world._require_own_interface
+    require("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
+    require("127.0.1.1", ["127.0.1.1", "10.0.0.2"])
+    with pytest.raises(MissingPart, match=r"\(127.0.1.1\), and this worker is at 10.0.0.1"):
+        require("10.0.0.1", ["10.0.0.1", "10.0.0.2"])
+    monkeypatch.setattr(horovod_world, "version", lambda package: "0.28.1+iface")
+    require("10.0.0.1", ["10.0.0.1", "10.0.0.2"])
 
 
 EVENTS = [

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Builds Horovod's wheel from its source on PyPI, unmodified, for a Python that has torch.
+# Builds Horovod's wheel from its source on PyPI for a Python that has torch.
 #
 #     scripts/engines/horovod.sh .venv/bin/python FOLDER
 #
-# With gloo always, with MPI where mpicxx and mpirun are, for PyTorch on CPUs only. Takes 3 to 7
-# minutes on two cores.
+# With gloo always, with MPI where mpicxx and mpirun are, for PyTorch on CPUs only. One line is mended:
+# Horovod looks up the interface it was told (HOROVOD_GLOO_IFACE) for one of its connections and the
+# host's name for the other, which is 127.0.0.1 on many machines and on every emulated node. The
+# wheel's version ends in +iface. Takes 3 to 7 minutes on two cores.
 set -eu
 version=0.28.1
 python=$1
@@ -50,7 +52,18 @@ case $(uname -m) in
     *) flags='' ;;
 esac
 
-# Without --no-cache-dir pip hands back a wheel that was built with other options or another torch.
+"$python" -m pip download --quiet --no-cache-dir --no-deps --no-build-isolation \
+    --no-binary horovod --dest "$scratch" "horovod==$version"
+tar -xzf "$scratch/horovod-$version.tar.gz" -C "$scratch"
+source="$scratch/horovod-$version"
+mend() { # FILE PATTERN REPLACEMENT
+    grep -q "$2" "$source/$1" || lacks "its source is not the expected one: no '$2' in $1"
+    sed -i "s/$2/$3/" "$source/$1"
+}
+line='hostname_ = global_context.hostname_;'
+mend horovod/common/gloo/gloo_context.cc "$line" "$line gloo_iface_ = global_context.gloo_iface_;"
+mend horovod/__init__.py "'$version'" "'$version+iface'"
+
 # Horovod does not ask for <cstdint>, which newer compilers want; its own gloo is CMake 2's.
 TMPDIR=$scratch \
     CXX="$here/horovod/cxx" \
@@ -60,5 +73,5 @@ TMPDIR=$scratch \
     HOROVOD_BUILD_ARCH_FLAGS="$flags" \
     HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
     HOROVOD_WITH_GLOO=1 \
-    "$python" -m pip wheel --no-cache-dir --no-deps --no-build-isolation --no-binary horovod \
-    --wheel-dir "$folder" "horovod==$version"
+    "$python" -m pip wheel --no-cache-dir --no-deps --no-build-isolation \
+    --wheel-dir "$folder" "$source"
