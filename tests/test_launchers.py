@@ -82,7 +82,13 @@ def service(launcher: str, script: str) -> Iterator[Service]:
         yield started
         started("stop")
     assert not started.folder.exists()
-    assert not any(map(psutil.pid_exists, started.pids))
+    assert not any(map(is_alive, started.pids))
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def require_programs(launcher: str) -> None:
@@ -339,8 +345,9 @@ def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
     assert [line[:2] for line in lines] == [["a", "b'c"]] * 2
     shell.communicate()
     assert not folder.exists()
-    wait_until(lambda: not any(psutil.pid_exists(int(line[2])) for line in lines), 5)
-    assert not any(psutil.pid_exists(int(line[2])) for line in lines)
+    pids = [int(line[2]) for line in lines]
+    wait_until(lambda: not any(map(is_alive, pids)), 5)
+    assert not any(map(is_alive, pids))
 
 
 def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):

@@ -60,8 +60,8 @@ AuthInfo=socket=$folder/munge.socket
 CredType=cred/munge
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
-SlurmctldPidFile=$folder/slurmctld.pid
-SlurmdPidFile=$folder/slurmd.pid
+SlurmctldPidFile=$folder/state/slurmctld.pid
+SlurmdPidFile=$folder/state/slurmd.pid
 SlurmctldLogFile=$folder/slurmctld.log
 SlurmdLogFile=$folder/slurmd.log
 ProctrackType=proctrack/linuxproc
@@ -77,8 +77,29 @@ PartitionName=all Nodes=$name Default=YES MaxTime=60 State=UP
 CONF
 }
 
+# In the foreground, and put aside by us: so its number is known at once, whatever becomes of it.
+launch() {
+    setsid "$1" -D >"$folder/$1.out" 2>&1 </dev/null &
+    echo $! >"$folder/$1.pid"
+}
+
+wait_for() {
+    tries=0
+    until eval "$2"; do
+        tries=$((tries + 1))
+        is_running "$1" && [ $tries -lt 100 ] ||
+            fail "$1 did not start: $(tail -n 3 "$folder/$1.out")"
+        sleep 0.2
+    done
+}
+
+# A dead process that nobody has asked about yet does not count.
+is_alive() {
+    kill -0 "$1" 2>/dev/null && ! grep -qs '^State:.Z' "/proc/$1/status"
+}
+
 is_running() {
-    [ -s "$folder/$1.pid" ] && kill -0 "$(cat "$folder/$1.pid")" 2>/dev/null
+    [ -s "$folder/$1.pid" ] && is_alive "$(cat "$folder/$1.pid")"
 }
 
 start() {
@@ -97,14 +118,10 @@ start() {
     munged --key-file "$folder/munge.key" --socket "$folder/munge.socket" \
         --pid-file "$folder/munged.pid" --log-file "$folder/munged.log" \
         --seed-file "$folder/munged.seed" || fail "munged did not start"
-    slurmctld >&2 || fail "slurmctld did not start: $(tail -n 3 "$folder/slurmctld.log")"
-    slurmd >&2 || fail "slurmd did not start: $(tail -n 3 "$folder/slurmd.log")"
-    tries=0
-    until [ "$(sinfo --noheader --format=%t 2>/dev/null)" = idle ]; do
-        tries=$((tries + 1))
-        [ $tries -lt 100 ] || fail "the node is not idle after 20 s: $(tail -n 3 "$folder"/slurm*.log)"
-        sleep 0.2
-    done
+    launch slurmctld
+    wait_for slurmctld "timeout 2 scontrol ping >/dev/null 2>&1"
+    launch slurmd
+    wait_for slurmd '[ "$(timeout 2 sinfo --noheader --format=%t 2>/dev/null)" = idle ]'
     trap - EXIT INT TERM HUP
 }
 
@@ -122,7 +139,7 @@ stop() {
         pid=$(cat "$folder/$daemon.pid")
         kill "$pid"
         tries=0
-        while kill -0 "$pid" 2>/dev/null; do
+        while is_alive "$pid"; do
             tries=$((tries + 1))
             [ $tries -lt 50 ] || kill -9 "$pid"
             sleep 0.1
