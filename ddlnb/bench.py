@@ -50,8 +50,8 @@ def contenders(
 
     ``engine`` is one name or several; every method runs on each of them that can, and "all" are
     those that any can. ``baselines`` are those of that name; True are ``single``, ``DDP`` and those
-    of the engines. With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
-    unknown method or engine, InputError for a method that none of them can run.
+    of the engines. With engines that have no methods, such as "ddp", only baselines run. Raises
+    UnknownName for an unknown method or engine, InputError for a method that none can run.
     """
     engines = [get_engine(name) for name in ([engine] if isinstance(engine, str) else engine)]
     require(bool(engines), "engine names none; name at least one")

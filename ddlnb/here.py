@@ -5,9 +5,9 @@ The same for a network emulated on this machine: see `Setting`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.clusters import Cluster
@@ -16,7 +16,7 @@ from ddlnb.effects import Effects
 from ddlnb.forecasting import forecast_cells
 from ddlnb.machine import machine
 from ddlnb.measurement import measure
-from ddlnb.methods import METHODS
+from ddlnb.methods import METHODS, Method
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
 from ddlnb.models import Task, get_task
 from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
@@ -86,7 +86,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
         cluster = twin(workers, found.planning_cost(workers), found.setting)
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
-        cell = Cell(workload, cluster, METHODS[row["method"]], servers)
+        cell = Cell(workload, cluster, _as_run(row), servers)
         noise = row["std"] / row["throughput_samples_per_s"] / row["repetitions"] ** 0.5
         spread = max(LEAST_SPREAD, noise if noise == noise else 0.0)
         observed.append(
@@ -115,8 +115,11 @@ def compare_here(
     folder: str | Path,
     *,
     models: Sequence[str | Task] = ("small-conv", "small-transformer"),
-    servers: int = 1,
+    servers: int | None = 1,
+    partition: str | int | None = None,
+    credit: str | int | None = None,
     iterations: int = 10,
+    warmup: int = 5,
     repetitions: int = 5,
     draws: int = 100,
     setting: Setting = HERE,
@@ -127,11 +130,12 @@ def compare_here(
     """Measurements of all methods and forecasts of them, as tidy rows of both sources.
 
     What the forecast knows of a model is its profile, taken while all workers compute and none
-    communicates, or the one that is replayed. Kept in the folder; a second call completes what is
-    missing.
+    communicates, or the one that is replayed. ``servers`` None is as many as workers. Kept in the
+    folder; a second call completes what is missing.
     """
     folder = Path(folder)
-    with setting.ranks(max(cluster.workers for cluster in clusters) + servers) as ranks:
+    most = max(cluster.workers for cluster in clusters)
+    with setting.ranks(most + (servers or most)) as ranks:
         for model in models:
             for cluster in clusters:
                 name = get_task(model).name
@@ -141,10 +145,13 @@ def compare_here(
                     model,
                     "all",
                     workers=cluster.workers,
-                    servers=servers,
+                    servers=servers or cluster.workers,
+                    partition=partition,
+                    credit=credit,
                     engine=engine,
                     baselines=baselines,
                     iterations=iterations,
+                    warmup=warmup,
                     repetitions=repetitions,
                     cost=cluster.planning,
                     out=folder / COMPARED,
@@ -171,9 +178,16 @@ def kept_comparison(
     for row in methods.to_dict("records"):
         path = profile_path(folder, row["model"], row["gpus"])
         workload = Workload.from_json(path.read_text())
-        method, servers = METHODS[row["method"]], int(row["servers"]) or None
+        method, servers = _as_run(row), int(row["servers"]) or None
         cells.append(Cell(workload, on[row["gpus"]], method, servers))
     return pd.concat([forecast_cells(cells, draws=draws), measured], ignore_index=True)
+
+
+def _as_run(row: Mapping[str, Any]) -> Method:
+    """The method with the sizes that the row's settings name."""
+    sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
+    method = METHODS[row["method"]]
+    return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))
 
 
 def errors_here(rows: pd.DataFrame) -> pd.DataFrame:

@@ -129,8 +129,11 @@ def micro_benchmark(
     folder: str | Path,
     *,
     workers: Sequence[int] = (2, 4),
-    servers: int = 1,
+    servers: int | None = 1,
+    partition: str | int | None = None,
+    credit: str | int | None = None,
     iterations: int = 10,
+    warmup: int = 5,
     repetitions: int = 3,
     setting: Setting = HERE,
     progress: bool = False,
@@ -138,6 +141,7 @@ def micro_benchmark(
     """The measurements, kept in the folder; a second call completes what is missing.
 
     A workload is profiled while all of the run's workers compute, because they share the cores.
+    ``servers`` None is as many as workers.
     Raises what `ddlnb.measure` raises.
     """
     require(bool(workers), "workers is empty; give at least one number of workers")
@@ -147,7 +151,7 @@ def micro_benchmark(
     if _is_complete(folder, workers, repetitions):
         return read_micro_benchmark(folder, setting)
     tasks = probes(setting)
-    needed = ranks_needed(contenders("all"), max(workers), servers)
+    needed = ranks_needed(contenders("all"), max(workers), servers or max(workers))
     times = folder / ALL_REDUCES
     missing = [
         (task, count)
@@ -169,9 +173,12 @@ def micro_benchmark(
                     task,
                     "all",
                     workers=count,
-                    servers=servers,
+                    servers=servers or count,
+                    partition=partition,
+                    credit=credit,
                     baselines=False,
                     iterations=iterations,
+                    warmup=warmup,
                     repetitions=repetitions,
                     cost=_planning_cost(known, count),
                     out=folder / ROWS,
