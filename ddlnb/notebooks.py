@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import DdlnbError, InputError, UnknownName, require
+from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require
 from ddlnb.paths import BUILD, NOTEBOOKS
 
 if TYPE_CHECKING:
@@ -168,7 +168,10 @@ def execute(
             return out
         if part.exists():
             _move(part, failed)
-        raise DdlnbError(f"notebook {notebook.name!r} failed {error}")
+        message = f"notebook {notebook.name!r} failed {error}"
+        raise (
+            MissingPart(message) if f": {MissingPart.__name__}: " in error else DdlnbError(message)
+        )
 
 
 def _move(part: Path, path: Path) -> None:

@@ -34,7 +34,8 @@ figure { margin: 1.5rem 0; } figcaption { color: #555; font-size: 0.88rem; }
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one notebook: ``status`` is done, kept (from an earlier call) or failed.
+    """What became of one notebook: ``status`` is done, kept (from an earlier call), failed, or
+    not here, where this machine lacks something that it needs; ``error`` says what.
 
     ``made`` is the provenance of its execution, empty where none was noted.
     """
@@ -55,7 +56,7 @@ def write_pages(outcomes: Iterable[Outcome], folder: Path, profile: str) -> Path
         executed = folder / f"{name}.ipynb"
         for old in (folder / "figures").glob(f"{name}-*.png"):
             old.unlink()
-        if outcome.status != "failed" and executed.exists():
+        if not outcome.error and executed.exists():
             write_page(executed, folder / f"{name}.html", outcome.notebook.title)
             figures[name] = extract_figures(executed, folder / "figures")
         else:
@@ -144,14 +145,14 @@ def _executed(made: Mapping[str, str]) -> str:
 
 def _row(outcome: Outcome) -> str:
     notebook = outcome.notebook
-    failed = outcome.status == "failed"
+    failed = bool(outcome.error)
     suffix = ".failed.ipynb" if failed else ".ipynb"
     title = escape(notebook.title)
     page = title if failed else f'<a href="{notebook.name}.html">{title}</a>'
     survey = f"s. {notebook.section}" if notebook.section else ""
     if notebook.figure:
         survey = f"{survey}, {notebook.figure}"
-    error = f'<span class="failed">failed: {escape(outcome.error)}</span>'
+    error = f'<span class="failed">{outcome.status}: {escape(outcome.error)}</span>'
     cells = (
         page,
         escape(survey),

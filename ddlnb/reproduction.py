@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
+from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.machine import provenance
 from ddlnb.notebooks import (
@@ -76,7 +76,8 @@ def reproduce(
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
     notebook does not stop the others; one DdlnbError at the end, when the report is written, names
-    them all.
+    them all. One that this machine lacks something for (MissingPart) is "not here" in the report,
+    with the reason, and no failure.
     """
     require_whole(jobs=jobs)
     runs = _runs(profile, folder)
@@ -178,7 +179,8 @@ def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event
         )
     except DdlnbError as error:
         if not cancelled.is_set():
-            _note(run, target, {**note, "status": "failed", "error": str(error)})
+            status = "not here" if isinstance(error, MissingPart) else "failed"
+            _note(run, target, {**note, "status": status, "error": str(error)})
         return
     _note(run, target, {**note, "status": "done", "seconds": time.monotonic() - start})
 
@@ -218,7 +220,10 @@ def _outcome(run: NotebookRun, target: Path, *, kept: bool) -> Outcome:
     state = _state(run, target)
     done = state["status"] == "done"
     error = "" if done else state.get("error", "it was interrupted; run again to finish it")
-    status = ("kept" if kept else "done") if done else "failed"
+    if done:
+        status = "kept" if kept else "done"
+    else:
+        status = "not here" if state["status"] == "not here" else "failed"
     seconds = state.get("seconds", float("nan"))
     return Outcome(run.notebook, status, seconds, error, state.get("made", {}))
 

@@ -242,3 +242,14 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
     }
     assert states == {"a_quick": "done", "b_slow": "started"}
     assert (workshop.build / "tiny" / "a_quick.ipynb").exists()
+
+
+def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
+    lacking = "from ddlnb.errors import MissingPart\nraise MissingPart('this needs a tuba')"
+    workshop.add("lacking", lacking)
+    workshop.add("fine", COUNT)
+    workshop.profile("lacking:\nfine:\n")
+    rows = rows_of(workshop.run())
+    assert "not here: " in rows["The lacking"][5]
+    assert "this needs a tuba" in rows["The lacking"][5]
+    assert rows["The fine"][5] == "done"
