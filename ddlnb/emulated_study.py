@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.here import calibrate_here, compare_here, errors_here, kept_comparison
 from ddlnb.micro_benchmark import micro_benchmark, read_micro_benchmark
+from ddlnb.published import fig4_cells
 from ddlnb.replay import replayed
 from ddlnb.setting import Setting, emulated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BASELINES = ("DDP", "horovod")
+DRAWS = 50  # of the twin's effects, for the intervals of its forecasts
 PARTITION, CREDIT = "256KB", "1MB"  # the usual ones are as large as these models
 WARMUP = 2  # iterations: connections open in the first, nothing else has to get warm
 
@@ -51,16 +53,10 @@ def run(
     workers: Sequence[int] = (4, 8),
     iterations: int = 5,
     repetitions: int = 3,
-    draws: int = 50,
     only_kept: bool = False,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """Emulated rows of all methods and baselines, and simulated rows of the methods.
-
-    There are as many parameter servers as workers, on nodes of their own, as in the survey. The
-    twin that forecasts is calibrated by a micro-benchmark of made-up models on the same links.
-    Everything is kept in the folder, one for each network; a second call completes it.
-    """
+    """Rows of `study` for these networks, each kept in a folder of its own."""
     import pandas as pd
 
     found = []
@@ -69,42 +65,107 @@ def run(
         setting = case.setting(network)
         there = Path(folder) / setting.name
         if only_kept:
-            probed = read_micro_benchmark(there, setting)
-        else:
-            probed = micro_benchmark(
-                there,
-                workers=workers,
-                servers=None,
-                partition=PARTITION,
-                credit=CREDIT,
-                iterations=3,
-                warmup=WARMUP,
-                repetitions=2,
-                setting=setting,
-                progress=progress,
-            )
-        _, clusters = calibrate_here(probed)
-        if only_kept:
-            found.append(kept_comparison(clusters, there, draws=draws))
+            _, clusters = calibrate_here(read_micro_benchmark(there, setting))
+            found.append(kept_comparison(clusters, there, draws=DRAWS))
             continue
         found.append(
-            compare_here(
-                clusters,
+            study(
                 there,
-                models=[replayed(profile) for profile in case.profiles],
-                servers=None,
+                setting,
+                case.profiles,
+                workers=workers,
                 partition=PARTITION,
                 credit=CREDIT,
                 iterations=iterations,
-                warmup=WARMUP,
                 repetitions=repetitions,
-                draws=draws,
-                setting=setting,
                 baselines=BASELINES,
                 progress=progress,
             )
         )
     return pd.concat(found, ignore_index=True)
+
+
+def study(
+    folder: str | Path,
+    setting: Setting,
+    profiles: Sequence[str],
+    *,
+    workers: Sequence[int],
+    partition: str | None = None,
+    credit: str | None = None,
+    iterations: int = 5,
+    repetitions: int = 3,
+    baselines: Sequence[str] = (),
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Emulated rows of all methods and baselines, and simulated rows of the methods.
+
+    The twin that forecasts is calibrated by a micro-benchmark of made-up models on the same links.
+    There are as many parameter servers as workers, on nodes of their own, as in the survey.
+    Everything is kept in the folder; a second call completes it.
+    """
+    probed = micro_benchmark(
+        folder,
+        workers=workers,
+        servers=None,
+        partition=partition,
+        credit=credit,
+        iterations=3,
+        warmup=WARMUP,
+        repetitions=2,
+        setting=setting,
+        progress=progress,
+    )
+    _, clusters = calibrate_here(probed)
+    return compare_here(
+        clusters,
+        folder,
+        models=[replayed(profile) for profile in profiles],
+        servers=None,
+        partition=partition,
+        credit=credit,
+        iterations=iterations,
+        warmup=WARMUP,
+        repetitions=repetitions,
+        draws=DRAWS,
+        setting=setting,
+        baselines=baselines,
+        progress=progress,
+    )
+
+
+def three_views(
+    folder: str | Path,
+    network: str,
+    profiles: Sequence[str],
+    *,
+    workers: Sequence[int] = (4,),
+    scale: float = 1.0,
+    iterations: int = 2,
+    repetitions: int = 1,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """The same cells published (where they are in data), simulated and emulated, as tidy rows.
+
+    Emulated nodes have one worker each, where the survey's had four GPUs. The column ``settings``
+    of emulated rows says at which scale. Raises what `measure` raises.
+    """
+    import pandas as pd
+
+    rows = study(
+        folder,
+        emulated(network, scale),
+        profiles,
+        workers=workers,
+        iterations=iterations,
+        repetitions=repetitions,
+        baselines=("single", "DDP"),
+        progress=progress,
+    )
+    cells = fig4_cells()
+    alike = cells["network"].eq(network) & cells["model"].isin(rows["model"].unique())
+    published = cells[alike & cells["gpus"].isin([1, *workers])]
+    return pd.concat([published, rows] if len(published) else [rows], ignore_index=True)
 
 
 def against(rows: pd.DataFrame) -> pd.DataFrame:
