@@ -60,7 +60,7 @@ mend() { # FILE PATTERN REPLACEMENT
     grep -q "$2" "$source/$1" || lacks "its source is not the expected one: no '$2' in $1"
     sed -i "s/$2/$3/" "$source/$1"
 }
-line='hostname_ = global_context.hostname_;'
+line='assert(global_context.IsEnabled());' # the first of the function that makes the second mesh
 mend horovod/common/gloo/gloo_context.cc "$line" "$line gloo_iface_ = global_context.gloo_iface_;"
 mend horovod/__init__.py "'$version'" "'$version+iface'"
 
