@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from toy import in_double, mlp, train_alone
 
 from ddlnb.engines.byteps import partition_and_credit
 from ddlnb.engines.byteps_stress import load, stress
+from ddlnb.engines.byteps_world import World, serve
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
@@ -23,6 +25,7 @@ from ddlnb.errors import MissingPart, ModelError, RankError
 from ddlnb.methods import METHODS
 from ddlnb.ranks import Ranks
 from ddlnb.tracing import trace
+from ddlnb.units import MIB
 
 LACK = get_engine("byteps").missing()
 needs_byteps = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
@@ -42,6 +45,12 @@ def train(ranks, job, seconds=60) -> list:
     return ranks.run(run_job, job, count=job.ranks, timeout_seconds=seconds)[: job.workers]
 
 
+@cache
+def alone(optimizer, workers) -> dict:
+    """One worker's parameters after training on the joined batches."""
+    return train_alone(in_double("small-conv"), OPTIMIZERS[optimizer], workers, BATCH, STEPS)
+
+
 class TestOnRanks:
     pytestmark = needs_byteps
 
@@ -49,11 +58,11 @@ class TestOnRanks:
         ("method", "workers", "servers", "optimizer"),
         [
             ("BSP-PS", 2, 1, "sgd"),
-            ("BSP-PS", 4, 2, "adamw"),
+            ("BSP-PS", 4, 2, "sgd"),
             ("WFBP-PS", 2, 2, "sgd"),
             ("WFBP-PS", 4, 1, "sgd"),
-            ("ByteScheduler-PS", 2, 1, "adamw"),
-            ("ByteScheduler-PS", 4, 2, "sgd"),
+            ("ByteScheduler-PS", 2, 1, "sgd"),
+            ("ByteScheduler-PS", 4, 2, "adamw"),
         ],
     )
     def test_ten_steps_equal_one_worker_on_the_joined_batch(
@@ -64,8 +73,7 @@ class TestOnRanks:
         job = job_of(task, method, workers, servers, optimizer, keep_parameters=True)
         reports = train(six_ranks, job)
         assert len({report.digest for report in reports}) == 1
-        alone = train_alone(task, OPTIMIZERS[optimizer], workers, BATCH, STEPS)
-        for name, value in alone.items():
+        for name, value in alone(optimizer, workers).items():
             torch.testing.assert_close(reports[0].parameters[name], value, rtol=1e-5, atol=1e-9)
 
     @pytest.mark.parametrize("credit", [0, 3])
@@ -75,6 +83,11 @@ class TestOnRanks:
         seen = [count for count in counts if count is not None]
         assert len(seen) == 4
         assert [(count.sums, count.wrong) for count in seen] == [(140, 0)] * 4
+
+    def test_with_credit_an_urgent_tensor_overtakes(self, six_ranks):
+        """Patch 13: upstream, credit and priority change nothing here."""
+        assert max(six_ranks.run(_overtaken, 0, count=2)[0]) < 15
+        assert min(six_ranks.run(_overtaken, 2, count=2)[0]) >= 15
 
     def test_a_run_leaves_no_process_no_file_and_no_listener(self, six_ranks):
         before = six_ranks.run(_left_behind, count=3)
@@ -128,6 +141,43 @@ class TestOnRanks:
             begin(None, job, None, halved)
         with pytest.raises(MissingPart, match="needs a BytePS with CUDA"):
             begin(None, replace(job, device="cuda"), None, job.task.build())
+
+
+def _overtaken(place, credit) -> list[int] | None:
+    """How many of 30 tensors of 1 MiB came after one pushed last, of larger priority; five times.
+
+    One worker and one server.
+    """
+    store = place.store()
+    if place.rank == 1:
+        return serve(place, store, 1, 1)
+    world = World(place, store, 1, 1, MIB, credit)
+    lib = world.ops.c_lib
+    tensors = [torch.ones(MIB // 4) for _ in range(31)]
+    for number in range(31):
+        lib.byteps_torch_declare_tensor(str(number))
+
+    def push(number: int, priority: int) -> int:
+        tensor, name = tensors[number], str(number)
+        return lib.byteps_torch_push_pull_async_torch_FloatTensor(
+            tensor, tensor, 0, name, 0, priority
+        )
+
+    def finish(handle: int) -> None:
+        world.wait(handle, "a tensor")
+        lib.byteps_torch_wait_and_clear(handle)
+
+    for number in range(31):  # sets up their buffers
+        finish(push(number, 0))
+    counts = []
+    for _ in range(5):
+        others = [push(number, 0) for number in range(30)]
+        finish(push(30, 1))
+        counts.append(sum(not lib.byteps_torch_poll(handle) for handle in others))
+        for handle in others:
+            finish(handle)
+    world.leave()
+    return counts
 
 
 def _left_behind(place) -> tuple:

@@ -128,12 +128,7 @@ class World:
         self._timeout = place.timeout_seconds
         self._scheduler: Helper | None = None
         self._next_look = 0.0
-        if place.rank == 0:
-            root = f"{place.host} {_free_port(place.host)}"
-            self._scheduler = Helper("scheduler", _variables(place, root, workers, servers))
-            store.set("byteps root", root)
         variables = {
-            **_variables(place, store.get("byteps root").decode(), workers, servers),
             "DMLC_ROLE": "worker",
             "DMLC_WORKER_ID": str(place.rank),
             "BYTEPS_LOCAL_RANK": "0",
@@ -143,7 +138,12 @@ class World:
             "BYTEPS_SCHEDULING_CREDIT": str(credit_partitions),
         }
         try:
-            with _environment(variables):
+            if place.rank == 0:
+                root = f"{place.host} {_free_port(place.host)}"
+                self._scheduler = Helper("scheduler", _variables(place, root, workers, servers))
+                store.set("byteps root", root)
+            root = store.get("byteps root").decode()
+            with _environment(_variables(place, root, workers, servers) | variables):
                 self._call("joined", self._join)
         except BaseException:
             self._end_scheduler()

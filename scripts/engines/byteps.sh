@@ -60,7 +60,7 @@ tar -x -z -C "$scratch" -f "$source/zeromq-4.1.4.tar.gz"
     make -j "$jobs" libzmq.la
     make install-libLTLIBRARIES install-includeHEADERS
 )
-make -C "$lite" -j "$jobs" ps CXX="$CXX -include cstdint"
+make -C "$lite" -j "$jobs" ps CFLAGS='-std=c++14 -fPIC -O3 -include cstdint $(INCPATH)'
 
 LDFLAGS='-Wl,-s' \
     BYTEPS_WITHOUT_CUDA=1 BYTEPS_WITHOUT_RDMA=1 \
