@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 METHOD_COLOURS = {
     "single": "#999999",
     "DDP": "#3d3d3d",
+    "horovod": "#7a5230",
     "BSP-PS": "#F0E442",
     "BSP-A2A": "#E69F00",
     "WFBP-PS": "#56B4E9",

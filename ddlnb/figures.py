@@ -7,6 +7,8 @@ and every figure says where its numbers come from.
 from ddlnb.figure_bandwidth import effective_bandwidth
 from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
 from ddlnb.figure_claims import claim_verdicts
+from ddlnb.figure_emulated import over_baselines
+from ddlnb.figure_engines import engine_bars
 from ddlnb.figure_forecast import forecast_bars
 from ddlnb.figure_intensity import intensity_bars
 from ddlnb.figure_losses import loss_bars
@@ -22,9 +24,11 @@ __all__ = [
     "colour_of",
     "cost_against_workers",
     "effective_bandwidth",
+    "engine_bars",
     "forecast_bars",
     "intensity_bars",
     "loss_bars",
+    "over_baselines",
     "parallelism_schematic",
     "parameter_intervals",
     "residuals",

@@ -88,6 +88,11 @@ def get_engine(name: str) -> Engine:
     return ENGINES[name]
 
 
+def installed() -> list[str]:
+    """The engines with methods that lack nothing on this machine."""
+    return [one.name for one in ENGINES.values() if one.exchanges and not one.missing()]
+
+
 def require_installed(name: str) -> None:
     """Raise MissingPart if this machine lacks something that the engine needs."""
     if lack := get_engine(name).missing():
