@@ -6,7 +6,9 @@ of the runs of its cell, so a table can be completed later and its noise stays v
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -79,12 +81,7 @@ class ResultsFile:
                     f"move it away or choose another name"
                 )
             self._lines = self._on_disk()
-            try:
-                self._write()  # rows may lag behind the runs if the last process was killed
-            except OSError as error:
-                raise ResultsError(
-                    f"results file {self.path} cannot be written: {error}"
-                ) from error
+            self._write()  # rows may lag behind the runs if the last process was killed
 
     @property
     def runs_path(self) -> Path:
@@ -110,7 +107,11 @@ class ResultsFile:
         )
 
     def add(self, run: Mapping[str, object]) -> None:
-        """Keep one finished run."""
+        """Keep one finished run.
+
+        Raises ResultsError if it cannot be written, or if the file was damaged since; what is on
+        disk stays as it is.
+        """
         missing = [column for column in RUN_COLUMNS if column not in run]
         require(not missing, f"run lacks the columns {missing}")
         require(run["source"] in SOURCES, f"source {run['source']!r} must be one of {SOURCES}")
@@ -120,14 +121,44 @@ class ResultsFile:
         self._write()
 
     def _on_disk(self) -> list[dict[str, object]]:
+        """The runs in the file. Raises ResultsError if it is damaged, or if runs vanished from it.
+
+        The table is looked at first: another process that adds a run writes the runs before it.
+        """
+        counted = self._counted()
         if not self.runs_path.exists():
             return []
-        return _read(self.runs_path, RUN_COLUMNS).to_dict("records")
+        runs = _read(self.runs_path, RUN_COLUMNS)
+        if not self.runs_path.read_bytes().endswith(b"\n"):
+            raise ResultsError(f"{self.runs_path} ends in the middle of a line; {_WAY_OUT}")
+        held = int(summarise(runs)["repetitions"].sum())
+        if held < counted:
+            raise ResultsError(
+                f"{self.runs_path} holds {held} runs and {self.path} counts {counted}: some were "
+                f"lost, so nothing has been overwritten; put the file back as it was, or remove "
+                f"the table, which is made from it, to run them again"
+            )
+        return runs.to_dict("records")
+
+    def _counted(self) -> int:
+        """The runs that the table tells of; none if it is damaged, for it is made anew."""
+        try:
+            rows = _read(self.path, ROW_COLUMNS) if self.path and self.path.exists() else None
+        except ResultsError:
+            return 0
+        return 0 if rows is None else int(pd.to_numeric(rows["repetitions"], "coerce").sum())
 
     def _write(self) -> None:
-        if self.path is not None:
+        if self.path is None:
+            return
+        try:
             write_atomically(self.runs_path, self.runs.to_csv(index=False))
             write_atomically(self.path, self.rows.to_csv(index=False))
+        except OSError as error:
+            raise ResultsError(
+                f"results file {self.path} cannot be written: {error}; the runs that were "
+                f"finished before are in {self.runs_path.name}, and the same call goes on with them"
+            ) from error
 
 
 def _same(left: object, right: object) -> bool:
@@ -139,13 +170,17 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     text = {name: str for name in TEXT if name in columns}
     try:
         numbers = {name: ["", "nan", "NaN"] for name in columns if name not in text}
-        frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=numbers)
+        content = path.read_bytes().decode()
+        frame = pd.read_csv(StringIO(content), dtype=text, keep_default_na=False, na_values=numbers)
     except FileNotFoundError as error:
         raise ResultsError(f"there is no results file {path}") from error
     except OSError as error:
         raise ResultsError(f"{path} cannot be read: {error}") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ResultsError(f"{path} cannot be read as a table ({error}); {_WAY_OUT}") from error
+    lengths = [len(line) for line in csv.reader(StringIO(content)) if line]
+    if short := [line for line, length in enumerate(lengths, 1) if length < lengths[0]]:
+        raise ResultsError(f"{path}, line {short[0]} is incomplete; {_WAY_OUT}")  # pandas fills up
     missing = [column for column in columns if column not in frame]
     if missing:
         raise ResultsError(f"{path} lacks the columns {missing}; {_WAY_OUT}")

@@ -80,6 +80,8 @@ def test_rows_that_lag_behind_the_runs_are_made_anew(tmp_path):
         lambda text: text.replace("100.0", "fast"),
         lambda text: text + "a,b\n",
         lambda text: text + "x," * 60 + "\n",
+        lambda text: text.rsplit(",", 4)[0] + "\n",
+        lambda text: text[:-1],
     ],
 )
 def test_a_damaged_file_is_refused_and_left_alone(tmp_path, damage):
@@ -99,6 +101,60 @@ def test_a_table_without_its_runs_is_not_overwritten(tmp_path):
     with pytest.raises(ResultsError, match=r"without rows\.runs\.csv"):
         ResultsFile(path)
     assert path.read_text() == "mine\n"
+
+
+def test_a_file_that_was_cut_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "rows.csv"
+    results = ResultsFile(path)
+    for repetition in range(2):
+        results.add(a_run(repetition))
+    runs = path.with_suffix(".runs.csv")
+    whole = runs.read_bytes()
+    for length in {*range(0, len(whole), 41), *range(len(whole) - 12, len(whole))}:
+        runs.write_bytes(whole[:length])
+        with pytest.raises(ResultsError, match=r"rows\.runs\.csv"):
+            ResultsFile(path)
+        with pytest.raises(ResultsError, match=r"rows\.runs\.csv"):
+            results.add(a_run(2))
+        assert runs.read_bytes() == whole[:length]
+
+
+def test_runs_that_vanished_are_run_again_once_the_table_is_removed(tmp_path):
+    path = tmp_path / "rows.csv"
+    results = ResultsFile(path)
+    for repetition in range(2):
+        results.add(a_run(repetition))
+    runs = path.with_suffix(".runs.csv")
+    runs.write_text("\n".join(runs.read_text().splitlines()[:-1]) + "\n")
+    with pytest.raises(ResultsError, match=r"holds 1 runs and .* counts 2"):
+        ResultsFile(path)
+    path.unlink()
+    assert not ResultsFile(path).has(cell(), 1)
+
+
+def test_a_table_that_was_cut_is_made_anew(tmp_path):
+    path = tmp_path / "rows.csv"
+    ResultsFile(path).add(a_run())
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 23):
+        path.write_bytes(whole[:length])
+        assert len(ResultsFile(path).rows) == 1
+        assert path.read_bytes() == whole
+
+
+def test_a_full_disk_is_one_clear_error_and_keeps_what_there_was(tmp_path, monkeypatch):
+    path = tmp_path / "rows.csv"
+    results = ResultsFile(path)
+    results.add(a_run(0))
+
+    def disk_is_full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", disk_is_full)
+        with pytest.raises(ResultsError, match=r"rows\.csv cannot be written: .*No space left"):
+            results.add(a_run(1))
+    assert ResultsFile(path).runs["repetition"].tolist() == [0]
 
 
 def test_a_second_writer_loses_nothing_of_the_first(tmp_path):
