@@ -12,6 +12,8 @@ from ddlnb import cli_forecast
 from ddlnb.errors import DdlnbError
 from ddlnb.terminal import Batch, Credit, Csv, Model, Partition, Servers, print_table
 
+INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
+
 app = typer.Typer(
     name="ddlnb",
     help="How far will training scale on a cluster, and which communication method gets it there?",
@@ -24,12 +26,26 @@ cli_forecast.add_to(app)
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr and exit status 2."""
+    """Run the command line; an expected error is one line on stderr and exit status 2.
+
+    Ctrl-C is one line, too, and exit status 130.
+    """
     try:
         app()
     except DdlnbError as error:
         typer.echo(f"ddlnb: {error}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        _say_interrupted()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # by typer, which says nothing
+            _say_interrupted()
+        raise
+
+
+def _say_interrupted() -> None:
+    typer.echo("ddlnb: interrupted", err=True)
+    sys.exit(INTERRUPTED)
 
 
 @app.command()

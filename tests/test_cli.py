@@ -9,6 +9,8 @@ import sys
 import pandas as pd
 import pytest
 
+from ddlnb.cli import main
+
 COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
 
 
@@ -79,3 +81,14 @@ def test_measure_writes_rows_that_can_be_read(tmp_path):
     printed = pd.read_csv(io.StringIO(ddlnb("measure", *words, check=True).stdout))
     assert printed["method"].tolist() == ["single", "DDP", "BSP-PS"]
     assert len(pd.read_csv(out)) == 3
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, lambda: SystemExit(130)])
+def test_ctrl_c_is_one_line_and_status_130(interrupt, monkeypatch, capsys):
+    def pressed() -> None:
+        raise interrupt()
+
+    monkeypatch.setattr("ddlnb.cli.app", pressed)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr() == ("", "ddlnb: interrupted\n")
