@@ -1,0 +1,46 @@
+"""What became of one injected fault."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+GRACE_SECONDS = 10.0  # beyond the time-out of a run: ending processes on a machine that is busy
+
+
+@dataclass
+class Outcome:
+    """One line of the campaign's table.
+
+    ``seconds`` are from the injection to the moment at which the user is told, or at which the
+    sweep is complete; ``allowed`` is what they may be. ``wrong`` says what was not as it should be.
+    """
+
+    number: int
+    kind: str
+    detail: str = ""
+    error: str = ""  # class of the one error; empty: the run went on
+    told: str = ""  # its first line
+    seconds: float = 0.0
+    allowed: float = 0.0
+    hung: int = 0
+    lost: int = 0
+    left: str = ""
+    resumed: int = 0
+    missed: int = 0  # the sweep was over before the fault came: not counted
+    wrong: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether everything was as it should be."""
+        return not (self.hung or self.lost or self.left or self.wrong) and bool(self.resumed)
+
+    def line(self) -> dict[str, str]:
+        """The outcome as text, by column."""
+        return {name: str(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, line: dict[str, str]) -> Outcome:
+        """The outcome that `line` wrote."""
+        kinds = {field.name: type(field.default) for field in fields(cls)}
+        kinds |= {"number": int, "kind": str}
+        return cls(**{name: kinds[name](value) for name, value in line.items()})

@@ -1,0 +1,162 @@
+"""Faults of the owner of a sweep: its kernel is killed, or the user presses Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .injection import Moment, resume
+from .outcome import GRACE_SECONDS, Outcome
+from .stage import Stage
+from .sweep import Onlooker, Sweep
+
+START_SECONDS = 8.0  # about what ranks need to start: faults come at any moment of that, too
+PATIENT_SECONDS = 180.0  # after which a child that is still there hangs
+MODEL = {"local_batch": 4, "iterations": 2, "warmup": 1}
+JUPYTER_SHARE = 0.2
+_FORK = multiprocessing.get_context("forkserver")
+_FORK.set_forkserver_preload(["tests.faults.sweep"])  # so that a child need not import torch
+
+
+def kernel_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
+    """SIGKILL for a Python process, or a Jupyter kernel, that measures."""
+    sweep = Sweep(folder, timeout_seconds=60)
+    in_jupyter = chance.random() < JUPYTER_SHARE
+    outcome.detail = "Jupyter" if in_jupyter else "Python"
+    with (_jupyter if in_jupyter else _forked)(folder) as (pid, is_over):
+        onlooker, at = _strike(sweep, outcome, chance, pid, signal.SIGKILL, is_over)
+        while not is_over() and time.monotonic() < at + GRACE_SECONDS:
+            time.sleep(0.01)
+        return _aftermath(stage, sweep, outcome, onlooker, at, is_over())
+
+
+@contextlib.contextmanager
+def _forked(folder: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
+    child = _FORK.Process(target=run_sweep, args=(folder,))
+    child.start()
+    assert child.pid is not None
+    try:
+        yield child.pid, lambda: not child.is_alive()
+    finally:
+        child.kill()
+        child.join()
+
+
+def run_sweep(folder: Path) -> None:
+    """The whole sweep, on ranks of its own."""
+    Sweep(Path(folder), timeout_seconds=60).run(None)
+
+
+@contextlib.contextmanager
+def _jupyter(folder: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
+    from jupyter_client.manager import KernelManager
+
+    manager = KernelManager(kernel_name="python3", connection_file=str(folder / "connection.json"))
+    manager.start_kernel(
+        cwd=str(Path.cwd()), env={**os.environ, "IPYTHONDIR": str(folder / "ipython")}
+    )
+    client = manager.client()
+    client.start_channels()
+    client.execute(f"from tests.faults.owners import run_sweep\nrun_sweep({str(folder)!r})")
+    try:
+        yield manager.provisioner.pid, lambda: not manager.is_alive()
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def interrupted(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
+    """SIGINT for `ddlnb measure`: for the process, or as a terminal does for its whole group."""
+    sweep = Sweep(
+        folder, model="small-conv", baselines=(), repetitions=3, timeout_seconds=60, rest=MODEL
+    )
+    methods = [word for name in sweep.methods for word in ("--method", name)]
+    command = [
+        *(str(Path(sys.executable).with_name("ddlnb")), "measure", "--model", "small-conv"),
+        *("--batch", "4", "--iterations", "2", "--warmup", "1", "--repeat", "3"),
+        *("--no-baselines", *methods, "--timeout", "60", "--out", str(sweep.out)),
+    ]
+    whole_group = chance.random() < 0.5
+    outcome.detail = "group" if whole_group else "process"
+    said = folder / "said"
+    with said.open("wb") as stream:
+        child = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        pid = -child.pid if whole_group else child.pid
+        try:
+            onlooker, at = _strike(
+                sweep, outcome, chance, pid, signal.SIGINT, lambda: child.poll() is not None
+            )
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE_SECONDS)
+            ended = child.poll() is not None
+        finally:
+            child.kill()
+            child.wait()
+    text = said.read_text(errors="replace")
+    outcome.told = (text.strip().splitlines() or [""])[-1]
+    if child.returncode != 0:
+        outcome.error = "KeyboardInterrupt" if _is_about_interrupt(text) else "something else"
+    if outcome.error == "something else":
+        outcome.wrong += f"told of something else: {text[-2000:]!r}; "
+    return _aftermath(stage, sweep, outcome, onlooker, at, ended)
+
+
+def _is_about_interrupt(text: str) -> bool:
+    """Whether a user who pressed Ctrl-C is told of just that, once.
+
+    One traceback is Python's own answer, as long as it has not come to our first line.
+    """
+    last = (text.strip().splitlines() or [""])[-1]
+    tracebacks = text.count("Traceback (most recent call last)")
+    return last == ("KeyboardInterrupt" if tracebacks else "ddlnb: interrupted") and tracebacks < 2
+
+
+def _strike(
+    sweep: Sweep,
+    outcome: Outcome,
+    chance: random.Random,
+    pid: int,
+    number: int,
+    is_over: Callable[[], bool],
+) -> tuple[Onlooker, float]:
+    """Send the signal at a random moment: while the ranks start, or so long after some runs."""
+    moment = Moment.any_of(sweep, chance)
+    if chance.random() < 0.5:
+        moment = Moment(0, chance.uniform(0, START_SECONDS))
+    outcome.detail += f"; after {moment.runs} runs and {moment.seconds:.3f} s"
+    onlooker = Onlooker(sweep)
+    deadline = time.monotonic() + PATIENT_SECONDS
+    while onlooker.look() < moment.runs and not is_over() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(moment.seconds)
+    outcome.missed = int(is_over())
+    at = time.monotonic()
+    if not outcome.missed:
+        os.killpg(-pid, number) if pid < 0 else os.kill(pid, number)
+    return onlooker, at
+
+
+def _aftermath(
+    stage: Stage, sweep: Sweep, outcome: Outcome, onlooker: Onlooker, at: float, ended: bool
+) -> Outcome:
+    """Look at what is left, and resume on the ranks of the stage."""
+    outcome.seconds = time.monotonic() - at
+    outcome.allowed = GRACE_SECONDS
+    outcome.hung = int(not ended)
+    outcome.left = "; ".join(stage.left())
+    onlooker.stop()
+    onlooker.look()
+    resume(sweep, outcome, stage.ranks())
+    outcome.lost = onlooker.lost()
+    return outcome

@@ -1,0 +1,112 @@
+"""Where faults happen: ranks that many of them share, and a look at what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.util
+import os
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+
+from ddlnb.errors import DdlnbError
+from ddlnb.ranks import Ranks
+from ddlnb.reaper import TOKEN_VARIABLE
+
+from .sweep import SERVERS, WORKERS
+
+MARK = "DDLNB_FAULTS"
+NETWORK = "100Mb/s 1ms"
+LEFT_SECONDS = 10.0  # after which whatever is still there was left behind
+HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Stage:
+    """Ranks on this machine and on an emulated network, started when first needed.
+
+    Everything that is started from here inherits a mark, and a folder for temporary files.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        self.mark = uuid.uuid4().hex
+        multiprocessing.util.get_temp_dir()  # elsewhere, and removed by itself
+        os.environ |= {
+            MARK: self.mark,
+            "TMPDIR": str(self.temporary),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),  # which torch keeps on purpose
+        }
+        tempfile.tempdir = None  # to be found anew
+        self._shared_memory = set(SHARED_MEMORY.iterdir())
+        self._network = _namespaces()
+        self._ranks: dict[str, Ranks] = {}
+
+    def ranks(self, launcher: str = "local") -> Ranks:
+        """Two workers and a server; the same ones every time, unless a fault ended them."""
+        if launcher not in self._ranks:
+            network = NETWORK if launcher == "emulated" else None
+            for attempts_left in (3, 2, 1, 0):
+                try:
+                    self._ranks[launcher] = Ranks(
+                        WORKERS + SERVERS, launcher=launcher, network=network
+                    )
+                    break
+                except DdlnbError:  # the machine was too busy for this network: it was verified
+                    if not attempts_left:
+                        raise
+        return self._ranks[launcher]
+
+    def close(self) -> None:
+        """End the ranks."""
+        for ranks in self._ranks.values():
+            ranks.close()
+
+    def left(self) -> list[str]:
+        """What is still there besides the ranks that are up, once it had time to go."""
+        deadline = time.monotonic() + LEFT_SECONDS
+        while (found := self._look()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    def _look(self) -> list[str]:
+        worlds = [r._world for r in self._ranks.values() if r._world and not r._world.ended]
+        tokens = {world.token for world in worlds}
+        folders = {world.folder.name for world in worlds}
+        found = [f"process: {line}" for line in self._processes(tokens)]
+        found += [f"namespace: {name}" for name in _namespaces() - self._network]
+        new = set(SHARED_MEMORY.iterdir()) - self._shared_memory
+        found += [f"shared memory: {path.name}" for path in new]
+        return found + [
+            f"folder: {path.name}" for path in self.temporary.iterdir() if path.name not in folders
+        ]
+
+    def _processes(self, tokens: set[str]) -> list[str]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                command = " ".join(process.cmdline())
+                helper = process.ppid() == os.getpid() and any(name in command for name in HELPERS)
+                ours = environment.get(MARK) == self.mark and process.pid != os.getpid()
+                of_world = environment.get(TOKEN_VARIABLE) in tokens
+                if ours and not helper and not of_world and not any(t in command for t in tokens):
+                    found.append(f"{process.pid} {command[:100]}")
+        return found
+
+
+def _namespaces() -> set[str]:
+    """Network namespaces that this process is in, holds open or has mounted."""
+    found = set()
+    links = [*Path("/proc/self/task").glob("*/ns/net"), *Path("/proc/self/fd").iterdir()]
+    for link in links:
+        with contextlib.suppress(OSError):
+            if (name := str(link.readlink())).startswith("net:"):
+                found.add(name)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return found | {line.split()[3] for line in mounts if " - nsfs " in line}
