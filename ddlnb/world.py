@@ -94,9 +94,7 @@ class World:
         self.meeting = (self._launch.host, self.store.port)
         if self.network is not None:
             self.meeting = (MEETING_HOST, self.network.meet_at(self.store.port))
-        self._client = self._cluster.connect_client_sync(
-            ipython_dir=str(self.folder), timeout=max(1, deadline - time.monotonic())
-        )
+        self._connect(deadline)
         self._wait_for_engines(deadline)
         self._views = [self._client[engine] for engine in sorted(self._client.ids)]
         self._views = self._views[: self._launch.count]
@@ -121,10 +119,20 @@ class World:
             now = time.monotonic()
             if now > deadline:
                 raise TimeoutError(f"only {up} came up in time")
-            if now > look and self._is_over():
-                raise RuntimeError(f"what starts them has ended, {up} came up")
-            look = now + LOOK_SECONDS if now > look else look
+            if now > look:
+                look = now + LOOK_SECONDS
+                if self._is_over():
+                    raise RuntimeError(f"what starts them has ended, {up} came up")
+                # Of an engine that registers while a client connects, the client may never hear.
+                self._connect(deadline)
             time.sleep(0.02)
+
+    def _connect(self, deadline: float) -> None:
+        if self._client is not None:
+            self._client.close(linger=0)
+        self._client = self._cluster.connect_client_sync(
+            ipython_dir=str(self.folder), timeout=max(1, deadline - time.monotonic())
+        )
 
     def _is_over(self) -> bool:
         """Whether the job, mpiexec or a connection that starts the engines has ended."""
