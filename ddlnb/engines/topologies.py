@@ -1,0 +1,176 @@
+"""All-reduce along a ring, a tree, a hypercube or a mesh, from point-to-point messages alone.
+
+Each function sums a contiguous tensor over all ranks of the default process group, in place, for
+any number of elements and ranks, and leaves the same bits on every rank. All receives are posted
+first, into tensors of their own: a sender that has to ask for room pays a second delay per hop.
+What each costs is in `ddlnb.collectives`. Source: survey of Shi et al. 2020, section 3.2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddlnb.engines.network import process_group
+from ddlnb.errors import UnknownName
+from ddlnb.place import Place
+
+AllReduce = Callable[[torch.Tensor], None]
+BYTES_PER_ELEMENT = 4
+
+
+class _Message:
+    """A message under way. One without elements is not sent: both ends know that it has none."""
+
+    def __init__(self, start: Callable, tensor: torch.Tensor, peer: int, tag: int):
+        self._tensor = tensor
+        self._work: Any = start(tensor, peer, tag=tag) if tensor.numel() else None
+
+    def wait(self) -> torch.Tensor:
+        """The tensor, once it has arrived or may be written to again."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None  # gloo would wait for another one
+        return self._tensor
+
+
+def _send(tensor: torch.Tensor, peer: int, tag: int) -> _Message:
+    return _Message(dist.isend, tensor, peer, tag)
+
+
+def _receive(like: torch.Tensor, peer: int, tag: int) -> _Message:
+    return _Message(dist.irecv, torch.empty_like(like), peer, tag)
+
+
+def _wait_for(messages: Iterable[_Message]) -> None:
+    for message in messages:
+        message.wait()
+
+
+def ring(tensor: torch.Tensor) -> None:
+    """n parts go round: summed in n - 1 hops, the sums handed on in n - 1 more."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    parts = tensor.view(-1).tensor_split(count)
+    following, previous = (rank + 1) % count, (rank - 1) % count
+    hops = range(2 * (count - 1))
+    arriving = [_receive(parts[(rank - hop - 1) % count], previous, hop) for hop in hops]
+    sending = []
+    for hop in hops:
+        sending.append(_send(parts[(rank - hop) % count], following, hop))
+        part, arrived = parts[(rank - hop - 1) % count], arriving[hop].wait()
+        if hop < count - 1:
+            part += arrived
+        else:
+            sending[hop - count + 1].wait()  # this part's sum so far, which has long left
+            part.copy_(arrived)
+    _wait_for(sending)
+
+
+def tree(tensor: torch.Tensor) -> None:
+    """Whole tensors go up a binomial tree to rank 0, their sum down; ceil(log2 n) hops each way."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    whole = tensor.view(-1)
+    children = [rank + step for step in _powers(count) if rank % (2 * step) == 0]
+    children = [child for child in children if child < count]
+    parent = rank & (rank - 1)  # without its lowest bit
+    arriving = [_receive(whole, child, 0) for child in children]
+    result = _receive(whole, parent, 1) if rank else None
+    for message in arriving:
+        whole += message.wait()
+    if result is not None:
+        _send(whole, parent, 0).wait()
+        whole.copy_(result.wait())
+    # The farthest child first: it has the most descendants.
+    _wait_for([_send(whole, child, 1) for child in reversed(children)])
+
+
+def recursive_doubling(tensor: torch.Tensor) -> None:
+    """Ranks swap whole tensors with the ones 1, 2, 4, ... away: log2 n hops for powers of two.
+
+    Otherwise those beyond the largest power of two first hand theirs to one below it, and get the
+    sum back from there: two hops more.
+    """
+    rank, count = dist.get_rank(), dist.get_world_size()
+    whole = tensor.view(-1)
+    power = 1 << (count.bit_length() - 1)
+    partner = rank ^ power
+    if rank >= power:
+        result = _receive(whole, partner, 1)
+        _send(whole, partner, 0).wait()
+        whole.copy_(result.wait())
+        return
+    steps = _powers(power)
+    arriving = [_receive(whole, rank ^ step, 1 + step) for step in steps]
+    if partner < count:
+        whole += _receive(whole, partner, 0).wait()
+    for step, message in zip(steps, arriving, strict=True):
+        sent = _send(whole, rank ^ step, 1 + step)
+        arrived = message.wait()
+        sent.wait()
+        whole += arrived
+    if partner < count:
+        _send(whole, partner, 1).wait()
+
+
+def mesh(tensor: torch.Tensor) -> None:
+    """Every rank sums one n-th, which all others send it at once, and sends the sum to them all."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    parts = tensor.view(-1).tensor_split(count)
+    # Every rank begins with another one, or all would send to the same one first.
+    others = [(rank + step) % count for step in range(1, count)]
+    shares = {other: _receive(parts[rank], other, 0) for other in others}
+    sums = {other: _receive(parts[other], other, 1) for other in others}
+    sending = [_send(parts[other], other, 0) for other in others]
+    own, total = parts[rank].clone(), torch.zeros_like(parts[rank])
+    for other in range(count):  # the same order in every run, whoever comes first
+        total += own if other == rank else shares[other].wait()
+    parts[rank].copy_(total)
+    sending += [_send(parts[rank], other, 1) for other in others]
+    _wait_for(sending)
+    for other in others:
+        parts[other].copy_(sums[other].wait())
+
+
+def _powers(count: int) -> list[int]:
+    """1, 2, 4, ... below the count."""
+    return [1 << bit for bit in range((count - 1).bit_length())]
+
+
+ALGORITHMS: dict[str, AllReduce] = {
+    "ring": ring,
+    "tree": tree,
+    "recursive doubling": recursive_doubling,
+    "direct mesh": mesh,
+}
+
+
+def get_algorithm(name: str) -> AllReduce:
+    """The all-reduce of that name. Raises UnknownName."""
+    if name not in ALGORITHMS:
+        raise UnknownName("all-reduce", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+def time_all_reduces(
+    place: Place, names: Sequence[str], sizes: Sequence[int], repetitions: int
+) -> dict[tuple[str, int, int], float]:
+    """This rank's seconds by algorithm, bytes and repetition, all beginning at a barrier.
+
+    Every repetition runs all algorithms and sizes once, so that a drift of the machine hits all
+    alike. The first round is not counted: connections open in it.
+    """
+    found = {}
+    with process_group(place, place.store(), place.count):
+        for repetition in range(-1, repetitions):
+            for size in sizes:
+                for name in names:
+                    tensor = torch.ones(max(1, size // BYTES_PER_ELEMENT))
+                    dist.barrier()
+                    start = time.perf_counter()
+                    get_algorithm(name)(tensor)
+                    found[name, size, repetition] = time.perf_counter() - start
+    return {key: seconds for key, seconds in found.items() if key[2] >= 0}
