@@ -7,12 +7,12 @@ TORCH := $(shell sed -n 's/^ *- \(torch==.*\)/\1/p' environment.yml)
 PROFILE ?= quick
 JOBS ?= 2
 
-.PHONY: help env reproduce test test-quick lint format types bench pictures clean
+.PHONY: help env engines reproduce test test-quick launchers faults lint format types bench bench-emulated pictures clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-env: $(VENV)/ready ## create .venv and install everything
+env: $(VENV)/ready $(VENV)/engines ## create .venv and install everything
 
 $(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
 	sh scripts/system_packages.sh $(PYTHON)
@@ -23,6 +23,14 @@ $(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
 	touch $@
 
+# Horovod and BytePS are built once and kept; without a compiler all else works without them.
+$(VENV)/engines: $(VENV)/ready scripts/install_engines.sh $(wildcard scripts/engines/*.sh scripts/engines/*/*)
+	sh scripts/install_engines.sh $(BIN)/python
+	touch $@
+
+engines: ## build Horovod and BytePS again if their recipes changed, or if it failed
+	sh scripts/install_engines.sh $(BIN)/python
+
 reproduce: env ## execute every notebook and write the report (PROFILE=quick|full)
 	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS)
 
@@ -31,6 +39,12 @@ test: env ## run all tests, the notebooks included
 
 test-quick: env ## only the tests that start no processes
 	$(BIN)/python -m pytest -m "not ranks and not notebook and not slow"
+
+launchers: env ## Open MPI, SSH and Slurm on this machine, set up for the time of the tests
+	$(BIN)/python -m pytest tests/test_launchers.py
+
+faults: env ## inject 500 faults into real runs and count what became of them (an hour)
+	$(BIN)/python -m tests.faults --count 500 --out build/faults/faults.csv
 
 lint: env ## check style
 	$(BIN)/ruff check .
@@ -48,6 +62,9 @@ bench: env ## how quick forecasts are, and our methods against DistributedDataPa
 	$(BIN)/python -m benchmarks.against_ddp
 	$(BIN)/python -m benchmarks.against_ddp --batch-factor 8 --repetitions 3 --iterations 8 --methods WFBP-A2A MG-WFBP BSP-A2A
 	$(BIN)/python -m benchmarks.message_cost
+
+bench-emulated: env ## all methods against DDP and Horovod on emulated links, and against forecasts (an hour)
+	$(BIN)/python -m benchmarks.emulated
 
 pictures: reproduce ## refresh the README's pictures from the report
 	mkdir -p docs/pictures

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Builds and installs the engines that PyPI offers as source only, into the environment of a Python.
+#
+#     scripts/install_engines.sh .venv/bin/python
+#
+# Each engine has a script scripts/engines/NAME.sh that puts a wheel into the folder it is given. A
+# wheel is kept under the user's cache and built again only when Python, torch or the recipe change.
+# An engine that cannot be built here is reported and left out: `ddlnb doctor` says what is missing.
+set -u
+python=$1
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${DDLNB_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/ddlnb/wheels}
+
+versions=$("$python" -c 'import sys, platform, torch; print(sys.implementation.cache_tag, platform.machine(), torch.__version__)') || exit 1
+for script in "$here"/engines/*.sh; do
+    name=$(basename "$script" .sh)
+    recipe=$(cat "$script" $(find "$here/engines/$name" -type f 2>/dev/null | sort) | sha256sum | cut -c1-12)
+    folder="$cache/$name-$(echo "$versions" | tr ' +' '--')-$recipe"
+    if ! ls "$folder"/*.whl >/dev/null 2>&1; then
+        echo "Building the engine $name; this takes some minutes, once. Log: $folder.log"
+        mkdir -p "$cache"
+        rm -rf "$folder.building"
+        mkdir "$folder.building"
+        if sh "$script" "$python" "$folder.building" >"$folder.log" 2>&1; then
+            mv -T "$folder.building" "$folder"
+        else
+            echo "The engine $name was not built; all else works without it. The end of the log:" >&2
+            tail -n 5 "$folder.log" >&2
+            rm -rf "$folder.building"
+            continue
+        fi
+    fi
+    "$python" -m pip install --quiet --no-deps --no-index --force-reinstall "$folder"/*.whl
+done
