@@ -21,6 +21,7 @@ $(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	sed -n 's/^ *- \([A-Za-z0-9_.-]*==.*\)/\1/p' environment.yml | grep -v '^torch==' > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
+	if command -v mpiexec >/dev/null; then $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt mpi4py; fi
 	touch $@
 
 # Horovod and BytePS are built once and kept; without a compiler all else works without them.
@@ -40,8 +41,8 @@ test: env ## run all tests, the notebooks included
 test-quick: env ## only the tests that start no processes
 	$(BIN)/python -m pytest -m "not ranks and not notebook and not slow"
 
-launchers: env ## Open MPI, SSH and Slurm on this machine, set up for the time of the tests
-	$(BIN)/python -m pytest tests/test_launchers.py
+launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (root installs what is missing)
+	$(BIN)/python -m pytest tests/test_launchers.py --durations=10
 
 faults: env ## inject 500 faults into real runs and count what became of them (an hour)
 	$(BIN)/python -m tests.faults --count 500 --out build/faults/faults.csv
