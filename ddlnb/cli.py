@@ -192,7 +192,11 @@ def measure(
         str, typer.Option(help="This machine's address for ranks on other machines.")
     ] = "127.0.0.1",
     on: Annotated[
-        list[str] | None, typer.Option(help="A machine to start ranks on, with ssh; repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="A machine to start ranks on, with ssh; repeatable. Names of ~/.ssh/config, or of "
+            "the file that DDLNB_SSH_CONFIG names."
+        ),
     ] = None,
     network: Annotated[
         list[str] | None,
@@ -333,10 +337,19 @@ def reproduce(
 
 
 @app.command()
-def doctor(csv: Csv = False) -> None:
+def doctor(
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="Remove what crashed sessions left; living ones stay."),
+    ] = False,
+    csv: Csv = False,
+) -> None:
     """Say what this machine can run, and how to mend what it cannot. Fails if a need is unmet."""
+    from ddlnb import leftovers
     from ddlnb.doctor import examine
 
+    for removed in leftovers.remove(leftovers.find()) if clean else ():
+        typer.echo(f"removed {removed}", err=True)
     findings = examine()
     rows = [
         {

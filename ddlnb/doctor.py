@@ -6,9 +6,11 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ddlnb import leftovers
 from ddlnb.machine import cores, machine
 
 
@@ -24,7 +26,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Findings on engines, launchers, GPUs and compilers of this machine."""
+    """Findings on engines, launchers, GPUs, compilers and leftovers of this machine."""
     return [check() for check in _CHECKS]
 
 
@@ -109,6 +111,13 @@ def _batch_policy() -> Finding:
     return Finding("batch scheduling", found, "quicker small all-reduces on shared cores", mend)
 
 
+def _leftovers() -> Finding:
+    kinds = Counter(leftover.kind for leftover in leftovers.find())
+    detail = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+    detail = f"of crashed sessions: {detail}" if kinds else "crashed sessions left nothing"
+    return Finding("no leftovers", not kinds, detail, "ddlnb doctor --clean")
+
+
 _CHECKS: list[Callable[[], Finding]] = [
     _python,
     _processor,
@@ -118,9 +127,14 @@ _CHECKS: list[Callable[[], Finding]] = [
     _servers,
     _ipyparallel,
     _mpi,
-    _program("launcher slurm", "sbatch", "run on a Slurm cluster's login node"),
+    _program(
+        "launcher slurm",
+        "sbatch",
+        "run on a Slurm cluster's login node; to try it: scripts/launchers/slurm_one_node.sh start",
+    ),
     _program("launcher ssh", "ssh", "apt-get install openssh-client"),
     _program("C++ compiler", "g++", "apt-get install g++ make"),
     _program("make", "make", "apt-get install make"),
     _batch_policy,
+    _leftovers,
 ]

@@ -1,0 +1,165 @@
+"""What crashed sessions left on this machine: found by their tokens, removed on request.
+
+A session is a set of started ranks. Its reaper (see reaper.py) cleans up even after an owner that
+was killed; something stays only where the reaper was killed as well, or the machine went down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from ddlnb import reaper
+
+SHARED_MEMORY = Path("/dev/shm")
+START_SECONDS = 600.0  # so young, a folder that names no machine may belong to ranks that start
+_NAME = re.compile(r"ddlnb[-_]([0-9a-f]{12})")  # of folders and shared memory: the token's start
+_TOKEN = re.compile(r"[0-9a-f]{32}$")
+_SHORT = 12
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One thing that no living session owns; ``session`` is the start of its token."""
+
+    session: str
+    kind: str  # "process", "folder" or "shared memory"
+    name: str
+    process: psutil.Process | None = None
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def find(temporary: str | Path | None = None) -> list[Leftover]:
+    """Processes, folders of the temporary folder, and shared memory of sessions that are over.
+
+    A session lives if its reaper does, or if one of its processes is connected to a process that is
+    not one of them: to its owner, here or on another machine.
+    """
+    sessions = _processes_by_token()
+    living = {token[:_SHORT] for token in _reaped_tokens()}
+    living |= {token[:_SHORT] for token, members in sessions.items() if _is_connected(members)}
+    found = [
+        Leftover(token[:_SHORT], "process", f"{member.pid} ({_command(member)})", process=member)
+        for token, members in sessions.items()
+        if token[:_SHORT] not in living
+        for member in members
+    ]
+    for kind, path in _named(Path(temporary or tempfile.gettempdir())):
+        session = _NAME.search(path.name)[1]  # type: ignore[index]
+        if session not in living and not (kind == "folder" and _may_be_used_elsewhere(path)):
+            found.append(Leftover(session, kind, str(path), path=path))
+    return found
+
+
+def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
+    """Those of them that are gone now; what belongs to another user may stay."""
+    listed = sorted(leftovers, key=lambda leftover: leftover.kind != "process")  # processes first
+    for leftover in listed:
+        with contextlib.suppress(psutil.Error, OSError):
+            if leftover.process is not None:
+                leftover.process.kill()
+                leftover.process.wait(5)
+            elif leftover.path is not None and leftover.path.is_dir():
+                shutil.rmtree(leftover.path)
+            elif leftover.path is not None:
+                leftover.path.unlink()
+    return [leftover for leftover in listed if _is_gone(leftover)]
+
+
+def _is_gone(leftover: Leftover) -> bool:
+    if leftover.process is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            running = leftover.process.is_running()
+            return not running or leftover.process.status() == psutil.STATUS_ZOMBIE
+        return True
+    return leftover.path is not None and not leftover.path.exists()
+
+
+def _processes_by_token() -> dict[str, list[psutil.Process]]:
+    found = defaultdict(list)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            token = process.environ().get(reaper.TOKEN_VARIABLE, "")
+            if _TOKEN.match(token) and process.status() != psutil.STATUS_ZOMBIE:
+                found[token].append(process)
+    return dict(found)
+
+
+def _reaped_tokens() -> set[str]:
+    """The tokens of which a living reaper takes care."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = process.cmdline()
+            for word, following in pairwise(words):
+                if Path(word).name == Path(reaper.__file__).name and _TOKEN.match(following):
+                    found.add(following)
+    return found
+
+
+def _is_connected(members: list[psutil.Process]) -> bool:
+    """Whether one of them talks to a process that is none of them."""
+    near, far = set(), set()
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            for line in member.net_connections("tcp"):
+                if line.status == psutil.CONN_ESTABLISHED:
+                    near.add(line.laddr)
+                    far.add(line.raddr)
+    return bool(far - near)
+
+
+def _named(temporary: Path) -> list[tuple[str, Path]]:
+    """Folders and shared memory of this user that are named after a session."""
+    places = (("folder", temporary), ("shared memory", SHARED_MEMORY))
+    return [
+        (kind, path)
+        for kind, place in places
+        if place.is_dir()
+        for path in sorted(place.iterdir())
+        if _NAME.search(path.name) and _is_own(path) and (path.is_dir() or kind != "folder")
+    ]
+
+
+def _is_own(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_uid == os.geteuid()
+    return False
+
+
+def _may_be_used_elsewhere(folder: Path) -> bool:
+    """Whether the owner may run on another machine that shares this folder, or only now starts."""
+    for told in folder.glob("security/*-client.json"):
+        with contextlib.suppress(OSError, ValueError):
+            location = str(json.loads(told.read_text()).get("location", ""))
+            return location not in _own_addresses()
+    with contextlib.suppress(OSError):
+        return time.time() - folder.stat().st_mtime < START_SECONDS
+    return True  # it is just being removed
+
+
+def _own_addresses() -> set[str]:
+    entries = [entry for listed in psutil.net_if_addrs().values() for entry in listed]
+    return {"127.0.0.1", "localhost"} | {entry.address for entry in entries}
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        return " ".join([Path(words[0]).name, *words[1:]])[:60] if words else process.name()
+    return "?"

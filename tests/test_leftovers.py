@@ -1,0 +1,121 @@
+"""What is left when owner and reaper are killed is found and removed; what lives is not touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from ddlnb import doctor, leftovers, reaper
+from ddlnb.cli import app
+from ddlnb.ranks import Ranks
+
+OWNER = """
+import time
+from ddlnb.ranks import Ranks
+ranks = Ranks(1)
+print(ranks._world.token, ranks._world._reaper.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def of_session(found, token):
+    return [leftover for leftover in found if leftover.session == token[:12]]
+
+
+@pytest.mark.ranks
+def test_what_a_killed_owner_and_its_killed_reaper_leave_is_found_and_removed(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    token, reaper_pid = owner.stdout.readline().split()
+    assert not of_session(leftovers.find(tmp_path), token)
+    os.kill(int(reaper_pid), signal.SIGKILL)
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    time.sleep(0.5)
+    found = of_session(leftovers.find(tmp_path), token)
+    assert {leftover.kind for leftover in found} == {"process", "folder"}
+    assert all(leftover.process in reaper.carriers(token) for leftover in found if leftover.process)
+    assert set(leftovers.remove(found)) == set(found)
+    assert not reaper.carriers(token)
+    assert not list(tmp_path.glob("ddlnb-*"))
+    assert not of_session(leftovers.find(tmp_path), token)
+
+
+@pytest.mark.ranks
+def test_a_living_session_is_not_touched_even_without_its_reaper():
+    with Ranks(1) as ranks:
+        token = ranks._world.token
+        assert not of_session(leftovers.find(), token)
+        psutil.Process(ranks._world._reaper.pid).kill()
+        time.sleep(0.2)
+        assert not of_session(leftovers.find(), token)
+        assert ranks.run(lambda place: place.rank) == [0]
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A temporary folder and one for shared memory."""
+    places = tmp_path / "tmp", tmp_path / "shm"
+    for place in places:
+        place.mkdir()
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", places[1])
+    return places
+
+
+def a_folder(parent: Path, location: str | None, age_seconds: float = 0) -> Path:
+    folder = parent / "ddlnb-0123456789ab"
+    (folder / "security").mkdir(parents=True)
+    if location:
+        told = folder / "security" / "ipcontroller-client.json"
+        told.write_text(f'{{"location": "{location}"}}')
+    os.utime(folder, (time.time() - age_seconds,) * 2)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("location", "age_seconds", "is_left"),
+    [("127.0.0.1", 0, True), ("192.0.2.1", 1e6, False), (None, 1, False), (None, 1e6, True)],
+)
+def test_a_folder_that_another_machine_or_a_start_may_use_stays(
+    folders, location, age_seconds, is_left
+):
+    folder = a_folder(folders[0], location, age_seconds)
+    found = leftovers.find(folders[0])
+    assert [leftover.path for leftover in of_session(found, "0123456789ab")] == [folder] * is_left
+
+
+def test_shared_memory_of_no_session_is_removed_and_that_of_others_is_not(folders):
+    ours, other = folders[1] / "BytePS_ddlnb-0123456789ab_7", folders[1] / "BytePS_7"
+    ours.write_bytes(b"1")
+    other.write_bytes(b"1")
+    found = of_session(leftovers.find(folders[0]), "0123456789ab")
+    assert [str(leftover) for leftover in found] == [f"shared memory {ours}"]
+    assert leftovers.remove(found) == found
+    assert list(folders[1].iterdir()) == [other]
+
+
+def test_the_doctor_mentions_leftovers_and_cleans_them_when_asked(folders, monkeypatch):
+    folder = a_folder(folders[0], "127.0.0.1")
+    find = leftovers.find
+    monkeypatch.setattr(
+        leftovers, "find", lambda: [one for one in find(folders[0]) if one.path == folder]
+    )
+    (said,) = [one for one in doctor.examine() if one.part == "no leftovers"]
+    assert not said.found
+    assert said.detail == "of crashed sessions: 1 folder"
+    assert said.mend == "ddlnb doctor --clean"
+    result = CliRunner().invoke(app, ["doctor", "--clean", "--csv"])
+    assert f"removed folder {folder}" in result.output
+    assert "no leftovers,yes" in result.output
+    assert not folder.exists()
