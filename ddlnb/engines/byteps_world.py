@@ -236,6 +236,7 @@ def _variables(place: Place, root: str, workers: int, servers: int) -> dict[str,
         "DMLC_ENABLE_RDMA": "zmq",
         "BYTEPS_ENABLE_ASYNC": "0",
         "BYTEPS_SERVER_ENGINE_BLOCKING": "0",  # sums in a buffer that is not there
+        "BYTEPS_OMP_THREAD_PER_GPU": str(place.threads),  # of a server, for one sum
     }
 
 
