@@ -50,9 +50,9 @@ def find(temporary: str | Path | None = None) -> list[Leftover]:
     A session lives if its reaper does, or if one of its processes is connected to a process that is
     not one of them: to its owner, here or on another machine.
     """
-    sessions = _processes_by_token()
-    living = {token[:_SHORT] for token in _reaped_tokens()}
-    living |= {token[:_SHORT] for token, members in sessions.items() if _is_connected(members)}
+    sessions, reaped = _sessions()
+    connected = {token for token, members in sessions.items() if _is_connected(members)}
+    living = {token[:_SHORT] for token in reaped | connected}
     found = [
         Leftover(token[:_SHORT], "process", f"{member.pid} ({_command(member)})", process=member)
         for token, members in sessions.items()
@@ -90,26 +90,19 @@ def _is_gone(leftover: Leftover) -> bool:
     return leftover.path is not None and not leftover.path.exists()
 
 
-def _processes_by_token() -> dict[str, list[psutil.Process]]:
-    found = defaultdict(list)
+def _sessions() -> tuple[dict[str, list[psutil.Process]], set[str]]:
+    """Processes by their token, and the tokens of which a living reaper takes care."""
+    members, reaped = defaultdict(list), set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             token = process.environ().get(reaper.TOKEN_VARIABLE, "")
             if _TOKEN.match(token) and process.status() != psutil.STATUS_ZOMBIE:
-                found[token].append(process)
-    return dict(found)
-
-
-def _reaped_tokens() -> set[str]:
-    """The tokens of which a living reaper takes care."""
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            words = process.cmdline()
-            for word, following in pairwise(words):
+                members[token].append(process)
+                continue
+            for word, following in pairwise(process.cmdline()):
                 if Path(word).name == Path(reaper.__file__).name and _TOKEN.match(following):
-                    found.add(following)
-    return found
+                    reaped.add(following)
+    return dict(members), reaped
 
 
 def _is_connected(members: list[psutil.Process]) -> bool:

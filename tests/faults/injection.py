@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ddlnb.errors import DdlnbError
 from ddlnb.ranks import Ranks
 
-from .outcome import GRACE_SECONDS, Outcome
+from .outcome import GRACE_SECONDS, START_SECONDS, Outcome
 from .stage import Stage
 from .sweep import Onlooker, Sweep
 
@@ -107,7 +107,13 @@ def strike(
     moment = Moment.any_of(sweep, chance)
     outcome.detail += f"; after {moment.runs} runs and {moment.seconds:.3f} s"
     onlooker = Onlooker(sweep)
-    injection = Injection(onlooker, moment, act)
+    struck: list[object] = []
+
+    def act_on_this_world() -> None:
+        struck.append(ranks._world)
+        act()
+
+    injection = Injection(onlooker, moment, act_on_this_world)
     try:
         with no_hang() as hung:
             try:
@@ -129,6 +135,8 @@ def strike(
     outcome.seconds = ended - (injection.at or ended)
     remaining = 1 if outcome.error else sweep.total - moment.runs
     outcome.allowed = remaining * sweep.timeout_seconds + GRACE_SECONDS
+    if ranks._world not in struck:  # between two runs: others were started for the next one
+        outcome.allowed += START_SECONDS
     outcome.hung = int(bool(hung) or outcome.seconds > outcome.allowed)
     outcome.left = "; ".join(stage.left())
     resume(sweep, outcome, ranks)

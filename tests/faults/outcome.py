@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 
 GRACE_SECONDS = 10.0  # beyond the time-out of a run: ending processes on a machine that is busy
+START_SECONDS = 120.0  # which Ranks allows for a start
 
 
 @dataclass

@@ -22,8 +22,8 @@ START_SECONDS = 8.0  # about what ranks need to start: faults come at any moment
 PATIENT_SECONDS = 180.0  # after which a child that is still there hangs
 MODEL = {"local_batch": 4, "iterations": 2, "warmup": 1}
 JUPYTER_SHARE = 0.2
-_FORK = multiprocessing.get_context("forkserver")
-_FORK.set_forkserver_preload(["tests.faults.sweep"])  # so that a child need not import torch
+FORK = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload(["tests.faults.sweep"])  # so that a child need not import torch
 
 
 def kernel_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
@@ -40,7 +40,7 @@ def kernel_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
 
 @contextlib.contextmanager
 def _forked(folder: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
-    child = _FORK.Process(target=run_sweep, args=(folder,))
+    child = FORK.Process(target=run_sweep, args=(folder,))
     child.start()
     assert child.pid is not None
     try:
@@ -50,8 +50,14 @@ def _forked(folder: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
         child.join()
 
 
+def alone() -> None:
+    """Forget to be a child: its locks would be removed at the end of the campaign only."""
+    multiprocessing.set_start_method("fork", force=True)
+
+
 def run_sweep(folder: Path) -> None:
-    """The whole sweep, on ranks of its own."""
+    """The whole sweep, on ranks of its own, as a process that nobody forked would run it."""
+    alone()
     Sweep(Path(folder), timeout_seconds=60).run(None)
 
 

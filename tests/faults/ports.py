@@ -17,8 +17,8 @@ import psutil
 from ddlnb.errors import DdlnbError, RankError
 
 from .injection import resume, strike
-from .outcome import GRACE_SECONDS, Outcome
-from .owners import _FORK
+from .outcome import GRACE_SECONDS, START_SECONDS, Outcome
+from .owners import FORK, alone
 from .processes import PATIENT_SECONDS
 from .stage import Stage
 from .sweep import Sweep
@@ -26,7 +26,6 @@ from .sweep import Sweep
 FRESH_SHARE = 0.25
 FIRST_PORT, PORTS, FREE_PORTS = 40_000, 400, 120
 CLONE_NEWNET = 0x40000000
-START_SECONDS = 120.0  # which Ranks allows
 
 
 def port_taken(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
@@ -45,7 +44,7 @@ def port_taken(stage: Stage, folder: Path, chance: random.Random, outcome: Outco
         undo=thief.stop,
         may_go_on=True,
     )
-    outcome.detail += f", {thief.taken} ports taken"
+    outcome.detail += f"; {thief.taken} ports taken"
     return outcome
 
 
@@ -86,8 +85,8 @@ def _start_among_thieves(
     sweep = Sweep(folder, timeout_seconds=PATIENT_SECONDS)
     taken = chance.randrange(PORTS // 2, PORTS - FREE_PORTS)
     outcome.detail = f"start with {taken} of {PORTS} ports taken"
-    ours, theirs = _FORK.Pipe()
-    child = _FORK.Process(target=_run_where_ports_are_few, args=(folder, taken, theirs))
+    ours, theirs = FORK.Pipe()
+    child = FORK.Process(target=_run_where_ports_are_few, args=(folder, taken, theirs))
     start = time.monotonic()
     child.start()
     theirs.close()
@@ -111,6 +110,7 @@ def _start_among_thieves(
 
 def _run_where_ports_are_few(folder: Path, taken: int, answer: object) -> None:
     """The sweep; sends the error's class and first line, or empty texts."""
+    alone()
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "no network of its own")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)

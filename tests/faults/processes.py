@@ -21,6 +21,7 @@ from .sweep import SERVERS, WORKERS, Sweep
 
 PS = ("WFBP-PS", "BSP-PS")
 PATIENT_SECONDS = 60.0  # of a run that is to go on
+DEATH_SECONDS = 15.0  # of a run in which a rank dies, which is noticed long before
 SLOWER = 5
 
 
@@ -33,7 +34,7 @@ def worker_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
     """SIGKILL for a worker while gradients are exchanged. Between two runs it is replaced."""
     ranks, rank = stage.ranks(), chance.randrange(WORKERS)
     outcome.detail = f"worker {rank}"
-    sweep = Sweep(folder, methods=("WFBP-A2A", "BSP-A2A"))
+    sweep = Sweep(folder, timeout_seconds=DEATH_SECONDS)
     ranks.run(_nothing)
     return strike(
         *(stage, sweep, outcome, chance),
@@ -47,7 +48,7 @@ def worker_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
 def server_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """SIGKILL for a parameter server. Between two runs it is replaced."""
     ranks, rank = stage.ranks(), WORKERS + chance.randrange(SERVERS)
-    sweep = Sweep(folder, methods=PS, baselines=(), repetitions=3)
+    sweep = Sweep(folder, PS, baselines=(), repetitions=3, timeout_seconds=DEATH_SECONDS)
     ranks.run(_nothing)
     return strike(
         *(stage, sweep, outcome, chance),
