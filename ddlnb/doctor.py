@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddlnb import leftovers
+from ddlnb.emulation.network import lacking
+from ddlnb.engines.catalogue import ENGINES
 from ddlnb.machine import cores, machine
 
 
@@ -97,6 +99,21 @@ def _mpi() -> Finding:
     return Finding("launcher mpi", bool(program) and has_binding, detail, mend)
 
 
+def _engine(name: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        lack = ENGINES[name].missing()
+        mend = "install g++ and make, then: make engines"
+        return Finding(f"engine {name}", not lack, lack or ENGINES[name].about, mend)
+
+    return check
+
+
+def _emulated() -> Finding:
+    lack = lacking()
+    detail = lack or "nodes in network namespaces, as far as can be seen without making one"
+    return Finding("launcher emulated", not lack, detail, "see docs/emulation.md")
+
+
 def _program(part: str, name: str, mend: str) -> Callable[[], Finding]:
     def check() -> Finding:
         path = shutil.which(name)
@@ -125,7 +142,10 @@ _CHECKS: list[Callable[[], Finding]] = [
     _gloo,
     _nccl,
     _servers,
+    _engine("horovod"),
+    _engine("byteps"),
     _ipyparallel,
+    _emulated,
     _mpi,
     _program(
         "launcher slurm",
