@@ -4,7 +4,7 @@
 #
 #     scripts/engines/byteps.sh .venv/bin/python FOLDER
 #
-# For PyTorch on CPUs only: no CUDA, NCCL or RDMA. Takes about three minutes on two cores. ps-lite and
+# For PyTorch on CPUs only: no CUDA, NCCL or RDMA. Takes three to four minutes. ps-lite and
 # ZeroMQ 4.1.4 come with the source. docs/byteps.md says what the patches mend.
 set -eu
 version=0.2.5.post15
