@@ -79,7 +79,7 @@ def one(stage: Stage, number: int, seed: int, kind: str) -> Outcome:
             shutil.rmtree(folder, ignore_errors=True)
         if not outcome.missed:
             return outcome
-    outcome.wrong = f"the sweep was over {TRIES} times before the fault came"
+    outcome.wrong += f"the sweep was over {TRIES} times before the fault came"
     return outcome
 
 

@@ -28,7 +28,7 @@ def disk_full(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
 
     Who may not mount a disk gets a limit on the size of files instead.
     """
-    spare = chance.randrange(2)
+    spare = int(chance.random() < 0.25)
     own_disk = os.geteuid() == 0
     outcome.detail = f"{spare} pages left" if own_disk else "limit on file sizes"
     with _disk(folder) if own_disk else contextlib.nullcontext():

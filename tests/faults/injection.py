@@ -140,6 +140,7 @@ def strike(
     outcome.hung = int(bool(hung) or outcome.seconds > outcome.allowed)
     outcome.left = "; ".join(stage.left())
     resume(sweep, outcome, ranks)
+    stage.used(ranks)
     outcome.lost = onlooker.lost()
     return outcome
 

@@ -32,8 +32,7 @@ def port_taken(stage: Stage, folder: Path, chance: random.Random, outcome: Outco
     """A thief takes every port of a rank as soon as it is free, or ranks start where few are."""
     if chance.random() < FRESH_SHARE and os.geteuid() == 0:
         return _start_among_thieves(stage, folder, chance, outcome)
-    ranks = stage.ranks()
-    ranks.run(_nothing)
+    ranks = stage.ready()
     pids = ranks.pids
     thief = Thief(pids)
     outcome = strike(
@@ -125,7 +124,3 @@ def _run_where_ports_are_few(folder: Path, taken: int, answer: object) -> None:
     answer.send(told)  # type: ignore[attr-defined]
     for server in held:
         server.close()
-
-
-def _nothing(_place: object) -> None:
-    """A run that brings up the ranks, if a fault has ended them."""

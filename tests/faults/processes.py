@@ -21,8 +21,10 @@ from .sweep import SERVERS, WORKERS, Sweep
 
 PS = ("WFBP-PS", "BSP-PS")
 PATIENT_SECONDS = 60.0  # of a run that is to go on
+SILENCE_SECONDS = 5.0  # of a run that a stopped rank or a cut link ends
 DEATH_SECONDS = 15.0  # of a run in which a rank dies, which is noticed long before
 SLOWER = 5
+LONG = {"iterations": 60, "warmup": 1}  # so that most moments are within a run
 
 
 def _send(ranks: Ranks, rank: int, number: int) -> None:
@@ -32,10 +34,9 @@ def _send(ranks: Ranks, rank: int, number: int) -> None:
 
 def worker_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """SIGKILL for a worker while gradients are exchanged. Between two runs it is replaced."""
-    ranks, rank = stage.ranks(), chance.randrange(WORKERS)
+    ranks, rank = stage.ready(), chance.randrange(WORKERS)
     outcome.detail = f"worker {rank}"
-    sweep = Sweep(folder, timeout_seconds=DEATH_SECONDS)
-    ranks.run(_nothing)
+    sweep = Sweep(folder, timeout_seconds=DEATH_SECONDS, rest=LONG)
     return strike(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
@@ -47,9 +48,8 @@ def worker_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
 
 def server_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """SIGKILL for a parameter server. Between two runs it is replaced."""
-    ranks, rank = stage.ranks(), WORKERS + chance.randrange(SERVERS)
-    sweep = Sweep(folder, PS, baselines=(), repetitions=3, timeout_seconds=DEATH_SECONDS)
-    ranks.run(_nothing)
+    ranks, rank = stage.ready(), WORKERS + chance.randrange(SERVERS)
+    sweep = Sweep(folder, PS, (), 3, timeout_seconds=DEATH_SECONDS, rest=LONG)
     return strike(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
@@ -61,10 +61,9 @@ def server_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
 
 def engine_stopped(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """SIGSTOP for a worker or the server: it holds its connections and never answers."""
-    ranks, rank = stage.ranks(), chance.randrange(WORKERS + SERVERS)
+    ranks, rank = stage.ready(), chance.randrange(WORKERS + SERVERS)
     outcome.detail = f"rank {rank}"
-    sweep = Sweep(folder, methods=PS, baselines=(), repetitions=3, timeout_seconds=3)
-    ranks.run(_nothing)
+    sweep = Sweep(folder, methods=PS, baselines=(), repetitions=3, timeout_seconds=SILENCE_SECONDS)
     return strike(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
@@ -75,10 +74,10 @@ def engine_stopped(stage: Stage, folder: Path, chance: random.Random, outcome: O
 
 def straggler(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """One worker runs a fifth of the time only."""
-    ranks, rank = stage.ranks(), chance.randrange(WORKERS)
+    ranks, rank = stage.ready(), chance.randrange(WORKERS)
     outcome.detail = f"worker {rank}"
     over = threading.Event()
-    pid = (ranks.run(_nothing), ranks.pids[rank])[1]
+    pid = ranks.pids[rank]
 
     def slow_down() -> None:
         while not over.is_set():
@@ -105,13 +104,12 @@ def straggler(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
 
 def link_cut(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """The link of a node is cut for ever."""
-    ranks, node = stage.ranks("emulated"), chance.randrange(WORKERS + SERVERS)
+    ranks, node = stage.ready("emulated"), chance.randrange(WORKERS + SERVERS)
     outcome.detail = f"node {node}"
-    ranks.run(_nothing)
     network = ranks.network
     assert network is not None
     return strike(
-        *(stage, Sweep(folder, methods=PS, baselines=()), outcome, chance),
+        *(stage, Sweep(folder, PS, (), timeout_seconds=SILENCE_SECONDS), outcome, chance),
         ranks=ranks,
         act=lambda: network.cut(node),
         errors=(RankError,),
@@ -120,10 +118,9 @@ def link_cut(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome
 
 def link_restored(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """The link of a node is cut, and restored after a moment: TCP sends again what was lost."""
-    ranks, node = stage.ranks("emulated"), chance.randrange(WORKERS)
+    ranks, node = stage.ready("emulated"), chance.randrange(WORKERS)
     seconds = chance.uniform(0.1, 1)
     outcome.detail = f"node {node} for {seconds:.2f} s"
-    ranks.run(_nothing)
     network = ranks.network
     assert network is not None
 
@@ -138,9 +135,8 @@ def link_restored(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
 
 def loss(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
     """A node loses a tenth of its packets from a moment on."""
-    ranks, node = stage.ranks("emulated"), chance.randrange(WORKERS)
+    ranks, node = stage.ready("emulated"), chance.randrange(WORKERS)
     outcome.detail = f"node {node}"
-    ranks.run(_nothing)
     network = ranks.network
     assert network is not None
     link = get_link(NETWORK)
@@ -152,7 +148,3 @@ def loss(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) ->
         undo=lambda: network.change(node, link),
         may_go_on=True,
     )
-
-
-def _nothing(_place: object) -> None:
-    """A run that brings up the ranks, if a fault has ended them."""

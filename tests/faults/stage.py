@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,7 +17,7 @@ from ddlnb.errors import DdlnbError
 from ddlnb.ranks import Ranks
 from ddlnb.reaper import TOKEN_VARIABLE
 
-from .sweep import SERVERS, WORKERS
+from .sweep import SERVERS, WORKERS, Sweep
 
 MARK = "DDLNB_FAULTS"
 NETWORK = "100Mb/s 1ms"
@@ -46,6 +47,7 @@ class Stage:
         self._shared_memory = set(SHARED_MEMORY.iterdir())
         self._network = _namespaces()
         self._ranks: dict[str, Ranks] = {}
+        self._used: list[Any] = []  # worlds
 
     def ranks(self, launcher: str = "local") -> Ranks:
         """Two workers and a server; the same ones every time, unless a fault ended them."""
@@ -61,6 +63,20 @@ class Stage:
                     if not attempts_left:
                         raise
         return self._ranks[launcher]
+
+    def ready(self, launcher: str = "local") -> Ranks:
+        """The same ranks, up, and past their first run, which takes longer than the others."""
+        ranks = self.ranks(launcher)
+        if not ranks.pids or ranks._world not in self._used:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                methods = ("WFBP-A2A", "WFBP-PS")
+                Sweep(Path(folder), methods, repetitions=1, timeout_seconds=60).run(ranks)
+            self.used(ranks)
+        return ranks
+
+    def used(self, ranks: Ranks) -> None:
+        """Note that these ranks, as they are up now, are past their first run."""
+        self._used = [*(world for world in self._used if not world.ended), ranks._world]
 
     def close(self) -> None:
         """End the ranks."""
