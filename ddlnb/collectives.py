@@ -82,6 +82,19 @@ def ring_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
     return AlphaBeta(steps * link.startup_seconds, steps / workers * link.seconds_per_byte)
 
 
+def push_pull(link: AlphaBeta, workers: int, servers: int = 1) -> AlphaBeta:
+    """Push to k servers on machines of their own, and pull: 2 a + max(M, n M / k) b.
+
+    Pushes and pulls use the two directions of a link, so each counts once; n / k of a message cross
+    the link of every server.
+
+    >>> print(push_pull(AlphaBeta(1e-4, 1e-9), workers=4, servers=2))
+    200 us + M / (4 Gb/s)
+    """
+    crossing = max(1.0, workers / servers)
+    return AlphaBeta(2 * link.startup_seconds, crossing * link.seconds_per_byte)
+
+
 def tree_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
     """Reduce and broadcast along a binary tree: 2 ceil(log2 n) steps of M bytes each.
 

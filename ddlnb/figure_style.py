@@ -89,7 +89,7 @@ def ordered(names: Iterable[str], known: Mapping[str, Any]) -> list[str]:
     return [name for name in known if name in present] + [n for n in present if n not in known]
 
 
-def legend_line(colour: str, label: str, style: Literal["--", ":"]) -> Line2D:
+def legend_line(colour: str, label: str, style: Literal["-", "--", ":"]) -> Line2D:
     """The entry of a line in a legend."""
     return Line2D([], [], color=colour, linestyle=style, label=label)
 

@@ -4,6 +4,7 @@ Each is in a module of its own; this one is the list of them. Drawing changes no
 and every figure says where its numbers come from.
 """
 
+from ddlnb.figure_architectures import all_reduce_times, architecture_bottleneck
 from ddlnb.figure_bandwidth import effective_bandwidth
 from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
 from ddlnb.figure_claims import claim_verdicts
@@ -13,6 +14,7 @@ from ddlnb.figure_forecast import forecast_bars
 from ddlnb.figure_intensity import intensity_bars
 from ddlnb.figure_losses import loss_bars
 from ddlnb.figure_parallelism import parallelism_schematic
+from ddlnb.figure_protocols import protocol_times
 from ddlnb.figure_schedules import schedules
 from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
@@ -20,6 +22,8 @@ from ddlnb.figure_throughput import throughput_bars
 from ddlnb.figure_timelines import timelines
 
 __all__ = [
+    "all_reduce_times",
+    "architecture_bottleneck",
     "claim_verdicts",
     "colour_of",
     "cost_against_workers",
@@ -31,6 +35,7 @@ __all__ = [
     "over_baselines",
     "parallelism_schematic",
     "parameter_intervals",
+    "protocol_times",
     "residuals",
     "schedules",
     "simulated_against_measured",

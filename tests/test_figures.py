@@ -166,6 +166,40 @@ def costs() -> pd.DataFrame:
     return frame.assign(seconds=0.01 * frame["workers"])
 
 
+def architectures() -> Figure:
+    cells = {"architecture": ["PS", "A2A", "PS", "A2A", "PS"], "workers": [2, 2, 4, 4, 4]}
+    frame = pd.DataFrame({**cells, "servers": [1, 0, 1, 0, 4]})
+    frame["iteration_seconds"] = [0.2, 0.15, 0.4, 0.2, 0.15]
+    told = {"network": "10Mb/s 1ms", "machine": "a box", "source": "emulated"}
+    return figures.architecture_bottleneck(frame.assign(**told), frame.assign(source="formula"))
+
+
+def all_reduces(count: int = 2) -> Figure:
+    lines = [
+        {"algorithm": name, "bytes": size, "seconds": 0.01 + 1e-8 * size + 1e-3 * n}
+        for name in ("ring", "tree")
+        for size in (1024, 65536)
+        for n in range(count)
+    ]
+    told = {"network": "10Mb/s 1ms", "machine": "a box", "source": "emulated"}
+    frame = pd.DataFrame(lines, columns=["algorithm", "bytes", "seconds"]).assign(**told)
+    formulas = {"ring": AlphaBeta(0.02, 1e-8), "tree": AlphaBeta(0.01, 3e-8)}
+    return figures.all_reduce_times(frame, formulas)
+
+
+def protocols() -> Figure:
+    frame = pd.DataFrame(
+        {
+            "network": ["TCP, loopback", "TCP, loopback", "TCP, 10Mb/s 1ms", "10GbE, TCP/IP"],
+            "bytes": [8, 2**20, 8, 2**20],
+            "seconds": [1e-5, 1e-3, 1e-3, 1.02e-3],
+            "gigabits_per_second": [0.006, 8.0, 6e-5, 8.2],
+            "source": ["measured", "measured", "emulated", "published"],
+        }
+    )
+    return figures.protocol_times(frame)
+
+
 def both_sources() -> Figure:
     simulated = rows("simulated").assign(low=90.0, high=200.0, machine="twin")
     return figures.simulated_against_measured(simulated, rows().assign(machine="a box"))
@@ -189,8 +223,12 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "parameter_intervals": lambda: figures.parameter_intervals(fitted_clusters()),
     "residuals": lambda: figures.residuals(misses()),
     "cost_against_workers": lambda: figures.cost_against_workers(costs()),
+    "architecture_bottleneck": architectures,
+    "all_reduce_times": all_reduces,
+    "all_reduce_times without points": lambda: all_reduces(0),
+    "protocol_times": protocols,
 }
-SOURCES = ("published", "measured", "simulated", "the clusters' files")
+SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 
 
 def text_of(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""All-reduce along several topologies: the sum, to the bit the same everywhere, and what it sends."""
+"""All-reduce along several topologies: the sum, to the bit the same everywhere."""
 
 from __future__ import annotations
 

@@ -1,0 +1,127 @@
+"""Section 3.2: the formulas, and what is measured where links can be emulated and where not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ddlnb import architecture_study, topology_study
+from ddlnb.collectives import AlphaBeta, push_pull, ring_all_reduce
+from ddlnb.emulation.network import lacking
+from ddlnb.errors import InputError
+
+NETWORK = "20Mb/s 5ms"
+LINK = AlphaBeta(1e-3, 1e-7)
+needs_emulation = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    ranks = architecture_study.emulated_ranks(4, NETWORK)
+    assert ranks is not None
+    with ranks:
+        yield ranks
+
+
+def test_one_server_carries_what_all_workers_send_and_k_servers_a_kth_of_it():
+    assert push_pull(LINK, 8).seconds_per_byte == pytest.approx(8e-7)
+    assert push_pull(LINK, 8, 4).seconds_per_byte == pytest.approx(2e-7)
+    assert push_pull(LINK, 2, 8).seconds_per_byte == pytest.approx(1e-7)  # a worker's own link
+
+
+def test_a_workload_whose_messages_hide_takes_as_long_as_its_computation_and_the_last_message():
+    workload = architecture_study.made_up_workload(4, 1000)
+    cost = AlphaBeta(1e-5, 0)
+    seconds = architecture_study.wait_free(workload, cost)
+    assert seconds == pytest.approx(workload.compute_seconds + 1e-5)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_many_messages_cost_what_the_bandwidth_term_says(servers):
+    workload = architecture_study.made_up_workload(400, 4000, forward_seconds=0, backward_seconds=0)
+    link = AlphaBeta(0, 1e-6)
+    seconds = architecture_study.wait_free_push_pull(workload, link, 4, servers)
+    ideal = push_pull(link, 4, servers).seconds(workload.gradient_bytes)
+    assert ideal < seconds < 1.02 * ideal
+
+
+def test_formulas_and_table_are_there_where_nothing_can_be_emulated():
+    workload = architecture_study.made_up_workload()
+    rows = architecture_study.measure_architectures(workload, [2, 4], [1, 2], None)
+    formulas = architecture_study.architecture_formulas(workload, [2, 4], [1, 2], NETWORK)
+    assert rows.empty
+    assert set(formulas["source"]) == {"formula"}
+    table = architecture_study.architecture_table(rows, formulas)
+    assert list(table.index) == [
+        ("PS", 2, 1), ("A2A", 2, 0), ("PS", 4, 1), ("A2A", 4, 0), ("PS", 4, 2)
+    ]  # fmt: skip
+    assert table["median_ms"].isna().all()
+    assert (table["formula_ms"] > 60).all()
+    assert topology_study.measure_topologies(None).empty
+    assert topology_study.fit_link(topology_study.measure_topologies(None)) is None
+
+
+def test_a_machine_that_cannot_emulate_gives_no_ranks(monkeypatch):
+    monkeypatch.setattr(architecture_study, "lacking", lambda: "no compiler")
+    assert architecture_study.emulated_ranks(2, NETWORK) is None
+
+
+def made_of(link: AlphaBeta, workers: int = 8):
+    import pandas as pd
+
+    lines = topology_study.by_formula(link, workers)
+    return pd.DataFrame(
+        [
+            {"algorithm": name, "workers": workers, "bytes": size, "seconds": line.seconds(size)}
+            for name, line in lines.items()
+            for size in topology_study.SIZES
+        ]
+    )
+
+
+def test_the_common_fit_finds_the_link_that_the_formulas_were_made_of():
+    rows = made_of(LINK)
+    found = topology_study.fit_link(rows)
+    assert found is not None
+    assert found.startup_seconds == pytest.approx(LINK.startup_seconds)
+    assert found.seconds_per_byte == pytest.approx(LINK.seconds_per_byte)
+    assert topology_study.topology_table(rows, found, 8)["error_%"].max() < 1e-6
+
+
+def test_ring_and_tree_cross_where_both_take_as_long():
+    lines = topology_study.by_formula(LINK, 8)
+    table = topology_study.crossings({"formula": lines, "own": {}})
+    size = 1024 * table.loc["tree", "formula"]
+    assert lines["ring"].seconds(size) == pytest.approx(lines["tree"].seconds(size))
+    assert math.isinf(table.loc["direct mesh", "formula"])
+    assert list(table.columns) == ["formula"]
+
+
+def test_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(InputError, match="sizes"):
+        topology_study.measure_topologies(None, [0])
+
+
+@needs_emulation
+@pytest.mark.ranks
+def test_emulated_rows_are_labelled_and_the_server_is_slower(nodes):
+    workload = architecture_study.made_up_workload(2, 80_000, forward_seconds=0.002)
+    rows = architecture_study.measure_architectures(
+        workload, [3], [1], nodes, iterations=2, repetitions=1
+    )
+    assert set(rows["source"]) == {"emulated"}
+    assert set(rows["network"]) == {NETWORK}
+    seconds = rows.set_index("architecture")["iteration_seconds"]
+    link = architecture_study.asked_link(NETWORK)
+    assert seconds["PS"] > push_pull(link, 3).seconds_per_byte * workload.gradient_bytes
+    assert seconds["A2A"] > ring_all_reduce(link, 3).seconds_per_byte * workload.gradient_bytes
+
+
+@needs_emulation
+@pytest.mark.ranks
+def test_no_algorithm_beats_the_link(nodes):
+    rows = topology_study.measure_topologies(nodes, [40_000], repetitions=2)
+    assert set(rows["source"]) == {"emulated"}
+    least = 0.9 * 1.5 * 40_000 * architecture_study.asked_link(NETWORK).seconds_per_byte
+    assert (rows["seconds"] > least).all()
