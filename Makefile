@@ -44,8 +44,8 @@ test-quick: env ## only the tests that start no processes
 launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (root installs what is missing)
 	$(BIN)/python -m pytest tests/test_launchers.py --durations=10
 
-faults: env ## inject 500 faults into real runs and count what became of them (an hour)
-	$(BIN)/python -m tests.faults --count 500 --out build/faults/faults.csv
+faults: env ## inject 500 faults into sweeps and count what became of them (an hour; resumable)
+	$(BIN)/python -m tests.faults --count 500 --seed 1 --out build/faults/faults.csv
 
 lint: env ## check style
 	$(BIN)/ruff check .
