@@ -46,7 +46,8 @@ def pins() -> dict[str, str]:
 
 def test_environment_yml_pins_what_pyproject_requires_and_nothing_else():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    optional = project["optional-dependencies"]
+    required = [*project["dependencies"], *optional["dev"], *optional["mpi"]]
     wanted = {(need := Requirement(text)).name: need.specifier for text in required}
     assert pins().keys() == wanted.keys()
     for name, version in pins().items():
