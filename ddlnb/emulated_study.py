@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BASELINES = ("DDP", "horovod")
 DRAWS = 50  # of the twin's effects, for the intervals of its forecasts
 PARTITION, CREDIT = "256KB", "1MB"  # the usual ones are as large as these models
-WARMUP = 2  # iterations: connections open in the first, nothing else has to get warm
+WARMUP = 1  # iteration: connections open in it, and nothing else has to get warm
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def study(
         credit=credit,
         iterations=3,
         warmup=WARMUP,
-        repetitions=2,
+        repetitions=1,
         setting=setting,
         progress=progress,
     )

@@ -1,0 +1,117 @@
+"""Ratios to the baselines, errors of forecasts, and where a setting runs."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from ddlnb.bench import contenders
+from ddlnb.emulated_study import NETWORKS, against, agreement, summary
+from ddlnb.emulation.links import get_link
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.figures import engine_bars, over_baselines
+from ddlnb.micro_benchmark import CARRIED, PROBES, probes
+from ddlnb.setting import HERE, emulated
+from ddlnb.workload import read_profile
+
+RATES = {"DDP": 100.0, "horovod": 80.0, "WFBP-A2A": 90.0, "MG-WFBP": 120.0}
+
+
+def rows_of(rates: dict[str, float], source: str, **changes: object) -> pd.DataFrame:
+    engines = {"DDP": "ddp", "horovod": "horovod"}
+    return pd.DataFrame(
+        [
+            {
+                "model": "small-conv",
+                "local_batch": 64,
+                "network": "1Gb/s 1ms",
+                "method": method,
+                "gpus": 4,
+                "engine": engines.get(method, "torch"),
+                "source": source,
+                "throughput_samples_per_s": rate,
+                "iteration_seconds": 256 / rate,
+                "std": 1.0,
+                "machine": "a machine",
+                "low": rate / 2,
+                "high": rate * 2,
+                **changes,
+            }
+            for method, rate in rates.items()
+        ]
+    )
+
+
+def test_the_best_of_ours_is_compared_with_each_baseline_cell_by_cell():
+    rows = pd.concat(
+        [rows_of(RATES, "emulated"), rows_of({**RATES, "MG-WFBP": 95.0}, "emulated", gpus=8)]
+    )
+    ratios = against(rows)
+    assert list(ratios["best"]) == ["MG-WFBP", "MG-WFBP"]
+    assert list(ratios["over DDP"]) == pytest.approx([1.2, 0.95])
+    assert list(ratios["over horovod"]) == pytest.approx([1.5, 95 / 80])
+
+
+def test_a_baseline_that_did_not_run_has_no_ratio():
+    without = {name: rate for name, rate in RATES.items() if name != "horovod"}
+    assert against(rows_of(without, "emulated"))["over horovod"].isna().all()
+
+
+def test_forecasts_are_compared_with_our_engine_s_rows_only():
+    ours = {"WFBP-A2A": 90.0, "MG-WFBP": 120.0}
+    rows = pd.concat(
+        [
+            rows_of(RATES, "emulated"),
+            rows_of({name: 1.1 * rate for name, rate in ours.items()}, "simulated"),
+        ]
+    )
+    errors = agreement(rows)
+    assert sorted(errors["method"]) == sorted(ours)
+    assert list(errors["error"]) == pytest.approx([1 / 1.1 - 1] * 2)
+    said = summary(against(rows), errors)
+    assert "geometric mean 1.200" in said
+    assert "within 10 %: 2 of 2" in said
+
+
+def test_every_case_of_the_study_exists():
+    for network, case in NETWORKS.items():
+        assert get_link(network).bandwidth > 0
+        assert case.setting(network).scale == case.scale
+        assert all(read_profile(name).compute_seconds > 0 for name in case.profiles)
+
+
+def test_a_setting_names_files_and_clusters():
+    assert HERE.name == "here"
+    assert emulated("100Mb/s 1ms", 0.5).name == "emulated-100Mbps-1ms"
+    with pytest.raises(InputError):
+        emulated("100Mbps")
+
+
+def test_probes_are_replayed_on_emulated_links_with_as_much_to_compute_as_to_carry():
+    assert probes(HERE) is PROBES
+    setting = emulated("100Mb/s 1ms")
+    for task in probes(setting):
+        carried = CARRIED * task.recorded.gradient_bytes / setting.bandwidth
+        assert task.recorded.compute_seconds == pytest.approx(carried)
+        assert "made up" in task.recorded.source
+
+
+def test_baselines_are_chosen_by_name():
+    chosen = contenders("BSP-A2A", baselines=["DDP", "horovod"])
+    assert [one.name for one in chosen] == ["DDP", "horovod", "BSP-A2A"]
+    with pytest.raises(UnknownName, match="DDP"):
+        contenders("BSP-A2A", baselines=["DPD"])
+
+
+def test_the_figures_draw_every_cell():
+    rows = rows_of(RATES, "emulated")
+    figure = over_baselines(rows)
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "throughput over DDP with its defaults",
+        "throughput over horovod with its defaults",
+    ]
+    both = pd.concat([rows, rows_of({"MG-WFBP": 60.0}, "emulated", engine="horovod")])
+    bars = engine_bars(both)
+    assert any(text.get_text() == "0.50" for text in bars.axes[0].texts)
+    with pytest.raises(InputError, match="none of the baselines"):
+        over_baselines(rows_of({"MG-WFBP": 1.0}, "emulated"))
