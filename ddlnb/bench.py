@@ -130,6 +130,7 @@ class Bench:
         optimizer: str | MakeOptimizer = "sgd",
         device: str = "cpu",
         backend: str = "gloo",
+        topology: str = "ring",
         cost: AlphaBeta | None = None,
         timeout_seconds: float = 300.0,
     ):
@@ -138,7 +139,7 @@ class Bench:
         self.local_batch = self.task.local_batch if local_batch is None else local_batch
         require_whole(workers=workers, servers=servers, local_batch=self.local_batch)
         self._make_optimizer = get_optimizer(optimizer)
-        self._device, self._backend = device, backend
+        self._device, self._backend, self._topology = device, backend, topology
         self._given_cost = cost
         self._timeout_seconds = timeout_seconds
 
@@ -183,6 +184,7 @@ class Bench:
             self._backend,
             self._device,
             while_computing,
+            self._topology,
             count=self.workers,
             timeout_seconds=self._timeout_seconds,
         )
@@ -215,6 +217,7 @@ class Bench:
             make_optimizer=self._make_optimizer,
             device=self._device,
             backend=self._backend,
+            topology=self._topology,
         )
         if job.ranks > self.ranks.count:
             raise InputError(

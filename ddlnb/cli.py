@@ -217,6 +217,9 @@ def measure(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     backend: Annotated[str, typer.Option(help="gloo on CPUs, nccl on GPUs.")] = "gloo",
+    topology: Annotated[
+        str, typer.Option(help="Of our engine's all-reduces: ring, or mesh for long delays.")
+    ] = "ring",
     timeout: Annotated[float, typer.Option(help="Seconds that one run may take.")] = 300.0,
     csv: Csv = False,
 ) -> None:
@@ -249,6 +252,7 @@ def measure(
         ranks_per_node=ranks_per_node,
         device=device,
         backend=backend,
+        topology=topology,
         timeout_seconds=timeout,
         progress=sys.stderr.isatty(),
     )

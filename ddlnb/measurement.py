@@ -14,6 +14,7 @@ from ddlnb.emulation.links import Link
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
+from ddlnb.engines.transports import TOPOLOGIES
 from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.launchers import EMULATED
 from ddlnb.machine import machine, provenance
@@ -56,6 +57,7 @@ def measure(
     ranks: Ranks | None = None,
     device: str = "cpu",
     backend: str = "gloo",
+    topology: str = "ring",
     timeout_seconds: float = 300.0,
     progress: bool = False,
 ) -> pd.DataFrame:
@@ -69,8 +71,9 @@ def measure(
     the network to emulate, slowed to ``scale``, with so many ranks on a node (see `Ranks`). All
     seconds in the table are real ones: those of the slowed world times the scale. ``servers`` is
     the number of parameter servers, by default one per host. ``partition`` and ``credit`` (bytes,
-    or text such as "256KB") replace those of the methods that have them. ``cost`` is the time of an
-    all-reduce by which methods plan, by default as measured here.
+    or text such as "256KB") replace those of the methods that have them. ``topology`` of our own
+    engine's all-reduces is "ring" (the backend's own) or "mesh" (two hops, for links with long
+    delays). ``cost`` is the time of an all-reduce by which methods plan, by default as measured.
 
     Raises InputError for bad arguments before anything starts, ResultsError for an ``out`` that
     is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
@@ -91,6 +94,8 @@ def measure(
     require_whole(0, warmup=warmup)
     make_optimizer = get_optimizer(optimizer)
     _require_device(device, backend, launcher)
+    if topology not in TOPOLOGIES:
+        raise UnknownName("topology", topology, TOPOLOGIES)
     require(
         task.recorded is None or local_batch == task.local_batch,
         f"local_batch={local_batch}: {task.name!r} replays a batch of {task.local_batch}",
@@ -114,7 +119,7 @@ def measure(
         "machine": machine() if device == "cpu" else f"{machine()}, {device}",
     }
     extra = _circumstances(task, scale, ranks_per_node)
-    cells = [{**common, **_of(contender, workers, servers, extra)} for contender in chosen]
+    cells = [{**common, **_of(one, workers, servers, topology, extra)} for one in chosen]
     results = ResultsFile(out)
     missing = [
         (repetition, index)
@@ -137,6 +142,7 @@ def measure(
             optimizer=make_optimizer,
             device=device,
             backend=backend,
+            topology=topology,
             cost=cost,
             timeout_seconds=timeout_seconds,
         )
@@ -215,15 +221,19 @@ def _circumstances(task: Task, scale: float, ranks_per_node: int) -> str:
     return " ".join(words)
 
 
-def _of(contender: Contender, workers: int, servers: int, extra: str) -> dict[str, object]:
+def _of(
+    contender: Contender, workers: int, servers: int, topology: str, extra: str
+) -> dict[str, object]:
     """The columns of a cell that depend on who runs."""
+    asks = contender.method.exchange if contender.method and contender.engine == "torch" else ""
+    shape = f"topology={topology}" if asks == "all_reduce" and topology != "ring" else ""
     on_servers = contender.method is not None and contender.method.exchange == "push_pull"
     return {
         "method": contender.name,
         "gpus": 1 if contender.engine == "single" else workers,
         "engine": contender.engine,
         "servers": servers if on_servers else 0,
-        "settings": " ".join(filter(None, (contender.settings, extra))),
+        "settings": " ".join(filter(None, (contender.settings, shape, extra))),
     }
 
 

@@ -132,6 +132,7 @@ def micro_benchmark(
     servers: int | None = 1,
     partition: str | int | None = None,
     credit: str | int | None = None,
+    topology: str = "ring",
     iterations: int = 10,
     warmup: int = 5,
     repetitions: int = 3,
@@ -163,7 +164,7 @@ def micro_benchmark(
         for task, count in missing:
             keep_profile(folder, task, count, ranks)
         if not times.exists():
-            bench = [Bench(tasks[0], ranks, workers=count) for count in workers]
+            bench = [Bench(tasks[0], ranks, workers=count, topology=topology) for count in workers]
             found = [one for each in bench for one in _all_reduces(each)]
             write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
         known = _read_all_reduces(folder)
@@ -176,6 +177,7 @@ def micro_benchmark(
                     servers=servers or count,
                     partition=partition,
                     credit=credit,
+                    topology=topology,
                     baselines=False,
                     iterations=iterations,
                     warmup=warmup,

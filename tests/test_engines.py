@@ -75,6 +75,18 @@ def test_ten_steps_equal_one_worker_on_the_joined_batch(
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.architecture == "A2A"])
+def test_a_mesh_is_as_lossless_as_a_ring(six_ranks, alone, name, workers):
+    """Messages of all sizes: in one hop, in two, and of fewer elements than workers."""
+    reports = run(six_ranks, in_double("small-conv"), name, 1, workers, "sgd", topology="mesh")
+    assert len({report.digest for report in reports}) == 1
+    for parameter, value in alone("small-conv", "sgd", workers).items():
+        for report in reports:
+            torch.testing.assert_close(report.parameters[parameter], value, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", ["BSP-A2A", "ByteScheduler-PS"])
 def test_single_precision_stays_within_its_rounding(six_ranks, name):
     """Ten SGD steps in float32: 1e-4 of the parameter's largest entry covers the rounding."""

@@ -37,7 +37,8 @@ class Job:
 
     ``engine`` is a name of ddlnb.engines.catalogue; ``plan`` is None for its baseline.
     Step t of worker w trains on ``task.batch(local_batch, seed)`` with seed t * workers + w,
-    starting over after ``batches`` steps; they are drawn before the clock starts.
+    starting over after ``batches`` steps; they are drawn before the clock starts. ``topology`` is
+    that of our own engine's all-reduces.
     """
 
     task: Task
@@ -53,6 +54,7 @@ class Job:
     batches: int = 8
     device: str = "cpu"
     backend: str = "gloo"
+    topology: str = "ring"
     keep_parameters: bool = False
 
     @property

@@ -1,8 +1,7 @@
-"""How the ranks of a run find one another: process group and parameter servers."""
+"""The process group of a run's workers, and the device of each."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,12 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.all_reduce import AllReduceTransport
-from ddlnb.engines.base import Transport
-from ddlnb.engines.push_pull import PushPullTransport
 from ddlnb.errors import MissingPart
 from ddlnb.place import Place
-from ddlnb.plan import Plan
 
 
 @contextmanager
@@ -51,14 +46,3 @@ def local_device(place: Place, device: str) -> torch.device:
     chosen = torch.device("cuda", place.rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
     return chosen
-
-
-def transport_for(place: Place, store: Any, plan: Plan) -> Transport:
-    """What answers the requests of a plan on this worker: collectives, or parameter servers."""
-    if not plan.servers:
-        return AllReduceTransport()
-    if place.rank == 0:
-        store.set("token", secrets.token_hex(8))
-    token = store.get("token").decode()
-    addresses = [store.get(f"server {server}").decode() for server in range(plan.servers)]
-    return PushPullTransport(addresses, plan.placement, place.rank, token, place.timeout_seconds)

@@ -10,16 +10,16 @@ import zmq
 from torch import nn
 
 from ddlnb.engines.job import Job
-from ddlnb.engines.network import transport_for
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import BulkSynchronous, Server, open_server
+from ddlnb.engines.transports import transport_for
 from ddlnb.place import Place
 
 
 def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:
     """The trainer of this worker, and the loss of a batch that it wants to be given."""
     assert job.plan is not None
-    transport = transport_for(place, store, job.plan)
+    transport = transport_for(place, store, job.plan, job.topology)
     timeout = place.timeout_seconds
     replica = Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout)
     return replica, partial(job.task.loss, module)

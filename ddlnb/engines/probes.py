@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
+from ddlnb.engines.mesh import mesh_all_reduce
 from ddlnb.engines.network import local_device, process_group
 from ddlnb.models import Task
 from ddlnb.place import Place
@@ -52,6 +53,7 @@ def time_all_reduce(
     backend: str = "gloo",
     device: str = "cpu",
     while_computing: bool = False,
+    topology: str = "ring",
 ) -> list[tuple[int, float]]:
     """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions.
 
@@ -62,6 +64,7 @@ def time_all_reduce(
     typical = statistics.fmean if while_computing else statistics.median
     found = []
     on = local_device(place, device)
+    all_reduce = mesh_all_reduce if topology == "mesh" else dist.all_reduce
     with process_group(place, place.store(), place.count, backend):
         for size in sizes:
             tensor = torch.zeros(max(1, size // 4), device=on)
@@ -69,7 +72,7 @@ def time_all_reduce(
             with _computing() if while_computing else nullcontext():
                 for _ in range(repetitions + 1):
                     start = time.perf_counter()
-                    dist.all_reduce(tensor)
+                    all_reduce(tensor)
                     if on.type == "cuda":
                         torch.cuda.synchronize(on)
                     seconds.append(time.perf_counter() - start)

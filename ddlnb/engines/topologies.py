@@ -26,9 +26,17 @@ BYTES_PER_ELEMENT = 4
 class _Message:
     """A message under way. One without elements is not sent: both ends know that it has none."""
 
-    def __init__(self, start: Callable, tensor: torch.Tensor, peer: int, tag: int):
+    def __init__(
+        self,
+        start: Callable,
+        tensor: torch.Tensor,
+        peer: int,
+        tag: int,
+        group: dist.ProcessGroup | None,
+    ):
         self._tensor = tensor
-        self._work: Any = start(tensor, peer, tag=tag) if tensor.numel() else None
+        sent = tensor.numel() > 0
+        self._work: Any = start(tensor, peer, group=group, tag=tag) if sent else None
 
     def wait(self) -> torch.Tensor:
         """The tensor, once it has arrived or may be written to again."""
@@ -38,12 +46,16 @@ class _Message:
         return self._tensor
 
 
-def _send(tensor: torch.Tensor, peer: int, tag: int) -> _Message:
-    return _Message(dist.isend, tensor, peer, tag)
+def _send(
+    tensor: torch.Tensor, peer: int, tag: int, group: dist.ProcessGroup | None = None
+) -> _Message:
+    return _Message(dist.isend, tensor, peer, tag, group)
 
 
-def _receive(like: torch.Tensor, peer: int, tag: int) -> _Message:
-    return _Message(dist.irecv, torch.empty_like(like), peer, tag)
+def _receive(
+    like: torch.Tensor, peer: int, tag: int, group: dist.ProcessGroup | None = None
+) -> _Message:
+    return _Message(dist.irecv, torch.empty_like(like), peer, tag, group)
 
 
 def _wait_for(messages: Iterable[_Message]) -> None:
@@ -116,23 +128,46 @@ def recursive_doubling(tensor: torch.Tensor) -> None:
         _send(whole, partner, 1).wait()
 
 
-def mesh(tensor: torch.Tensor) -> None:
+def mesh(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Every rank sums one n-th, which all others send it at once, and sends the sum to them all."""
-    rank, count = dist.get_rank(), dist.get_world_size()
+    rank, count = dist.get_rank(group), dist.get_world_size(group)
     parts = tensor.view(-1).tensor_split(count)
-    # Every rank begins with another one, or all would send to the same one first.
-    others = [(rank + step) % count for step in range(1, count)]
-    shares = {other: _receive(parts[rank], other, 0) for other in others}
-    sums = {other: _receive(parts[other], other, 1) for other in others}
-    sending = [_send(parts[other], other, 0) for other in others]
-    own, total = parts[rank].clone(), torch.zeros_like(parts[rank])
-    for other in range(count):  # the same order in every run, whoever comes first
-        total += own if other == rank else shares[other].wait()
-    parts[rank].copy_(total)
-    sending += [_send(parts[rank], other, 1) for other in others]
+    others = _others(rank, count)
+    shares = {other: _receive(parts[rank], other, 0, group) for other in others}
+    sums = {other: _receive(parts[other], other, 1, group) for other in others}
+    sending = [_send(parts[other], other, 0, group) for other in others]
+    parts[rank].copy_(_in_rank_order(parts[rank], shares, rank, count))
+    sending += [_send(parts[rank], other, 1, group) for other in others]
     _wait_for(sending)
     for other in others:
         parts[other].copy_(sums[other].wait())
+
+
+def everyone(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Every rank sends its whole tensor to all others and sums all of them: one hop."""
+    rank, count = dist.get_rank(group), dist.get_world_size(group)
+    whole = tensor.view(-1)
+    others = _others(rank, count)
+    theirs = {other: _receive(whole, other, 0, group) for other in others}
+    sending = [_send(whole, other, 0, group) for other in others]
+    total = _in_rank_order(whole, theirs, rank, count)
+    _wait_for(sending)
+    whole.copy_(total)
+
+
+def _others(rank: int, count: int) -> list[int]:
+    """All other ranks; each rank begins with another one, or all would send to the same first."""
+    return [(rank + step) % count for step in range(1, count)]
+
+
+def _in_rank_order(
+    own: torch.Tensor, theirs: dict[int, _Message], rank: int, count: int
+) -> torch.Tensor:
+    """The sum in the same order on every rank and in every run, whoever comes first."""
+    total = torch.zeros_like(own)
+    for other in range(count):
+        total += own if other == rank else theirs[other].wait()
+    return total
 
 
 def _powers(count: int) -> list[int]:

@@ -1,0 +1,26 @@
+"""Which transport carries a plan's messages: collectives, or parameter servers."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from ddlnb.engines.all_reduce import AllReduceTransport
+from ddlnb.engines.base import Transport
+from ddlnb.engines.mesh import MeshTransport
+from ddlnb.engines.push_pull import PushPullTransport
+from ddlnb.place import Place
+from ddlnb.plan import Plan
+
+TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
+
+
+def transport_for(place: Place, store: Any, plan: Plan, topology: str = "ring") -> Transport:
+    """What answers the requests of a plan on this worker: collectives, or parameter servers."""
+    if not plan.servers:
+        return AllReduceTransport() if topology == "ring" else MeshTransport(place.timeout_seconds)
+    if place.rank == 0:
+        store.set("token", secrets.token_hex(8))
+    token = store.get("token").decode()
+    addresses = [store.get(f"server {server}").decode() for server in range(plan.servers)]
+    return PushPullTransport(addresses, plan.placement, place.rank, token, place.timeout_seconds)
