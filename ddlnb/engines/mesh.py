@@ -3,7 +3,8 @@
 A ring of n workers passes 2 (n-1) delays one after the other, and gloo's each takes two (it asks
 for room first); a mesh passes two, with the same 2 (n-1) / n of the bytes from every worker. On
 links with long delays that is most of a small message's cost. Small tensors are not even cut: every
-worker sends its own to all others and sums them itself, in one hop.
+worker sends its own to all others and sums them itself, in one hop. Large ones go round the ring:
+there only the bytes count, and one steady stream fills a link better than everybody's bursts.
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ from ddlnb.exchange import AllReduce
 
 LINES = 3  # all-reduces under way at a time
 SMALL_BYTES = 8192
+LARGE_BYTES = 1 << 19
 
 
 def mesh_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Sum the tensor over all workers of the group, in place; the same bits on each of them."""
-    if tensor.numel() * tensor.element_size() <= SMALL_BYTES:
+    size = tensor.numel() * tensor.element_size()
+    if size <= SMALL_BYTES:
         everyone(tensor, group)
-    else:
+    elif size <= LARGE_BYTES:
         mesh(tensor, group)
+    else:
+        dist.all_reduce(tensor, group=group)
 
 
 class MeshTransport:
