@@ -287,9 +287,9 @@ def test_nothing_stays_when_the_owner_is_killed(number, tmp_path):
     assert all(psutil.pid_exists(pid) for pid in pids)
     assert len({Path(f"/proc/{pid}/ns/net").readlink() for pid in pids}) == 3
     owner.send_signal(number)
-    owner.wait(20)
+    owner.wait(60)
     owner.stdout.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]

@@ -73,9 +73,12 @@ LINKS = {
     "100GbE": Link(100e9 / 8, 10e-6),
     "100GbIB": Link(100e9 / 8, 2e-6),
 }
-_RATE = re.compile(r"([\d.]+(?:e\d+)?)\s*(k|M|G)?b(?:it)?/?s?$")
-_TIME = re.compile(r"([\d.]+(?:e-?\d+)?)\s*(s|ms|us)$")
-_UNITS = {None: 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_NUMBER = r"(\d[\d.]*(?:e[+-]?\d+)?)"
+_RATE = re.compile(_NUMBER + r"\s*(k|M|G)?b(?:it)?/?s?$")
+_TIME = re.compile(_NUMBER + r"\s*(s|ms|us)$")
+_SHARE = re.compile(_NUMBER + r"()$")
+_TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}  # a prefix multiplies, a smaller unit divides
+_PARTS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 _HOW = "write a name or, for example, '1Gb/s 50us', '100Mb/s 1ms jitter 200us loss 1%'"
 
 
@@ -98,7 +101,7 @@ def get_link(text: str | Link) -> Link:
     require(len(rest) % 2 == 0, f"network {text!r} cannot be read; {_HOW}")
     for name, value in zip(rest[::2], rest[1::2], strict=True):
         if name == "loss" and value.endswith("%"):
-            values["loss"] = _number(text, value[:-1], re.compile(r"([\d.]+)()$")) / 100
+            values["loss"] = _number(text, value[:-1], _SHARE) / 100
         elif name == "jitter":
             values["jitter"] = _number(text, value, _TIME)
         else:
@@ -123,6 +126,7 @@ def _number(text: object, word: str, pattern: re.Pattern) -> float:
     found = pattern.match(word)
     try:
         assert found is not None
-        return float(found[1]) * _UNITS[found[2] or None]
+        unit = found[2] or ""
+        return float(found[1]) * _TIMES.get(unit, 1.0) / _PARTS.get(unit, 1.0)
     except (AssertionError, ValueError) as error:
         raise InputError(f"network {text!r}: {word!r} cannot be read; {_HOW}") from error

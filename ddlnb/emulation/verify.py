@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAYLOAD_SHARE = 1448 / 1538  # of a full Ethernet frame on the wire, with its preamble and gap
 BULK_SECONDS, LEAST_BULK, MOST_BULK = 0.5, 1 << 18, 1 << 26
 ROUND_TRIPS = 20
+ATTEMPTS = 3  # before links are refused: a moment of other work on the machine must not decide
 UNUSABLE, DOUBTFUL = 0.3, 0.1  # relative difference of the bandwidth
 DOUBTFUL_TRIP, TIMER_SECONDS = 0.25, 200e-6  # of the round trip; what timers may add on their own
 
@@ -41,6 +42,23 @@ def verify(ranks: Ranks) -> pd.DataFrame:
     nodes = len(launch.links)
     if nodes < 2 or any(link.loss for link in launch.links):
         return pd.DataFrame()
+    for _ in range(ATTEMPTS):
+        table = _table(ranks)
+        if _off(table).max() <= UNUSABLE:
+            break
+    _judge(table)
+    return table
+
+
+def _off(table: pd.DataFrame) -> pd.Series:
+    return (table["bandwidth"] / table["asked_bandwidth"] - 1).abs()
+
+
+def _table(ranks: Ranks) -> pd.DataFrame:
+    import pandas as pd
+
+    launch = ranks.launch
+    nodes = len(launch.links)
     found = ranks.run(_measure, launch.links, launch.ranks_per_node)
     assert ranks.network is not None
     late = ranks.network.statistics()["late"]
@@ -59,13 +77,11 @@ def verify(ranks: Ranks) -> pd.DataFrame:
                 "late": late,
             }
         )
-    table = pd.DataFrame(rows)
-    _judge(table)
-    return table
+    return pd.DataFrame(rows)
 
 
 def _judge(table: pd.DataFrame) -> None:
-    off = (table["bandwidth"] / table["asked_bandwidth"] - 1).abs()
+    off = _off(table)
     late = table["round_trip"] - table["asked_round_trip"]
     slow = late > DOUBTFUL_TRIP * table["asked_round_trip"] + TIMER_SECONDS
     worst = table.loc[off.idxmax()]
