@@ -4,7 +4,7 @@
 
 For each network a simulated twin is calibrated by a micro-benchmark alone, then all contenders run
 in turn on replayed models, every repetition beginning with another one. Everything is kept in the
-folder; a second call completes what is missing and prints the tables.
+folder; a second call completes what is missing, prints the tables and draws the figure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddlnb.emulated_study import NETWORKS, against, agreement, run, summary
+from ddlnb.figures import over_baselines
 from ddlnb.paths import BUILD
 
 
@@ -37,6 +38,8 @@ def main(words: Sequence[str] | None = None) -> None:
         progress=True,
     )
     ratios, errors = against(rows), agreement(rows)
+    figure = over_baselines(rows)
+    figure.savefig(asked.out / "over_baselines.png", dpi=110)
     print(ratios.round(3).to_string(index=False))
     print(errors.round(3).to_string(index=False))
     print(summary(ratios, errors))

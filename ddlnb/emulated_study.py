@@ -56,7 +56,10 @@ def run(
     only_kept: bool = False,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """Rows of `study` for these networks, each kept in a folder of its own."""
+    """Rows of `study` for these networks, each kept in a folder of its own.
+
+    With ``only_kept`` nothing runs: the rows are those of the networks that the folder has.
+    """
     import pandas as pd
 
     found = []
@@ -64,6 +67,8 @@ def run(
         case = NETWORKS[network]
         setting = case.setting(network)
         there = Path(folder) / setting.name
+        if only_kept and not there.exists():
+            continue
         if only_kept:
             _, clusters = calibrate_here(read_micro_benchmark(there, setting))
             found.append(kept_comparison(clusters, there, draws=DRAWS))
