@@ -14,7 +14,6 @@ a time-out, and a rank looks at its child while it waits.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import socket
 import subprocess
@@ -22,12 +21,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ddlnb.engines.environment import environment
 from ddlnb.errors import MissingPart
 from ddlnb.place import Place
 
@@ -143,7 +142,7 @@ class World:
                 self._scheduler = Helper("scheduler", _variables(place, root, workers, servers))
                 store.set("byteps root", root)
             root = store.get("byteps root").decode()
-            with _environment(_variables(place, root, workers, servers) | variables):
+            with environment(_variables(place, root, workers, servers) | variables):
                 self._call("joined", self._join)
         except BaseException:
             self._end_scheduler()
@@ -243,18 +242,3 @@ def _variables(place: Place, root: str, workers: int, servers: int) -> dict[str,
 def _free_port(host: str) -> int:
     with socket.create_server((host, 0)) as probe:
         return probe.getsockname()[1]
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """These environment variables, for the time of the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            with contextlib.suppress(KeyError):
-                del os.environ[name]
-            if value is not None:
-                os.environ[name] = value

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ddlnb.engines.environment import environment
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.place import Place, interface_of
 
@@ -96,7 +97,7 @@ def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    with _rendezvous(place, store, workers) as variables, _environment(common | variables):
+    with _rendezvous(place, store, workers) as variables, environment(common | variables):
         hvd.init()
         store.set(f"horovod joined {place.rank}", "")
     _joined = True
@@ -181,18 +182,3 @@ def _serve(host: str, plan: list[Slot]) -> Any:
     server.init(plan)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """These environment variables, for the time of the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

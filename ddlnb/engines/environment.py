@@ -1,0 +1,29 @@
+"""Environment variables for a while: what libraries are told by no other means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """These environment variables, for the time of the block; then what was there before.
+
+    >>> with environment({"DDLNB_EXAMPLE": "1"}):
+    ...     os.environ["DDLNB_EXAMPLE"]
+    '1'
+    >>> "DDLNB_EXAMPLE" in os.environ
+    False
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)  # the block may have removed it itself
+            else:
+                os.environ[name] = value
