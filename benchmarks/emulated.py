@@ -38,8 +38,9 @@ def main(words: Sequence[str] | None = None) -> None:
         progress=True,
     )
     ratios, errors = against(rows), agreement(rows)
-    figure = over_baselines(rows)
-    figure.savefig(asked.out / "over_baselines.png", dpi=110)
+    pictures = BUILD / "emulated"
+    pictures.mkdir(parents=True, exist_ok=True)
+    over_baselines(rows).savefig(pictures / "over_baselines.png", dpi=110)
     print(ratios.round(3).to_string(index=False))
     print(errors.round(3).to_string(index=False))
     print(summary(ratios, errors))

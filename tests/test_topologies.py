@@ -66,3 +66,19 @@ def test_times_come_for_every_algorithm_size_and_counted_repetition(four_ranks):
 def test_an_unknown_algorithm_is_refused_with_a_suggestion():
     with pytest.raises(UnknownName, match="did you mean 'ring'"):
         get_algorithm("rings")
+
+
+def find_limits(place: Place) -> float:
+    from ddlnb.engines.mesh import MeshAllReduce
+    from ddlnb.engines.network import process_group
+
+    with process_group(place, place.store(), place.count):
+        return MeshAllReduce.measured().two_hops_up_to
+
+
+@pytest.mark.ranks
+def test_all_ranks_leave_the_mesh_at_the_same_size(four_ranks):
+    """Or one would wait for a ring that the others do not run."""
+    limits = four_ranks.run(find_limits, timeout_seconds=60)
+    assert len(set(limits)) == 1
+    assert limits[0] >= 0

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.mesh import mesh_all_reduce
+from ddlnb.engines.mesh import MeshAllReduce
 from ddlnb.engines.network import local_device, process_group
 from ddlnb.models import Task
 from ddlnb.place import Place
@@ -64,8 +64,8 @@ def time_all_reduce(
     typical = statistics.fmean if while_computing else statistics.median
     found = []
     on = local_device(place, device)
-    all_reduce = mesh_all_reduce if topology == "mesh" else dist.all_reduce
     with process_group(place, place.store(), place.count, backend):
+        all_reduce = MeshAllReduce.measured() if topology == "mesh" else dist.all_reduce
         for size in sizes:
             tensor = torch.zeros(max(1, size // 4), device=on)
             seconds = []
