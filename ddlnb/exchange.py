@@ -8,7 +8,7 @@ from the other workers in the same process).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,30 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class PushPull:
-    """Ask the parameter server for the sum of ``tensor`` over all workers, likewise."""
+    """Give ``tensor`` to the parameter server and ask for what its rule answers.
+
+    With the bulk-synchronous rule that is the sum over all workers.
+    """
 
     tensor: Any
+
+
+@dataclass(frozen=True)
+class AllGather:
+    """Ask for every worker's ``payload``, a list in rank order. Payloads are of equal length."""
+
+    payload: Any
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Send a payload to some workers, and ask for one from some: a mapping by rank.
+
+    ``incoming`` tells the length in bytes of what is to come from whom. Both may be empty.
+    """
+
+    outgoing: Mapping[int, Any]
+    incoming: Mapping[int, int]
 
 
 def all_reduce(share: Any) -> Flow:
@@ -66,7 +87,20 @@ def lockstep(flows: Sequence[Flow]) -> list[Any]:
             return results
         if len(requests) != len(flows) or len({type(request) for request in requests}) != 1:
             raise ValueError(f"workers disagree on their next request: {requests}")
-        total = requests[0].tensor
-        for request in requests[1:]:
-            total = total + request.tensor
-        answers = [total] * len(flows)
+        answers = answer_together(requests)
+
+
+def answer_together(requests: Sequence[Any]) -> list[Any]:
+    """The answers to one request of every worker, by rank. Sums are taken in rank order."""
+    first = requests[0]
+    if isinstance(first, AllGather):
+        return [[request.payload for request in requests]] * len(requests)
+    if isinstance(first, Messages):
+        return [
+            {sender: requests[sender].outgoing[rank] for sender in request.incoming}
+            for rank, request in enumerate(requests)
+        ]
+    total = first.tensor
+    for request in requests[1:]:
+        total = total + request.tensor
+    return [total] * len(requests)

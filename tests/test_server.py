@@ -11,9 +11,10 @@ import torch
 import zmq
 
 from ddlnb.engines.push_pull import PushPullTransport
-from ddlnb.engines.server import BulkSynchronous, Server, open_server
+from ddlnb.engines.server import Server, open_server
 from ddlnb.engines.wire import Header, Kind
 from ddlnb.exchange import PushPull
+from ddlnb.rules import BulkSynchronous
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from torch import nn
 
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.server import BulkSynchronous, Server, open_server
+from ddlnb.engines.server import Server, open_server
 from ddlnb.engines.transports import transport_for
 from ddlnb.place import Place
+from ddlnb.rules import BulkSynchronous
 
 
 def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:

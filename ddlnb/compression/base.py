@@ -1,0 +1,136 @@
+"""What a compressor promises: how n workers average a tensor with less traffic, and how much less.
+
+A compressor is a frozen dataclass of its parameters. It owns no memory and does no communication:
+what it must remember is kept for it in a dictionary, what it must send it yields (see
+`ddlnb.exchange`), so that one definition serves every executor, and error feedback stays outside.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlnb.exchange import AllGather, Flow
+from ddlnb.spec import shown
+
+Memory = dict[str, Any]  # of one worker and one piece; empty at first
+
+
+class Averaged(NamedTuple):
+    """The average that all workers agree on, and what this worker's share in it was.
+
+    The mean of ``sent`` over the workers is ``average``; error feedback keeps the rest.
+    """
+
+    average: Tensor
+    sent: Tensor
+
+
+@dataclass(frozen=True)
+class Round:
+    """Who takes part in an average, and in which: what random numbers are drawn from."""
+
+    rank: int
+    workers: int
+    step: int
+    piece: int = 0
+    seed: int = 0
+
+    def own(self) -> torch.Generator:
+        """Random numbers that differ between workers, steps and pieces."""
+        return _generator(self.seed, self.step, self.piece, self.rank + 1)
+
+    def shared(self) -> torch.Generator:
+        """Random numbers that are the same on all workers."""
+        return _generator(self.seed, self.step, self.piece, 0)
+
+
+def _generator(*parts: int) -> torch.Generator:
+    mixed = 0
+    for part in parts:
+        mixed = (mixed * 1_000_003 + part + 0x9E3779B9) % (1 << 63)
+    return torch.Generator().manual_seed(mixed)
+
+
+class Traffic(NamedTuple):
+    """One request of a compressor: its type in `ddlnb.exchange`, and its bytes.
+
+    Bytes are those of the tensor of an AllReduce, of one payload of an AllGather, and of all
+    payloads that the busiest worker sends in Messages.
+    """
+
+    request: type
+    bytes: int
+
+
+class Compressor(ABC):
+    """A lossy way to average."""
+
+    name: ClassVar[str]
+    feedback: ClassVar[str]  # error feedback is "needed" to converge, "optional", or "refused"
+
+    @abstractmethod
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """Yield requests and return `Averaged`, both of the tensor's shape and dtype.
+
+        The tensor, of any shape, is not written to.
+        """
+
+    @abstractmethod
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        """The requests that averaging float32 tensors of this shape makes, in order."""
+
+    def __str__(self) -> str:
+        return shown(self.name, self)
+
+
+class Codec(Compressor):
+    """A compressor that turns a tensor into bytes, and bytes into a tensor.
+
+    What codecs make can travel anywhere: to all workers, to a parameter server, to neighbours.
+    """
+
+    @abstractmethod
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """The payload: a flat uint8 tensor of exactly `payload_bytes`."""
+
+    @abstractmethod
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        """The flat float32 tensor that a payload stands for."""
+
+    @abstractmethod
+    def payload_bytes(self, elements: int) -> int:
+        """The length of a payload, which depends on the number of elements only."""
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """All workers get all payloads and average what they stand for, in rank order."""
+        payload = self.encode(tensor, round_, memory)
+        payloads = yield AllGather(payload)
+        elements = tensor.numel()
+        total = torch.zeros(elements)
+        for rank, theirs in enumerate(payloads):
+            decoded = self.decode(theirs, elements)
+            total += decoded
+            if rank == round_.rank:
+                sent = decoded
+        return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return [Traffic(AllGather, self.payload_bytes(elements_of(shape)))]
+
+
+def elements_of(shape: tuple[int, ...]) -> int:
+    """How many numbers a tensor of this shape holds."""
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a tensor as a flat uint8 tensor, not copied if it is contiguous."""
+    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -1,0 +1,22 @@
+"""The compressors there are, by name, and how their parameters are written."""
+
+from __future__ import annotations
+
+from ddlnb.compression.base import Compressor
+from ddlnb.compression.top_k import TopK
+from ddlnb.spec import parsed
+
+COMPRESSORS: dict[str, type[Compressor]] = {kind.name: kind for kind in (TopK,)}
+
+
+def get_compressor(text: str | Compressor | None) -> Compressor | None:
+    """The compressor that a text such as ``"top-k(0.01)"`` stands for; None for "none".
+
+    Raises UnknownName and InputError.
+
+    >>> get_compressor("top-k(0.01)")
+    TopK(density=0.01)
+    """
+    if text is None or text == "none" or isinstance(text, Compressor):
+        return None if text == "none" else text  # type: ignore[return-value]
+    return parsed("compression", text, COMPRESSORS)

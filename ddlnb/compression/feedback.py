@@ -1,0 +1,27 @@
+"""Error feedback: what was not sent is kept and added to the next tensor.
+
+Source: Seide et al. 2014; Karimireddy et al. 2019 (arXiv 1901.09847). It costs as much memory as
+the gradient on every worker.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round
+from ddlnb.exchange import Flow
+
+RESIDUAL = "residual"
+
+
+def average_with_feedback(
+    compressor: Compressor, tensor: Tensor, round_: Round, memory: Memory
+) -> Flow:
+    """As ``compressor.average``, of the tensor and the residual; what is not sent is kept.
+
+    At every moment the sum of what was sent and the residual is the sum of the tensors.
+    """
+    corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
+    averaged: Averaged = yield from compressor.average(corrected, round_, memory)
+    memory[RESIDUAL] = corrected - averaged.sent
+    return averaged

@@ -1,0 +1,23 @@
+"""The synchronisations there are, by name."""
+
+from __future__ import annotations
+
+from ddlnb.spec import parsed
+from ddlnb.training.synchronisation import BulkSynchronousParallel, Synchronisation
+
+SYNCHRONISATIONS: dict[str, type[Synchronisation]] = {
+    kind.name: kind for kind in (BulkSynchronousParallel,)
+}
+
+
+def get_synchronisation(text: str | Synchronisation) -> Synchronisation:
+    """The synchronisation that a text such as ``"ssp(3)"`` stands for.
+
+    Raises UnknownName and InputError.
+
+    >>> get_synchronisation("bsp")
+    BulkSynchronousParallel()
+    """
+    if isinstance(text, Synchronisation):
+        return text
+    return parsed("synchronisation", text, SYNCHRONISATIONS)

@@ -1,0 +1,96 @@
+"""A training method: one choice per aspect, refused with the reason where choices do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddlnb.compression.base import Codec, Compressor
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.training.catalogue import get_synchronisation
+from ddlnb.training.synchronisation import Synchronisation
+from ddlnb.training.worker import Compression
+
+ARCHITECTURES = ("A2A", "PS", "gossip")
+FLAGS = ("feedback", "whole-model")
+
+
+@dataclass(frozen=True)
+class TrainingMethod:
+    """How workers train together. ``feedback`` and ``whole_model`` belong to the compression.
+
+    Raises InputError, with the reason, for choices that do not fit together.
+    """
+
+    synchronisation: Synchronisation
+    compressor: Compressor | None = None
+    feedback: bool = False
+    whole_model: bool = False
+    architecture: str = "A2A"
+
+    def __post_init__(self) -> None:
+        synchronisation, compressor = self.synchronisation, self.compressor
+        if self.architecture not in ARCHITECTURES:
+            raise UnknownName("architecture", self.architecture, ARCHITECTURES)
+        require(
+            self.architecture in synchronisation.architectures,
+            f"{synchronisation} does not run on {self.architecture}; "
+            f"choose {' or '.join(synchronisation.architectures)}",
+        )
+        require(
+            compressor is not None or not (self.feedback or self.whole_model),
+            "feedback and whole-model say how to compress; name a compression, too",
+        )
+        if compressor is None:
+            return
+        require(
+            not self.feedback or compressor.feedback != "refused",
+            f"{compressor} has no error feedback: what a worker sent is no share of the average; "
+            f"leave feedback out",
+        )
+        require(
+            self.architecture == "A2A" or isinstance(compressor, Codec),
+            f"{compressor} averages by all-reduces of its own and has no message that a server or "
+            f"a neighbour could read; use it on A2A",
+        )
+
+    @property
+    def compression(self) -> Compression | None:
+        """What the workers need to know of the compression."""
+        if self.compressor is None:
+            return None
+        return Compression(self.compressor, self.feedback, self.whole_model)
+
+    def __str__(self) -> str:
+        parts = [str(self.synchronisation)]
+        if self.compressor is not None:
+            parts.append(str(self.compressor))
+        parts += [
+            flag for flag, on in zip(FLAGS, (self.feedback, self.whole_model), strict=True) if on
+        ]
+        return " + ".join(parts) + f" on {self.architecture}"
+
+
+def training_method(text: str | TrainingMethod) -> TrainingMethod:
+    """The method that a text stands for; the architecture may be left out.
+
+    Raises UnknownName and InputError.
+
+    >>> print(training_method("bsp + top-k(0.01) + feedback"))
+    bsp + top-k(0.01) + feedback on A2A
+    """
+    if isinstance(text, TrainingMethod):
+        return text
+    choices, _, architecture = text.partition(" on ")
+    first, *rest = [part.strip() for part in choices.split("+")]
+    synchronisation = get_synchronisation(first)
+    named = [part for part in rest if part not in FLAGS]
+    if len(named) > 1:
+        raise InputError(f"training method {text!r} names more than one compression: {named}")
+    return TrainingMethod(
+        synchronisation,
+        get_compressor(named[0]) if named else None,
+        feedback="feedback" in rest,
+        whole_model="whole-model" in rest,
+        architecture=architecture.strip() or synchronisation.architectures[0],
+    )

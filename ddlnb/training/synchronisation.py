@@ -1,0 +1,46 @@
+"""When workers wait for one another: each choice is a dataclass with the loop of one worker."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddlnb.exchange import Flow
+from ddlnb.rules import Rule
+from ddlnb.spec import shown
+from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.worker import Worker
+
+
+class Synchronisation(ABC):
+    """A choice of the first aspect of the survey."""
+
+    name: ClassVar[str]
+    architectures: ClassVar[tuple[str, ...]]  # that it makes sense on: A2A, PS, gossip
+
+    @abstractmethod
+    def loop(self, worker: Worker) -> Flow:
+        """Train for ever, yielding `Gradient`, communication, and `StepDone` per iteration."""
+
+    def rule(self, workers: int) -> Rule | None:
+        """A new rule for each parameter server; None if this choice uses none."""
+        return None
+
+    def __str__(self) -> str:
+        return shown(self.name, self)
+
+
+@dataclass(frozen=True)
+class BulkSynchronousParallel(Synchronisation):
+    """Every iteration ends when all gradients are averaged (BSP; Valiant 1990)."""
+
+    name = "bsp"
+    architectures = ("A2A", "PS")
+
+    def loop(self, worker: Worker) -> Flow:
+        while True:
+            gradient = yield Gradient()
+            average = yield from worker.averaged(gradient)
+            worker.apply(average)
+            yield StepDone()

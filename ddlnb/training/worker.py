@@ -1,0 +1,118 @@
+"""One worker: its copy of the model as one flat vector, its data, its optimizer, its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round
+from ddlnb.compression.feedback import average_with_feedback
+from ddlnb.exchange import AllReduce, Flow
+from ddlnb.models import Batch
+
+Schedule = Callable[[int], float]  # the learning rate's factor at a step
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How gradients are compressed. ``whole_model`` compresses one vector instead of every layer."""
+
+    compressor: Compressor
+    feedback: bool = False
+    whole_model: bool = False
+
+
+@dataclass
+class Worker:
+    """What a training method works on.
+
+    ``module`` is this worker's own; its parameters become views of the flat float32 vector
+    ``parameters``. ``batch(step)`` draws this worker's batch of a step. ``bytes`` counts what its
+    compressed or dense gradients took, payloads only, by the formulas of the exchanges.
+    """
+
+    rank: int
+    workers: int
+    module: nn.Module
+    loss: Callable[[nn.Module, Batch], Tensor]
+    batch: Callable[[int], Batch]
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    compression: Compression | None = None
+    schedule: Schedule = lambda step: 1.0
+    seed: int = 0
+    step: int = 0  # gradients taken so far
+    last_loss: float = float("nan")
+    memories: dict[int, Memory] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        owned = [p for p in self.module.parameters() if p.requires_grad]
+        self.shapes = [tuple(parameter.shape) for parameter in owned]
+        sizes = [parameter.numel() for parameter in owned]
+        self.parameters = torch.cat([parameter.detach().flatten() for parameter in owned])
+        self.flat_gradient = torch.zeros_like(self.parameters)
+        self._gradients = self.flat_gradient.split(sizes)
+        self._owned = owned
+        for parameter, values in zip(owned, self.parameters.split(sizes), strict=True):
+            parameter.data = values.view(parameter.shape)
+        self._point_gradients(self.flat_gradient)
+        self.optimizer = self.make_optimizer(owned)
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def gradient(self) -> Tensor:
+        """The flat gradient of the next batch. Called by executors for a `Gradient` request."""
+        self.flat_gradient.zero_()
+        loss = self.loss(self.module, self.batch(self.step))
+        loss.backward()
+        self.last_loss = loss.item()
+        self.step += 1
+        return self.flat_gradient
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the first group of parameters, at the present step."""
+        return self._rates[0] * self.schedule(self.step)
+
+    def apply(self, gradient: Tensor) -> None:
+        """Let the optimizer update the parameters with this flat gradient."""
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self.schedule(self.step)
+        if gradient is not self.flat_gradient:
+            self.flat_gradient.copy_(gradient)
+        self.optimizer.step()
+
+    def averaged(self, gradient: Tensor) -> Flow:
+        """The average of the workers' flat tensors, by the compression if there is one."""
+        if self.compression is None:
+            total = yield AllReduce(gradient)
+            return total / self.workers
+        result = torch.empty_like(gradient)
+        for piece, (start, stop, shape) in enumerate(self.pieces()):
+            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
+            averaged: Averaged = yield from self._average(gradient[start:stop].view(shape), round_)
+            result[start:stop] = averaged.average.reshape(-1)
+        return result
+
+    def pieces(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """What is compressed on its own: (start, stop, shape) within the flat vector."""
+        if self.compression is not None and self.compression.whole_model:
+            return [(0, len(self.parameters), (len(self.parameters),))]
+        found, start = [], 0
+        for shape, part in zip(self.shapes, self._gradients, strict=True):
+            found.append((start, start + len(part), shape))
+            start += len(part)
+        return found
+
+    def _average(self, tensor: Tensor, round_: Round) -> Flow:
+        assert self.compression is not None
+        memory = self.memories.setdefault(round_.piece, {})
+        compressor = self.compression.compressor
+        if self.compression.feedback:
+            return average_with_feedback(compressor, tensor, round_, memory)
+        return compressor.average(tensor, round_, memory)
+
+    def _point_gradients(self, flat: Tensor) -> None:
+        for parameter, part in zip(self._owned, self._gradients, strict=True):
+            parameter.grad = part.view(parameter.shape)

@@ -1,0 +1,94 @@
+"""The lockstep executor: deterministic, and equal to one worker on the joined batch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from ddlnb.errors import DdlnbError
+from ddlnb.exchange import Messages
+from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.method import training_method
+from ddlnb.training.requests import Gradient
+from ddlnb.training.worker import Worker
+
+ROWS, FEATURES = 8, 6
+
+
+def draw(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(ROWS, FEATURES, generator=generator)
+    return inputs, inputs.sum(1, keepdim=True)
+
+
+def square_error(module: nn.Module, batch: tuple) -> torch.Tensor:
+    return (module(batch[0]) - batch[1]).square().mean()
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def make_workers(method: str, count: int = 4, lr: float = 0.1, momentum: float = 0.9) -> list:
+    compression = training_method(method).compression
+    sgd = partial(torch.optim.SGD, lr=lr, momentum=momentum)
+    return [
+        Worker(rank, count, model(), square_error, partial(draw, rank), sgd, compression)
+        for rank in range(count)
+    ]
+
+
+def train(method: str, steps: int = 10, **options) -> list[Worker]:
+    workers = make_workers(method, **options)
+    Lockstep(workers, training_method(method).synchronisation.loop, steps).run()
+    return workers
+
+
+def test_bsp_equals_one_worker_on_the_joined_batch():
+    together = train("bsp")
+    alone = model()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    for step in range(10):
+        optimizer.zero_grad()
+        losses = [square_error(alone, draw(rank, step)) for rank in range(4)]
+        (sum(losses) / 4).backward()
+        optimizer.step()
+    expected = torch.cat([p.detach().flatten() for p in alone.parameters()])
+    for worker in together:
+        torch.testing.assert_close(worker.parameters, expected)
+        assert torch.equal(worker.parameters, together[0].parameters)
+
+
+@pytest.mark.parametrize("method", ["bsp + top-k(1.0)", "bsp + top-k(1.0) + feedback"])
+def test_keeping_everything_is_bsp(method):
+    for lossy, lossless in zip(train(method), train("bsp"), strict=True):
+        assert torch.equal(lossy.parameters, lossless.parameters)
+
+
+def test_what_was_sent_and_the_residual_are_the_gradients():
+    workers = make_workers("bsp + top-k(0.2) + feedback", momentum=0.0, lr=1.0)
+    before = workers[0].parameters.clone()
+    gradients = []
+    for worker in workers:
+        inner = worker.gradient
+        worker.gradient = lambda inner=inner: gradients.append(inner().clone()) or gradients[-1]
+    Lockstep(workers, training_method("bsp").synchronisation.loop, 7).run()
+    residuals = sum(
+        torch.cat([memory["residual"].flatten() for memory in worker.memories.values()])
+        for worker in workers
+    )
+    sent = (before - workers[0].parameters) * len(workers)
+    torch.testing.assert_close(sent + residuals, sum(gradients), rtol=1e-4, atol=1e-5)
+
+
+def test_workers_that_wait_for_one_another_are_named():
+    def waits(worker):
+        yield Gradient()
+        yield Messages({}, {1 - worker.rank: 4})
+
+    with pytest.raises(DdlnbError, match="for ever.*0: 'Messages'"):
+        Lockstep(make_workers("bsp", 2), waits, 1).run()
