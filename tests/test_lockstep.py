@@ -90,5 +90,5 @@ def test_workers_that_wait_for_one_another_are_named():
         yield Gradient()
         yield Messages({}, {1 - worker.rank: 4})
 
-    with pytest.raises(DdlnbError, match="for ever.*0: 'Messages'"):
+    with pytest.raises(DdlnbError, match=r"for ever.*0: 'Messages'"):
         Lockstep(make_workers("bsp", 2), waits, 1).run()

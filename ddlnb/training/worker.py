@@ -18,7 +18,7 @@ Schedule = Callable[[int], float]  # the learning rate's factor at a step
 
 @dataclass(frozen=True)
 class Compression:
-    """How gradients are compressed. ``whole_model`` compresses one vector instead of every layer."""
+    """How gradients are compressed: layer by layer, or with ``whole_model`` as one vector."""
 
     compressor: Compressor
     feedback: bool = False
