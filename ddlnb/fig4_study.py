@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ddlnb.claims import CLAIMS, Table, evaluate_claims
+from ddlnb.claim import Table
+from ddlnb.claims import CLAIMS, evaluate_claims
 from ddlnb.clusters import get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
@@ -19,7 +20,7 @@ from ddlnb.forecasting import forecast_cells
 from ddlnb.methods import METHODS
 from ddlnb.published import FIG4_KEY, fig4_cells, quoted
 from ddlnb.simulator import Cell
-from ddlnb.table_checks import GPUS_PER_NODE, SINGLE, cell_rates
+from ddlnb.throughput_table import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.workload import Workload
 
 RATE = "throughput_samples_per_s"

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddlnb.claims import CLAIMS, Strength
+from ddlnb.claim import Strength
+from ddlnb.claims import CLAIMS
 from ddlnb.errors import require
 from ddlnb.figure_style import PUBLISHED_ALPHA, PUBLISHED_HATCH, legend_published, styled
 

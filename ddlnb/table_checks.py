@@ -12,23 +12,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ddlnb.errors import InputError, ResultsError, require, require_whole
-
-TEXT = ["model", "network", "method"]
-COUNTS = ["local_batch", "gpus"]
-KEY = ["model", "local_batch", "network", "method", "gpus"]
-RATE = "throughput_samples_per_s"
-COLUMNS = [*KEY, RATE]
-MAY_BE_EMPTY = ["std", "low", "high"]  # numbers a table may have, for some cells or for none
-
-NETWORKS = ("10GbE", "100GbE", "100GbIB")  # of the survey, slowest first
-GPUS_PER_NODE = 4  # of the survey's cluster; runs with no more of them use no network
-SINGLE = "single"  # the method of the rows that run on one GPU and exchange nothing
+from ddlnb.errors import require, require_whole
+from ddlnb.throughput_table import (
+    GPUS_PER_NODE,
+    NETWORKS,
+    SINGLE,
+    Cell,
+    cell_rates,
+    cells_of,
+    checked_table,
+    optional_numbers,
+    read_table,
+)
 
 SUSPICIOUS = "suspicious"
 NOTE = "note"
@@ -53,24 +52,6 @@ LEAST_OUTLIER = 2.0
 FEWEST_NOISES = 5
 
 
-class Cell(NamedTuple):
-    """What identifies a row of the table.
-
-    >>> print(Cell("resnet50", 64, "10GbE", "MG-WFBP", 8))
-    resnet50/64 10GbE MG-WFBP 8 GPUs
-    """
-
-    model: str
-    local_batch: int
-    network: str
-    method: str
-    gpus: int
-
-    def __str__(self) -> str:
-        unit = "GPU" if self.gpus == 1 else "GPUs"
-        return f"{self.model}/{self.local_batch} {self.network} {self.method} {self.gpus} {unit}"
-
-
 @dataclass(frozen=True)
 class Finding:
     """What one rule says about some cells. ``severity`` is "suspicious" or "note"."""
@@ -79,41 +60,6 @@ class Finding:
     cells: tuple[Cell, ...]
     message: str
     severity: str = SUSPICIOUS
-
-
-def read_table(path: str | Path) -> pd.DataFrame:
-    """The table in a CSV file, one row per cell. Raises ResultsError.
-
-    It needs the columns model, local_batch, network, method, gpus and throughput_samples_per_s.
-    std, low and high are numbers where they are not empty; other columns are kept as they are.
-    """
-    path = Path(path)
-    empty = {column: ["", "nan", "NaN"] for column in [*COUNTS, RATE, *MAY_BE_EMPTY]}
-    try:
-        rows = pd.read_csv(
-            path,
-            dtype={column: str for column in TEXT},
-            keep_default_na=False,
-            na_values=empty,
-            skipinitialspace=True,
-        )
-    except FileNotFoundError as error:
-        raise ResultsError(f"there is no table {path}") from error
-    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
-        raise ResultsError(f"{path} cannot be read as a table: {error}") from error
-    if not isinstance(rows.index, pd.RangeIndex):
-        raise ResultsError(f"{path}: lines have more values than the first line has columns")
-    if missing := _missing(rows):
-        raise ResultsError(f"{path} {missing}")
-    if problem := _problem(rows):
-        raise ResultsError(f"{path} line {problem.position + 2} {problem.words}")
-    return _with_numbers(rows)
-
-
-def cell_rates(rows: pd.DataFrame) -> dict[Cell, float]:
-    """The throughput of every cell, in the order of the rows. Raises InputError for no table."""
-    rows = _checked(rows)
-    return dict(zip(_cells(rows), rows[RATE].tolist(), strict=True))
 
 
 def check(table: str | Path | pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
@@ -165,7 +111,7 @@ def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
 def without_suspicious(rows: pd.DataFrame, findings: Iterable[Finding]) -> pd.DataFrame:
     """The rows that no suspicious finding names, unchanged; notes drop nothing."""
     dropped = {cell for f in findings if f.severity == SUSPICIOUS for cell in f.cells}
-    kept = [cell not in dropped for cell in _cells(_checked(rows))]
+    kept = [cell not in dropped for cell in cells_of(checked_table(rows))]
     return rows[np.array(kept, dtype=bool)]
 
 
@@ -176,7 +122,7 @@ def replicate_groups(rows: pd.DataFrame, gpus_per_node: int = GPUS_PER_NODE) -> 
     a fold that holds out one of them and trains on another has seen its answer.
     """
     require_whole(gpus_per_node=gpus_per_node)
-    labels = [str(_configuration(cell, gpus_per_node)) for cell in _cells(_checked(rows))]
+    labels = [str(_configuration(cell, gpus_per_node)) for cell in cells_of(checked_table(rows))]
     return pd.Series(labels, index=rows.index, name="group", dtype=object)
 
 
@@ -314,7 +260,9 @@ def _noise_out_of_line(noises: Mapping[Cell, float]) -> Iterator[Finding]:
 
 def _outside_its_range(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> Iterator[Finding]:
     """Cells whose ``low`` is above or whose ``high`` is below the throughput."""
-    bounds = zip(rates.items(), _optional(rows, "low"), _optional(rows, "high"), strict=True)
+    bounds = zip(
+        rates.items(), optional_numbers(rows, "low"), optional_numbers(rows, "high"), strict=True
+    )
     for (cell, rate), low, high in bounds:
         if low > rate or high < rate:  # false for empty bounds, which are NaN
             yield Finding(
@@ -390,82 +338,5 @@ def _spread(group: Mapping[Cell, float]) -> float:
 
 def _noises(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> dict[Cell, float]:
     """The standard deviation over the throughput of every cell that has one."""
-    deviations = zip(rates.items(), _optional(rows, "std"), strict=True)
+    deviations = zip(rates.items(), optional_numbers(rows, "std"), strict=True)
     return {cell: std / rate for (cell, rate), std in deviations if not math.isnan(std)}
-
-
-def _optional(rows: pd.DataFrame, column: str) -> list[float]:
-    """The numbers of a column, NaN where they are empty or the table has no such column."""
-    if column not in rows:
-        return [math.nan] * len(rows)
-    return pd.to_numeric(rows[column]).astype(float).tolist()
-
-
-# What a table must be.
-
-
-def _cells(rows: pd.DataFrame) -> list[Cell]:
-    return [Cell(*key) for key in rows[KEY].itertuples(index=False, name=None)]
-
-
-def _checked(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with numbers as numbers. Raises InputError if they are no table."""
-    if missing := _missing(rows):
-        raise InputError(f"the table {missing}")
-    if problem := _problem(rows):
-        raise InputError(f"row {problem.position} of the table {problem.words}")
-    return _with_numbers(rows)
-
-
-def _missing(rows: pd.DataFrame) -> str:
-    """What the table lacks, in words; empty if nothing."""
-    missing = [column for column in COLUMNS if column not in rows]
-    if not missing:
-        return ""
-    return f"lacks the columns {', '.join(missing)}; a table needs {', '.join(COLUMNS)}"
-
-
-class _Problem(NamedTuple):
-    position: int
-    words: str
-
-
-def _problem(rows: pd.DataFrame) -> _Problem | None:
-    """The first row that breaks a rule, and that rule."""
-    for wrong, rule in _broken(rows):
-        if wrong.any():
-            position = int(wrong.to_numpy().argmax())
-            row = ",".join(str(value) for value in rows.iloc[position])
-            return _Problem(position, f"({row}): {rule}")
-    return None
-
-
-def _broken(rows: pd.DataFrame) -> Iterator[tuple[pd.Series, str]]:
-    for column in TEXT:
-        empty = rows[column].isna() | (rows[column].astype(str).str.strip() == "")
-        yield empty, f"{column} is empty; write a name, 'none' where there is none"
-    for column in [*COUNTS, RATE]:
-        numbers = _numbers(rows, column)
-        good = (numbers > 0) & (numbers < math.inf)
-        yield ~good, f"{column} must be a positive number"
-    for column in COUNTS:
-        yield _numbers(rows, column) % 1 != 0, f"{column} must be a whole number"
-    for column in MAY_BE_EMPTY:
-        if column in rows:
-            numbers = _numbers(rows, column)
-            good = rows[column].isna() | ((numbers >= 0) & (numbers < math.inf))
-            yield ~good, f"{column} must be empty or a number that is not negative"
-    yield (
-        _with_numbers(rows).duplicated(KEY),
-        "the same cell stands there twice; keep one, and one source per table",
-    )
-
-
-def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
-    return pd.to_numeric(rows[column], errors="coerce")
-
-
-def _with_numbers(rows: pd.DataFrame) -> pd.DataFrame:
-    columns = [column for column in [*COUNTS, RATE, *MAY_BE_EMPTY] if column in rows]
-    numbers = rows.assign(**{column: _numbers(rows, column) for column in columns})
-    return numbers.astype({column: int for column in COUNTS})

@@ -10,7 +10,8 @@ import math
 import pandas as pd
 import pytest
 
-from ddlnb.claims import CLAIMS, Strength, evaluate_claims
+from ddlnb.claim import Strength
+from ddlnb.claims import CLAIMS, evaluate_claims
 from ddlnb.errors import InputError
 from ddlnb.methods import METHODS
 
