@@ -7,20 +7,16 @@ import pytest
 
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.table_checks import (
-    COLUMNS,
-    NETWORKS,
     NOTE,
     SUSPICIOUS,
-    Cell,
     Finding,
-    cell_rates,
     check_table,
     findings_frame,
-    read_table,
     replicate_groups,
     replicate_spreads,
     without_suspicious,
 )
+from ddlnb.throughput_table import COLUMNS, NETWORKS, Cell, cell_rates, read_table
 
 # Made-up numbers: samples per second and GPU of one GPU alone, and what is left beyond one node.
 ALONE = {"small-conv": 100.0, "small-attention": 40.0}
