@@ -7,6 +7,7 @@ run the same one. The bulk-synchronous rule answers with a sum.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,8 +17,13 @@ import torch
 class Rule(Protocol):
     """When is a pull answered, and with what?"""
 
-    def push(self, worker: int, key: int, clock: int, value: torch.Tensor) -> None:
-        """Take in a worker's value for a key. The tensor may be kept but not written to."""
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
+        """Take in a worker's value for a key, which arrived at ``now`` seconds.
+
+        The tensor may be kept but not written to.
+        """
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """The answer for this worker, or None while it must wait. Never written to afterwards."""
@@ -48,7 +54,9 @@ class BulkSynchronous:
         self.workers = workers
         self._sums: dict[tuple[int, int], _Sum] = defaultdict(_Sum)
 
-    def push(self, worker: int, key: int, clock: int, value: torch.Tensor) -> None:
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
         """Add the value to the sum of this key and iteration."""
         self._sums[key, clock].add(worker, value)
 
@@ -61,3 +69,24 @@ class BulkSynchronous:
         if entry.pulled == self.workers:
             del self._sums[key, clock]
         return entry.total
+
+
+class Decoding:
+    """Another rule, ``inner``, for pushes that may be compressed: bytes are decoded first.
+
+    Pushes of dtype uint8 are what ``decode`` turns into a tensor; all others pass as they are.
+    """
+
+    def __init__(self, inner: Rule, decode: Callable[[torch.Tensor], torch.Tensor]):
+        self.inner, self._decode = inner, decode
+
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
+        """Give what the bytes stand for to the inner rule."""
+        dense = self._decode(value) if value.dtype == torch.uint8 else value
+        self.inner.push(worker, key, clock, dense, now)
+
+    def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
+        """What the inner rule answers."""
+        return self.inner.pull(worker, key, clock)

@@ -6,7 +6,9 @@ a pull may be answered.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from dataclasses import replace
 
 import zmq
 
@@ -43,7 +45,7 @@ class Server:
             if header.kind & Kind.PUSH:
                 self.bytes_received += len(payload[0])
                 value = from_bytes(payload[0].buffer, header.dtype)
-                self._rule.push(worker, header.key, header.clock, value)
+                self._rule.push(worker, header.key, header.clock, value, time.monotonic())
             if header.kind & Kind.ACK:
                 self._socket.send_multipart(
                     [
@@ -63,7 +65,8 @@ class Server:
             if value is None:
                 still_waiting.append((identity, worker, header))
             else:
-                reply: list[bytes | memoryview] = [identity, header.pack(), to_bytes(value)]
+                answer = replace(header, dtype=value.dtype)  # a compressed push has another one
+                reply: list[bytes | memoryview] = [identity, answer.pack(), to_bytes(value)]
                 self._socket.send_multipart(reply, copy=False)
         self._waiting[key] = still_waiting
 

@@ -9,7 +9,7 @@ from enum import IntFlag
 import torch
 
 _HEADER = struct.Struct("<BBIQ")
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8)
 
 
 class Kind(IntFlag):

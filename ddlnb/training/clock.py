@@ -18,8 +18,9 @@ def _nothing(kind: type, bytes_: int, workers: int) -> float:
 class Clock:
     """Seconds of computation by (rank, step), of communication by (request type, bytes, workers).
 
-    Bytes are those of the tensor of an AllReduce or PushPull, of one payload of an AllGather, and
-    of one message among Messages. By default a gradient takes a second and messages no time.
+    Bytes are those of the tensor of an AllReduce, of one payload of an AllGather, and of one
+    message among Messages. A PushPull is asked for twice: for the bytes up and for those down. By
+    default a gradient takes a second and messages no time.
     """
 
     compute: Callable[[int, int], float] = _one_second

@@ -40,8 +40,9 @@ class Note:
 class Lockstep:
     """Runs the loops of some workers, ``steps`` iterations each.
 
-    ``rule`` is the one of the parameter server, of which one is simulated. ``on_step`` is called
-    after every iteration of every worker, ``notes`` lists what they did if ``noting``.
+    ``rule`` is the one of the parameter server. One is simulated, for key 0, and it takes and gives
+    at full speed whatever other workers do. ``on_step`` is called after every iteration of every
+    worker, ``notes`` lists what they did if ``noting``.
     Raises DdlnbError if workers wait for one another for ever.
     """
 
@@ -58,6 +59,7 @@ class Lockstep:
     ):
         self.notes: list[Note] = []
         self.bytes_sent = [0.0] * len(workers)
+        self.bytes_pulled = [0.0] * len(workers)  # from parameter servers
         self._workers, self._steps, self._rule = workers, steps, rule
         self._clock, self._on_step, self._noting = clock or Clock(), on_step, noting
         self._flows = [loop(worker) for worker in workers]
@@ -163,11 +165,13 @@ class Lockstep:
         if self._rule is None:
             raise DdlnbError(f"worker {rank} pushes, and there is no parameter server; give a rule")
         self.bytes_sent[rank] += _size(tensor)
-        self._at(now + self._seconds(PushPull, _size(tensor)), partial(self._serve, rank, tensor))
+        # What is pushed may change in the worker's hands before it arrives.
+        arrives = partial(self._serve, rank, tensor.clone())
+        self._at(now + self._seconds(PushPull, _size(tensor)), arrives)
 
     def _serve(self, rank: int, tensor: Tensor, now: float) -> None:
         assert self._rule is not None
-        self._rule.push(rank, 0, self._pushes[rank], tensor)
+        self._rule.push(rank, 0, self._pushes[rank], tensor, now)
         self._pulls.append(rank)
         waiting, self._pulls = self._pulls, []
         for one in waiting:
@@ -176,7 +180,9 @@ class Lockstep:
                 self._pulls.append(one)
             else:
                 self._pushes[one] += 1
-                self._at(now, partial(self._resume, one, answer.clone()))
+                self.bytes_pulled[one] += _size(answer)
+                back = now + self._seconds(PushPull, _size(answer))
+                self._at(back, partial(self._resume, one, answer.clone()))
 
 
 def _size(tensor: Tensor) -> int:
