@@ -1,0 +1,121 @@
+"""Bytes that a lossy method sends: by closed form, and compared with the dense ring.
+
+A dense iteration sends 2 (n-1) / n M bytes from every worker in a ring of n. A compressor's
+all-reduce is such a ring of fewer bytes; its all-gather sends every payload to all others, so that
+it grows with n: top-k saves D / (n k) and stops saving at a density of 1 / n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ddlnb.collectives import ring_bytes_sent
+from ddlnb.compression.base import Compressor, Traffic
+from ddlnb.errors import InputError, require_whole
+from ddlnb.exchange import AllGather, AllReduce, Messages
+from ddlnb.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Shape = tuple[int, ...]
+
+
+def bytes_sent(traffic: Traffic, workers: int) -> float:
+    """Bytes that one worker sends for one request of a compressor; of Messages the busiest one.
+
+    >>> bytes_sent(Traffic(AllReduce, 1000), 4), bytes_sent(Traffic(AllGather, 1000), 4)
+    (1500.0, 3000)
+    """
+    if traffic.request is AllReduce:
+        return ring_bytes_sent(traffic.bytes, workers)
+    if traffic.request is AllGather:
+        return (workers - 1) * traffic.bytes
+    if traffic.request is Messages:
+        return traffic.bytes
+    raise InputError(f"a compressor cannot ask for {traffic.request.__name__}")
+
+
+def tensor_shapes(workload: Workload) -> dict[str, Shape]:
+    """The shape of every gradient, by name: those of the built-in model that the workload is of.
+
+    A workload that is of no built-in model keeps no shapes, only sizes: all its tensors count as
+    vectors. Raises InputError when a built-in model of that name has other tensors.
+    """
+    from ddlnb.models import TASKS
+
+    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
+    if workload.model not in TASKS:
+        return {name: (size,) for name, size in sizes.items()}
+    shapes = _shapes_of_task(workload.model)
+    if {name: math.prod(shape) for name, shape in shapes.items()} != sizes:
+        raise InputError(
+            f"workload {workload.model!r} has other tensors than the model of that name; "
+            f"profile it again, or give it a name of its own"
+        )
+    return {name: shapes[name] for name in sizes}
+
+
+def pieces(workload: Workload, whole_model: bool) -> list[Shape]:
+    """What is compressed on its own: every tensor, or all of them as one vector."""
+    return [(workload.parameters,)] if whole_model else list(tensor_shapes(workload).values())
+
+
+def requests(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> list[Traffic]:
+    """All requests that averaging tensors of these shapes makes, in order."""
+    return [one for shape in shapes for one in compressor.traffic(shape, workers)]
+
+
+def compressed_bytes(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> float:
+    """Bytes that one worker sends to average tensors of these shapes once."""
+    require_whole(workers=workers)
+    return sum(bytes_sent(one, workers) for one in requests(compressor, shapes, workers))
+
+
+def compression_ratio(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> float:
+    """Bytes of the dense ring, in float32, over those of the compressor.
+
+    >>> from ddlnb.compression.top_k import TopK
+    >>> compression_ratio(TopK(0.001), [(1_000_000,)], workers=32)
+    31.25
+    """
+    shapes = list(shapes)
+    dense = ring_bytes_sent(4 * sum(math.prod(shape) for shape in shapes), workers)
+    sent = compressed_bytes(compressor, shapes, workers)
+    return dense / sent if sent else math.inf
+
+
+def traffic_table(
+    workload: Workload,
+    compressors: Mapping[str, Compressor],
+    workers: Iterable[int],
+    whole_model: bool = False,
+) -> pd.DataFrame:
+    """One row per compressor and number of workers: bytes per worker and iteration, and the ratio.
+
+    Columns: model, compressor, workers, bytes, ratio, source. The dense ring is there as "none".
+    """
+    import pandas as pd
+
+    shapes = pieces(workload, whole_model)
+    rows = []
+    for count in workers:
+        dense = ring_bytes_sent(4 * workload.parameters, count)
+        rows.append(("none", count, dense, 1.0))
+        for name, compressor in compressors.items():
+            sent = compressed_bytes(compressor, shapes, count)
+            rows.append((name, count, sent, dense / sent if sent else math.inf))
+    frame = pd.DataFrame(rows, columns=["compressor", "workers", "bytes", "ratio"])
+    return frame.assign(model=workload.model, source="closed form")
+
+
+def _shapes_of_task(name: str) -> dict[str, Shape]:
+    import torch
+
+    from ddlnb.models import get_task
+
+    with torch.device("meta"):
+        module = get_task(name).build()
+    return {key: tuple(p.shape) for key, p in module.named_parameters() if p.requires_grad}

@@ -1,0 +1,140 @@
+"""Workers without values: they run the loops of the methods for their traffic and time alone.
+
+Their tensors lie on torch's meta device, which keeps sizes and no numbers, so that sixteen workers
+of ResNet-50 cost nothing. What a method asks for is what its own definition asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round, Traffic
+from ddlnb.exchange import AllGather, AllReduce, Flow, Messages
+from ddlnb.models import Batch
+from ddlnb.training.clock import Clock
+from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.method import TrainingMethod
+from ddlnb.training.worker import Compression, Worker
+
+
+@dataclass(frozen=True)
+class Sized(Compressor):
+    """Asks for what a compressor would ask for, with payloads of its sizes and no contents."""
+
+    of: Compressor
+
+    name = "sized"
+    feedback = "optional"
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """The tensor itself, after the requests of the compressor."""
+        for request, size in self.traffic(tuple(tensor.shape), round_.workers):
+            payload = _bytes(size)
+            if request is AllReduce:
+                yield AllReduce(payload)
+            elif request is AllGather:
+                yield AllGather(payload)
+            elif round_.workers > 1:
+                # Only the busiest worker's bytes are known: all are as busy, around a ring.
+                after = (round_.rank + 1) % round_.workers
+                before = (round_.rank - 1) % round_.workers
+                yield Messages({after: payload}, {before: size})
+        return Averaged(tensor, tensor)
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return self.of.traffic(shape, workers)
+
+
+@dataclass(frozen=True)
+class SizedCodec(Sized, Codec):
+    """`Sized`, of a codec."""
+
+    of: Codec
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        return _bytes(self.payload_bytes(tensor.numel()))
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return torch.empty(elements, device="meta")
+
+    def payload_bytes(self, elements: int) -> int:
+        return self.of.payload_bytes(elements)
+
+
+def sized(compressor: Compressor) -> Compressor:
+    """The compressor's sizes without its work."""
+    return SizedCodec(compressor) if isinstance(compressor, Codec) else Sized(compressor)
+
+
+class NullWorker(Worker):
+    """A worker of a model of these shapes whose gradients and updates cost nothing."""
+
+    def gradient(self) -> Tensor:
+        """A flat tensor without values."""
+        self.step += 1
+        self.last_loss = 1.0
+        return self.flat_gradient
+
+    def apply(self, gradient: Tensor) -> None:
+        """Nothing."""
+
+
+def null_workers(
+    method: TrainingMethod, shapes: Sequence[tuple[int, ...]], workers: int
+) -> list[NullWorker]:
+    """So many workers for a method, of a model with tensors of these shapes."""
+    compression = None
+    if method.compressor is not None:
+        compression = Compression(sized(method.compressor), False, method.whole_model)
+    return [
+        NullWorker(
+            rank, workers, _module(shapes), _no_loss, _no_batch, torch.optim.SGD, compression
+        )
+        for rank in range(workers)
+    ]
+
+
+def null_run(
+    method: TrainingMethod,
+    shapes: Sequence[tuple[int, ...]],
+    workers: int,
+    steps: int,
+    clock: Clock | None = None,
+    noting: bool = False,
+) -> tuple[Lockstep, float]:
+    """The executor after so many steps of every worker, and the virtual seconds that they took."""
+    synchronisation = method.synchronisation
+    run = Lockstep(
+        null_workers(method, shapes, workers),
+        synchronisation.loop,
+        steps,
+        rule=synchronisation.rule(workers) if method.architecture == "PS" else None,
+        clock=clock,
+        noting=noting,
+    )
+    with torch.device("meta"):  # also what the loops and rules make themselves
+        seconds = run.run()
+    return run, seconds
+
+
+def _module(shapes: Sequence[tuple[int, ...]]) -> nn.Module:
+    module = nn.Module()
+    for number, shape in enumerate(shapes):
+        module.register_parameter(str(number), nn.Parameter(torch.empty(shape, device="meta")))
+    return module
+
+
+def _bytes(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="meta")
+
+
+def _no_loss(module: nn.Module, batch: Batch) -> Tensor:
+    raise AssertionError("a worker without values has no loss")
+
+
+def _no_batch(step: int) -> Batch:
+    raise AssertionError("a worker without values has no data")
