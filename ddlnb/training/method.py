@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlnb.compression.base import Codec, Compressor
 from ddlnb.compression.catalogue import get_compressor
+from ddlnb.compression.packing import Packing
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.rules import Decoding, Rule
 from ddlnb.training.catalogue import get_synchronisation
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Compression
@@ -32,9 +35,10 @@ class TrainingMethod:
         synchronisation, compressor = self.synchronisation, self.compressor
         if self.architecture not in ARCHITECTURES:
             raise UnknownName("architecture", self.architecture, ARCHITECTURES)
+        because = synchronisation.why_not_elsewhere and f": {synchronisation.why_not_elsewhere}"
         require(
             self.architecture in synchronisation.architectures,
-            f"{synchronisation} does not run on {self.architecture}; "
+            f"{synchronisation} does not run on {self.architecture}{because}; "
             f"choose {' or '.join(synchronisation.architectures)}",
         )
         require(
@@ -49,10 +53,21 @@ class TrainingMethod:
             f"leave feedback out",
         )
         require(
+            not self.feedback or self.architecture != "gossip",
+            f"feedback keeps what was not sent of a gradient, and {synchronisation} sends none; "
+            f"leave feedback out (choco keeps and sends later what was lost, by itself)",
+        )
+        require(
             self.architecture == "A2A" or isinstance(compressor, Codec),
             f"{compressor} averages by all-reduces of its own and has no message that a server or "
             f"a neighbour could read; use it on A2A",
         )
+        require(
+            self.architecture != "PS" or type(compressor).average is Codec.average,
+            f"{compressor} averages otherwise than by the mean of what payloads stand for, which "
+            f"is what a server knows; use it on A2A",
+        )
+        synchronisation.check_compressor(compressor)
 
     @property
     def compression(self) -> Compression | None:
@@ -60,6 +75,17 @@ class TrainingMethod:
         if self.compressor is None:
             return None
         return Compression(self.compressor, self.feedback, self.whole_model)
+
+    def rule(self, workers: int, pieces: Sequence[tuple[int, int, tuple[int, ...]]]) -> Rule | None:
+        """A new rule for each parameter server, which decodes what workers push; None without one.
+
+        ``pieces`` are those of any `Worker`: what is compressed on its own.
+        """
+        rule = self.synchronisation.rule(workers) if self.architecture == "PS" else None
+        if rule is None or not isinstance(self.compressor, Codec):
+            return rule
+        elements = tuple(stop - start for start, stop, _ in pieces)
+        return Decoding(rule, Packing(self.compressor, elements).decode)
 
     def __str__(self) -> str:
         parts = [str(self.synchronisation)]

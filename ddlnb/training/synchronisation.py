@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ddlnb.compression.base import Compressor
 from ddlnb.exchange import Flow
 from ddlnb.rules import Rule
 from ddlnb.spec import shown
@@ -18,6 +19,7 @@ class Synchronisation(ABC):
 
     name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]  # that it makes sense on: A2A, PS, gossip
+    why_not_elsewhere: ClassVar[str] = ""
 
     @abstractmethod
     def loop(self, worker: Worker) -> Flow:
@@ -26,6 +28,10 @@ class Synchronisation(ABC):
     def rule(self, workers: int) -> Rule | None:
         """A new rule for each parameter server; None if this choice uses none."""
         return None
+
+    def check_compressor(self, compressor: Compressor) -> None:
+        """Raise InputError, with the reason, if this choice cannot use the compressor."""
+        return
 
     def __str__(self) -> str:
         return shown(self.name, self)
@@ -37,6 +43,7 @@ class BulkSynchronousParallel(Synchronisation):
 
     name = "bsp"
     architectures = ("A2A", "PS")
+    why_not_elsewhere = "it needs the average over all workers"
 
     def loop(self, worker: Worker) -> Flow:
         while True:
