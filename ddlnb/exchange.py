@@ -26,7 +26,8 @@ class AllReduce:
 class PushPull:
     """Give ``tensor`` to the parameter server and ask for what its rule answers.
 
-    With the bulk-synchronous rule that is the sum over all workers.
+    With the bulk-synchronous rule that is the sum over all workers. A tensor of uint8 is a
+    payload, answered with a tensor of float32. The answer may reuse the tensor's memory.
     """
 
     tensor: Any

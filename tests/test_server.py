@@ -80,6 +80,33 @@ def test_every_floating_dtype_comes_back_as_it_went(open_servers, dtype):
     transport.close()
 
 
+class CountsBytes:
+    """Answers a payload of bytes with how often each value was in it."""
+
+    def push(self, worker, key, clock, value, now):
+        self.counts = torch.bincount(value.int(), minlength=256).float()
+
+    def pull(self, worker, key, clock):
+        return self.counts
+
+
+def test_a_payload_of_bytes_is_answered_with_numbers():
+    context = zmq.Context()
+    socket, address = open_server("127.0.0.1", context)
+    server = Server(socket, 1, CountsBytes(), "token", 5)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    transport = PushPullTransport([address], [0], 0, "token", 5)
+    payload = torch.tensor([7, 7, 255], dtype=torch.uint8)
+    answer = transport.start(0, PushPull(payload)).wait()
+    assert answer.dtype == torch.float32
+    assert (answer[7].item(), answer[255].item(), answer.sum().item()) == (2.0, 1.0, 3.0)
+    assert payload.tolist() == [7, 7, 255]
+    transport.close()
+    thread.join(5)
+    context.destroy(linger=0)
+
+
 def test_a_push_is_released_before_the_others_have_pushed(open_servers):
     (address,) = open_servers(1, 2)
     transport = PushPullTransport([address], [0], 0, "token", 5)

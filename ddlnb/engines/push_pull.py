@@ -51,7 +51,7 @@ class PushPullTransport:
         released: Callback = None,
         answered: Callback = None,
     ) -> Handle:
-        """Push the request's tensor; it holds the sum once the handle's wait returns.
+        """Push the request's tensor; it holds the sum once the handle's wait returns it.
 
         It is released when the server has it. Holding on until the answer would deadlock: two
         workers that spend their credit on different messages would wait for each other for ever.
@@ -182,7 +182,13 @@ class _Request:
             return self.tensor.cpu()
 
     def fill(self, total: torch.Tensor) -> None:
-        """Overwrite the tensor with the sum; on a GPU, without waiting for other kernels."""
+        """Overwrite the tensor with the sum; on a GPU, without waiting for other kernels.
+
+        What is not of the tensor's kind, the answer to a compressed push, becomes a new tensor.
+        """
+        if total.dtype != self.tensor.dtype or total.numel() != self.tensor.numel():
+            self.tensor = total.to(self.tensor.device, copy=True)
+            return
         if self._written is None:
             self.tensor.copy_(total)
             return
