@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import zmq
 from torch import nn
 
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.server import Server, open_server
+from ddlnb.engines.server import serve_workers
 from ddlnb.engines.transports import transport_for
 from ddlnb.place import Place
 from ddlnb.rules import BulkSynchronous
@@ -28,13 +27,4 @@ def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replic
 
 def serve(place: Place, job: Job, store: Any) -> None:
     """Serve the workers of the job until all have said goodbye."""
-    token = store.get("token").decode()
-    context = zmq.Context()
-    try:
-        socket, address = open_server(place.host, context)
-        store.set(f"server {place.rank - job.workers}", address)
-        rule = BulkSynchronous(job.workers)
-        Server(socket, job.workers, rule, token, place.timeout_seconds).serve()
-        socket.close(linger=0)
-    finally:
-        context.destroy(linger=0)
+    serve_workers(place, store, job.workers, BulkSynchronous(job.workers))

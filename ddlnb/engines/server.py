@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import zmq
 
 from ddlnb.engines.wire import Header, Kind, from_bytes, to_bytes
+from ddlnb.place import Place
 from ddlnb.rules import Rule
 
 
@@ -77,3 +79,19 @@ def open_server(host: str, context: zmq.Context) -> tuple[zmq.Socket, str]:
     socket.set_hwm(0)
     socket.bind(f"tcp://{host}:*")
     return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def serve_workers(place: Place, store: Any, workers: int, rule: Rule) -> None:
+    """Serve a rule on this rank, one beyond the workers, until all of them have said goodbye.
+
+    The workers find it with `ddlnb.engines.transports.connect_to_servers`.
+    """
+    token = store.get("token").decode()
+    context = zmq.Context()
+    try:
+        socket, address = open_server(place.host, context)
+        store.set(f"server {place.rank - workers}", address)
+        Server(socket, workers, rule, token, place.timeout_seconds).serve()
+        socket.close(linger=0)
+    finally:
+        context.destroy(linger=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from ddlnb.engines.all_reduce import AllReduceTransport
@@ -19,8 +20,15 @@ def transport_for(place: Place, store: Any, plan: Plan, topology: str = "ring") 
     """What answers the requests of a plan on this worker: collectives, or parameter servers."""
     if not plan.servers:
         return AllReduceTransport() if topology == "ring" else MeshTransport(place.timeout_seconds)
+    return connect_to_servers(place, store, plan.servers, plan.placement)
+
+
+def connect_to_servers(
+    place: Place, store: Any, servers: int, placement: Sequence[int]
+) -> PushPullTransport:
+    """This worker's connection to the run's parameter servers; message i goes to placement[i]."""
     if place.rank == 0:
         store.set("token", secrets.token_hex(8))
     token = store.get("token").decode()
-    addresses = [store.get(f"server {server}").decode() for server in range(plan.servers)]
-    return PushPullTransport(addresses, plan.placement, place.rank, token, place.timeout_seconds)
+    addresses = [store.get(f"server {server}").decode() for server in range(servers)]
+    return PushPullTransport(addresses, placement, place.rank, token, place.timeout_seconds)
