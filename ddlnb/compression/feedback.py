@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round
+from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round
 from ddlnb.exchange import Flow
 
 RESIDUAL = "residual"
@@ -25,3 +25,11 @@ def average_with_feedback(
     averaged: Averaged = yield from compressor.average(corrected, round_, memory)
     memory[RESIDUAL] = corrected - averaged.sent
     return averaged
+
+
+def encode_with_feedback(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+    """The payload of the tensor and the residual; what it does not stand for is kept."""
+    corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
+    payload = codec.encode(corrected, round_, memory)
+    memory[RESIDUAL] = corrected - codec.decode(payload, tensor.numel()).view_as(tensor)
+    return payload

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round
-from ddlnb.compression.feedback import average_with_feedback
-from ddlnb.exchange import AllReduce, Flow
+from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round
+from ddlnb.compression.feedback import average_with_feedback, encode_with_feedback
+from ddlnb.compression.packing import Packing
+from ddlnb.exchange import AllReduce, Flow, PushPull
 from ddlnb.models import Batch
 
 Schedule = Callable[[int], float]  # the learning rate's factor at a step
@@ -42,6 +43,7 @@ class Worker:
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     compression: Compression | None = None
     schedule: Schedule = lambda step: 1.0
+    architecture: str = "A2A"  # where averages are made: with "PS" on a server
     seed: int = 0
     step: int = 0  # gradients taken so far
     last_loss: float = float("nan")
@@ -85,8 +87,11 @@ class Worker:
 
     def averaged(self, gradient: Tensor) -> Flow:
         """The average of the workers' flat tensors, by the compression if there is one."""
+        if self.architecture == "PS":
+            total = yield from self.pushed(gradient)
+            return total / self.workers
         if self.compression is None:
-            total = yield AllReduce(gradient)
+            total = yield from self.summed(gradient)
             return total / self.workers
         result = torch.empty_like(gradient)
         for piece, (start, stop, shape) in enumerate(self.pieces()):
@@ -94,6 +99,16 @@ class Worker:
             averaged: Averaged = yield from self._average(gradient[start:stop].view(shape), round_)
             result[start:stop] = averaged.average.reshape(-1)
         return result
+
+    def summed(self, tensor: Tensor) -> Flow:
+        """The sum of the workers' tensors, never compressed."""
+        total = yield PushPull(tensor) if self.architecture == "PS" else AllReduce(tensor)
+        return total
+
+    def pushed(self, tensor: Tensor) -> Flow:
+        """What the server answers to this flat tensor, compressed on its way if so chosen."""
+        total = yield PushPull(tensor if self.compression is None else self._encoded(tensor))
+        return total
 
     def pieces(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """What is compressed on its own: (start, stop, shape) within the flat vector."""
@@ -104,6 +119,19 @@ class Worker:
             found.append((start, start + len(part), shape))
             start += len(part)
         return found
+
+    def _encoded(self, tensor: Tensor) -> Tensor:
+        assert self.compression is not None
+        codec = self.compression.compressor
+        assert isinstance(codec, Codec), "training methods refuse other compressors on servers"
+        encode = encode_with_feedback if self.compression.feedback else _encode
+        payloads, elements = [], []
+        for piece, (start, stop, shape) in enumerate(self.pieces()):
+            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
+            memory = self.memories.setdefault(piece, {})
+            payloads.append(encode(codec, tensor[start:stop].view(shape), round_, memory))
+            elements.append(stop - start)
+        return Packing(codec, tuple(elements)).joined(payloads)
 
     def _average(self, tensor: Tensor, round_: Round) -> Flow:
         assert self.compression is not None
@@ -116,3 +144,7 @@ class Worker:
     def _point_gradients(self, flat: Tensor) -> None:
         for parameter, part in zip(self._owned, self._gradients, strict=True):
             parameter.grad = part.view(parameter.shape)
+
+
+def _encode(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+    return codec.encode(tensor, round_, memory)
