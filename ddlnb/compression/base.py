@@ -72,6 +72,7 @@ class Compressor(ABC):
 
     name: ClassVar[str]
     feedback: ClassVar[str]  # error feedback is "needed" to converge, "optional", or "refused"
+    why_no_feedback: ClassVar[str] = "what a worker sent is no share of the average"
 
     @abstractmethod
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
@@ -83,6 +84,10 @@ class Compressor(ABC):
     @abstractmethod
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         """The requests that averaging float32 tensors of this shape makes, in order."""
+
+    def for_whole_model(self) -> Compressor:
+        """This compressor for the vector of a whole model, which may need another form of it."""
+        return self
 
     def __str__(self) -> str:
         return shown(self.name, self)

@@ -47,10 +47,12 @@ class TrainingMethod:
         )
         if compressor is None:
             return
+        if self.whole_model:
+            compressor = compressor.for_whole_model()
+            object.__setattr__(self, "compressor", compressor)
         require(
             not self.feedback or compressor.feedback != "refused",
-            f"{compressor} has no error feedback: what a worker sent is no share of the average; "
-            f"leave feedback out",
+            f"{compressor} has no error feedback: {compressor.why_no_feedback}; leave feedback out",
         )
         require(
             not self.feedback or self.architecture != "gossip",
