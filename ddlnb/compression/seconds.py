@@ -1,0 +1,157 @@
+"""How long compressors take: measured seconds, fitted as lines in the number of elements.
+
+A profile is a file in data/profiles/compression. `profiling` measures one; the forecasts of lossy
+methods read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddlnb.compression.base import Compressor
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.paths import PROFILES
+
+FOLDER = PROFILES / "compression"
+GROWTHS = ("none", "levels", "workers")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Seconds of a tensor: a start-up, and so much per element."""
+
+    startup_seconds: float = 0.0
+    seconds_per_element: float = 0.0
+
+    def seconds(self, elements: float) -> float:
+        """Seconds for a tensor of so many elements."""
+        return self.startup_seconds + self.seconds_per_element * elements
+
+
+@dataclass(frozen=True)
+class CompressorSeconds:
+    """What one compressor takes of a worker's time for one tensor.
+
+    ``encode`` passes before its first request, ``decode`` after it, and ``decode_each`` further
+    for every worker ("workers": all payloads are decoded), for every level of a tree ("levels"), or
+    not at all ("none").
+    """
+
+    encode: Line = Line()
+    decode: Line = Line()
+    decode_each: Line = Line()
+    growth: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.growth not in GROWTHS:
+            raise UnknownName("growth", self.growth, GROWTHS)
+
+    def before(self, elements: int) -> float:
+        """Seconds before the first request."""
+        return self.encode.seconds(elements)
+
+    def after(self, elements: int, workers: int) -> float:
+        """Seconds after the first request, without those of the network."""
+        times = grown(self.growth, workers)
+        return self.decode.seconds(elements) + times * self.decode_each.seconds(elements)
+
+
+@dataclass(frozen=True)
+class CompressionProfile:
+    """Seconds of the compressors by their text, and of error feedback; ``source`` says whence.
+
+    ``left_out`` says of those that could not be measured why.
+    """
+
+    source: str
+    compressors: Mapping[str, CompressorSeconds]
+    feedback: Line = Line()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    samples: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    def of(self, compressor: Compressor) -> CompressorSeconds:
+        """The seconds of a compressor. Raises InputError if it was not measured."""
+        text = str(compressor)
+        if text not in self.compressors:
+            reason = self.left_out.get(text, f"it holds {', '.join(self.compressors) or 'none'}")
+            raise InputError(
+                f"the compression profile has no seconds for {text} ({reason}); measure it: "
+                f"python -m benchmarks.compression_seconds --also '{text}'"
+            )
+        return self.compressors[text]
+
+    def to_json(self) -> str:
+        """The profile as JSON text."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> CompressionProfile:
+        """The profile that to_json wrote. Raises InputError if the text is anything else."""
+        try:
+            raw = json.loads(text)
+            compressors = {name: _seconds(row) for name, row in raw["compressors"].items()}
+            return cls(
+                raw["source"],
+                compressors,
+                Line(**raw["feedback"]),
+                raw["left_out"],
+                tuple(raw["samples"]),
+            )
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"not a compression profile: {error}") from error
+
+
+class _Free(CompressionProfile):
+    def of(self, compressor: Compressor) -> CompressorSeconds:
+        return CompressorSeconds()
+
+
+FREE: CompressionProfile = _Free("compression that takes no time, an ideal", {})
+
+
+def grown(growth: str, workers: int) -> int:
+    """How often ``decode_each`` counts.
+
+    >>> grown("workers", 16), grown("levels", 16), grown("none", 16)
+    (16, 4, 0)
+    """
+    counts = {"none": 0, "levels": max(0, workers - 1).bit_length(), "workers": workers}
+    return counts[growth]
+
+
+def compression_profile(
+    name: str | CompressionProfile, folder: Path = FOLDER
+) -> CompressionProfile:
+    """The named profile of data/profiles/compression, or the profile itself; "free" is FREE.
+
+    Raises UnknownName with the names that exist.
+    """
+    if isinstance(name, CompressionProfile):
+        return name
+    if name == "free":
+        return FREE
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        known = sorted(file.stem for file in folder.glob("*.json"))
+        raise UnknownName("compression profile", name, [*known, "free"])
+    return CompressionProfile.from_json(path.read_text())
+
+
+def write_compression_profile(
+    profile: CompressionProfile, name: str, folder: Path = FOLDER
+) -> Path:
+    """The file that ``compression_profile(name, folder)`` reads, written whole or not at all."""
+    from ddlnb.files import write_atomically
+
+    require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / f"{name}.json", profile.to_json() + "\n")
+
+
+def _seconds(row: Mapping[str, Any]) -> CompressorSeconds:
+    lines = {key: Line(**row[key]) for key in ("encode", "decode", "decode_each")}
+    return CompressorSeconds(**lines, growth=row["growth"])
