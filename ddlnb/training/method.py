@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddlnb.compression.base import Codec, Compressor
 from ddlnb.compression.catalogue import get_compressor
-from ddlnb.compression.packing import Packing
+from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.rules import Decoding, Rule
 from ddlnb.training.catalogue import get_synchronisation
@@ -87,7 +87,7 @@ class TrainingMethod:
         if rule is None or not isinstance(self.compressor, Codec):
             return rule
         elements = tuple(stop - start for start, stop, _ in pieces)
-        return Decoding(rule, Packing(self.compressor, elements).decode)
+        return Decoding(rule, Payloads(self.compressor, elements).decode)
 
     def __str__(self) -> str:
         parts = [str(self.synchronisation)]

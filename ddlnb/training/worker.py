@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round
 from ddlnb.compression.feedback import average_with_feedback, encode_with_feedback
-from ddlnb.compression.packing import Packing
+from ddlnb.compression.payloads import Payloads
 from ddlnb.exchange import AllReduce, Flow, PushPull
 from ddlnb.models import Batch
 
@@ -131,7 +131,7 @@ class Worker:
             memory = self.memories.setdefault(piece, {})
             payloads.append(encode(codec, tensor[start:stop].view(shape), round_, memory))
             elements.append(stop - start)
-        return Packing(codec, tuple(elements)).joined(payloads)
+        return Payloads(codec, tuple(elements)).joined(payloads)
 
     def _average(self, tensor: Tensor, round_: Round) -> Flow:
         assert self.compression is not None
