@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from ddlnb.spec import parsed
+from ddlnb.training.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
+from ddlnb.training.relaxed import (
+    AsynchronousParallel,
+    DynamicStaleSynchronousParallel,
+    RoundRobinSynchronousParallel,
+    StaleSynchronousParallel,
+)
 from ddlnb.training.synchronisation import BulkSynchronousParallel, Synchronisation
 
 SYNCHRONISATIONS: dict[str, type[Synchronisation]] = {
-    kind.name: kind for kind in (BulkSynchronousParallel,)
+    kind.name: kind
+    for kind in (
+        BulkSynchronousParallel,
+        LocalSGD,
+        PostLocalSGD,
+        AdaptiveLocalSGD,
+        StaleSynchronousParallel,
+        DynamicStaleSynchronousParallel,
+        AsynchronousParallel,
+        RoundRobinSynchronousParallel,
+    )
 }
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ddlnb.compression.base import Compressor
 from ddlnb.exchange import Flow
-from ddlnb.rules import Rule
+from ddlnb.rules import BulkSynchronous, Rule
 from ddlnb.spec import shown
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
@@ -44,6 +44,9 @@ class BulkSynchronousParallel(Synchronisation):
     name = "bsp"
     architectures = ("A2A", "PS")
     why_not_elsewhere = "it needs the average over all workers"
+
+    def rule(self, workers: int) -> Rule:
+        return BulkSynchronous(workers)
 
     def loop(self, worker: Worker) -> Flow:
         while True:

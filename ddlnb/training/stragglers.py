@@ -1,0 +1,135 @@
+"""How long gradients take: what makes workers wait for one another.
+
+Each choice is a function of rank and step that gives seconds, for `Clock.compute`. Random ones are
+drawn anew from seed, rank and step, so that the same worker is late at the same step whatever the
+method and the order of events.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.errors import require, require_whole
+from ddlnb.spec import parsed
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every gradient takes so many ``seconds``."""
+
+    seconds: float = 1.0
+
+    name = "constant"
+
+    def __post_init__(self) -> None:
+        _require_seconds(self.seconds)
+
+    def __call__(self, rank: int, step: int) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True)
+class OneSlow:
+    """The worker of one ``rank`` takes ``factor`` times as long as the others."""
+
+    factor: float = 2.0
+    rank: int = 0
+    seconds: float = 1.0
+
+    name = "one-slow"
+
+    def __post_init__(self) -> None:
+        _require_seconds(self.seconds)
+        _require_factor(self.factor)
+        require_whole(0, rank=self.rank)
+
+    def __call__(self, rank: int, step: int) -> float:
+        return self.seconds * (self.factor if rank == self.rank else 1.0)
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """One worker takes ``factor`` times as long, another one after every ``period`` steps."""
+
+    factor: float = 2.0
+    period: int = 5
+    workers: int = 4
+    seconds: float = 1.0
+
+    name = "alternating"
+
+    def __post_init__(self) -> None:
+        _require_seconds(self.seconds)
+        _require_factor(self.factor)
+        require_whole(period=self.period, workers=self.workers)
+
+    def __call__(self, rank: int, step: int) -> float:
+        slow = rank == step // self.period % self.workers
+        return self.seconds * (self.factor if slow else 1.0)
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Log-normal seconds with this mean; ``spread`` is the deviation of their logarithm."""
+
+    spread: float = 0.3
+    seed: int = 0
+    seconds: float = 1.0
+
+    name = "log-normal"
+
+    def __post_init__(self) -> None:
+        _require_seconds(self.seconds)
+        require(self.spread >= 0, f"spread {self.spread!r} must not be negative")
+
+    def __call__(self, rank: int, step: int) -> float:
+        exponent = self.spread * _draw(self.seed, rank, step).standard_normal()
+        return self.seconds * math.exp(exponent - self.spread**2 / 2)
+
+
+@dataclass(frozen=True)
+class ExponentialTail:
+    """``seconds``, and an exponential delay with the mean ``delay`` on top."""
+
+    delay: float = 0.5
+    seed: int = 0
+    seconds: float = 1.0
+
+    name = "exponential"
+
+    def __post_init__(self) -> None:
+        _require_seconds(self.seconds)
+        require(self.delay >= 0, f"delay {self.delay!r} s must not be negative")
+
+    def __call__(self, rank: int, step: int) -> float:
+        return self.seconds + self.delay * _draw(self.seed, rank, step).standard_exponential()
+
+
+Straggler = Constant | OneSlow | Alternating | LogNormal | ExponentialTail
+STRAGGLERS: dict[str, type[Straggler]] = {
+    kind.name: kind for kind in (Constant, OneSlow, Alternating, LogNormal, ExponentialTail)
+}
+
+
+def get_straggler(text: str | Straggler) -> Straggler:
+    """The seconds of gradients that a text stands for. Raises UnknownName and InputError.
+
+    >>> get_straggler("one-slow(4)")(0, 7), get_straggler("one-slow(4)")(1, 7)
+    (4.0, 1.0)
+    """
+    return parsed("straggler", text, STRAGGLERS) if isinstance(text, str) else text
+
+
+def _draw(seed: int, rank: int, step: int) -> np.random.Generator:
+    return np.random.default_rng((seed, rank, step))
+
+
+def _require_seconds(seconds: float) -> None:
+    require(seconds > 0, f"seconds {seconds!r} of a gradient must be above 0")
+
+
+def _require_factor(factor: float) -> None:
+    require(factor > 0, f"factor {factor!r} of a slow worker must be above 0")
