@@ -1,0 +1,131 @@
+"""Which k entries of a tensor are the largest in magnitude, found faster than by sorting.
+
+A threshold that somewhat more than k entries should pass is read off a sample (Lin et al. 2018,
+section 3.3, do the same), one pass over the tensor finds what does pass, and the exact choice is
+made among these. Where the sample misled, the choice is made among all. What comes back is exact
+either way.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ddlnb.errors import require
+
+Bits = NDArray[np.int32]  # of float32 magnitudes, which are ordered as their bits are
+Indices = NDArray[np.int64]
+
+SIGNLESS = np.int32(0x7FFFFFFF)
+INFINITE = np.int32(0x7F800000)  # and above it, what is not a number
+SAMPLE = 1 << 16
+FEWEST = 1 << 17  # a sample of fewer entries would save nothing
+BLOCK = 128  # entries that are passed over together when none of them is large
+ENTRIES_PER_THREAD = 1 << 20
+
+
+def largest(flat: Tensor, count: int) -> Tensor:
+    """The indices of the ``count`` entries of largest magnitude, ascending, as int64.
+
+    Of entries that are equally large the first are taken, so that every worker and run takes the
+    same. Raises InputError for a tensor that is not a flat float32 one on the CPU, for a count
+    beyond it, and for entries that are not finite.
+
+    >>> largest(torch.tensor([1.0, -3.0, 0.0, 2.0]), 2)
+    tensor([1, 3])
+    """
+    require(
+        flat.dim() == 1 and flat.dtype == torch.float32 and flat.device.type == "cpu",
+        f"entries are chosen from flat float32 tensors on the CPU, not from one of shape "
+        f"{tuple(flat.shape)} and {flat.dtype} on {flat.device}; flatten and convert it",
+    )
+    elements = len(flat)
+    require(
+        0 < count <= elements,
+        f"count {count!r} of the largest entries must be from 1 to the {elements} there are",
+    )
+    bits = flat.detach().contiguous().numpy().view(np.int32)
+    chosen = None
+    if elements >= FEWEST and 4 * count <= elements:
+        chosen = _largest_beyond(_sampled_threshold(bits, count), bits, count)
+    if chosen is None:
+        chosen = _largest_of(bits & SIGNLESS, count)
+    return torch.from_numpy(chosen)
+
+
+def _sampled_threshold(bits: Bits, count: int) -> np.int32:
+    """Magnitude bits that ``count`` entries pass and somewhat more, if the sample is fair.
+
+    Three standard deviations more: one fair sample in some hundreds misleads.
+    """
+    stride = len(bits) // SAMPLE
+    jitter = np.random.default_rng(0).integers(stride, size=SAMPLE)
+    sample = bits[np.arange(SAMPLE) * stride + jitter] & SIGNLESS
+    expected = count / len(bits) * SAMPLE
+    rank = min(SAMPLE, math.ceil(expected + 3 * math.sqrt(expected) + 1))
+    return min(np.partition(sample, SAMPLE - rank)[SAMPLE - rank], INFINITE)
+
+
+def _largest_beyond(threshold: np.int32, bits: Bits, count: int) -> Indices | None:
+    """The largest of the entries that reach the threshold; None if these are of no use."""
+    blocks = -(-len(bits) // BLOCK)
+    threads = max(1, min(torch.get_num_threads(), len(bits) // ENTRIES_PER_THREAD))
+    cuts = [blocks * part // threads for part in range(threads + 1)]
+    passing = np.empty(blocks, np.int32)
+
+    def count_part(start: int, stop: int) -> None:
+        _count(bits, threshold, start, passing[start:stop])
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(count_part, cuts[:-1], cuts[1:]))
+    total = int(passing.sum())
+    if not count <= total <= len(bits) // 2:
+        return None
+    candidates = np.empty(total, np.int64)
+    _collect(bits, threshold, passing, candidates)
+    return candidates[_largest_of(bits[candidates] & SIGNLESS, count)]
+
+
+def _largest_of(magnitudes: Bits, count: int) -> Indices:
+    require(
+        bool(magnitudes.max() < INFINITE),
+        "the tensor has entries that are infinite or not a number, so that its largest mean "
+        "nothing; lower the learning rate or clip gradients",
+    )
+    last = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
+    above = np.flatnonzero(magnitudes > last)
+    equal = np.flatnonzero(magnitudes == last)[: count - len(above)]
+    return np.sort(np.concatenate([above, equal]))
+
+
+# Compiled without numba's own threads, which may not be used by two threads at a time or after
+# a fork.
+
+
+@njit(cache=True, nogil=True)
+def _count(bits, threshold, first_block, passing):
+    for block in range(len(passing)):
+        start = (first_block + block) * BLOCK
+        stop = min(start + BLOCK, len(bits))
+        found = np.int32(0)
+        for i in range(start, stop):
+            found += np.int32((bits[i] & SIGNLESS) >= threshold)
+        passing[block] = found
+
+
+@njit(cache=True, nogil=True)
+def _collect(bits, threshold, passing, candidates):
+    found = 0
+    for block in range(len(passing)):
+        if passing[block] > 0:
+            start = block * BLOCK
+            for i in range(start, min(start + BLOCK, len(bits))):
+                if (bits[i] & SIGNLESS) >= threshold:
+                    candidates[found] = i
+                    found += 1

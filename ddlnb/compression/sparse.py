@@ -1,0 +1,61 @@
+"""A few entries of a tensor and where they are: what sparsifying compressors send."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import as_bytes
+from ddlnb.compression.selection import largest
+from ddlnb.errors import require
+
+ENTRY_BYTES = 8  # four of the value, four of the index
+
+
+class Sparse(NamedTuple):
+    """``values`` (float32) at ``indices`` (int64, ascending, all different) of a flat tensor."""
+
+    indices: Tensor
+    values: Tensor
+
+    def payload(self) -> Tensor:
+        """Flat bytes: all indices as int32, then all values."""
+        return torch.cat([as_bytes(self.indices.int()), as_bytes(self.values)])
+
+    def dense(self, elements: int) -> Tensor:
+        """The flat tensor, zero elsewhere."""
+        return torch.zeros(elements).index_copy_(0, self.indices, self.values)
+
+    def add_to(self, flat: Tensor) -> None:
+        """Add the entries to a flat tensor."""
+        flat.index_add_(0, self.indices, self.values)
+
+
+def from_payload(payload: Tensor) -> Sparse:
+    """What `Sparse.payload` packed."""
+    half = len(payload) // 2
+    indices, values = payload[:half].view(torch.int32), payload[half:].view(torch.float32)
+    return Sparse(indices.long(), values)
+
+
+def largest_entries(tensor: Tensor, count: int) -> Sparse:
+    """The entries of largest magnitude of a tensor of any shape. Raises as `largest` does."""
+    flat = tensor.detach().flatten()
+    indices = largest(flat, count)
+    return Sparse(indices, flat[indices])
+
+
+def kept(density: float, elements: int) -> int:
+    """How many of so many entries travel: their share ``density``, and at least one.
+
+    >>> kept(0.001, 25_000_000)
+    25000
+    """
+    return max(1, round(density * elements))
+
+
+def require_density(density: float) -> None:
+    """Raise InputError unless it is a share of entries."""
+    require(0 < density <= 1, f"density {density!r} must be above 0 and at most 1")
