@@ -1,18 +1,23 @@
 """Top-k: send the k largest entries of the gradient and where they are.
 
-Source: Aji and Heafield 2017; survey of Shi et al. 2020, section 3.1.3. It keeps all but a share
-1 - k/D of the squared norm at least, and much more on real gradients.
+Source: Aji and Heafield 2017; survey of Shi et al. 2020, section 3.1.3. It keeps a share k/D of
+the squared norm at least, and much more on real gradients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round, as_bytes
-from ddlnb.errors import require
+from ddlnb.compression.base import Codec, Memory, Round
+from ddlnb.compression.sparse import (
+    ENTRY_BYTES,
+    from_payload,
+    kept,
+    largest_entries,
+    require_density,
+)
 
 
 @dataclass(frozen=True)
@@ -25,28 +30,16 @@ class TopK(Codec):
     feedback = "needed"
 
     def __post_init__(self) -> None:
-        require(0 < self.density <= 1, f"density {self.density!r} must be above 0 and at most 1")
-
-    def kept(self, elements: int) -> int:
-        """How many of so many entries travel.
-
-        >>> TopK(0.001).kept(25_000_000)
-        25000
-        """
-        return max(1, round(self.density * elements))
+        require_density(self.density)
 
     def payload_bytes(self, elements: int) -> int:
-        return 8 * self.kept(elements)
+        return ENTRY_BYTES * kept(self.density, elements)
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        flat = tensor.flatten()
-        chosen = flat.abs().topk(self.kept(len(flat)), sorted=False).indices
-        return torch.cat([as_bytes(chosen.int()), as_bytes(flat[chosen])])
+        return largest_entries(tensor, kept(self.density, tensor.numel())).payload()
 
     def decode(self, payload: Tensor, elements: int) -> Tensor:
-        kept = self.kept(elements)
-        dense = torch.zeros(elements)
-        dense[payload[: 4 * kept].view(torch.int32).long()] = payload[4 * kept :].view(
-            torch.float32
-        )
-        return dense
+        return from_payload(payload).dense(elements)
+
+    def add(self, payload: Tensor, total: Tensor) -> None:
+        from_payload(payload).add_to(total)
