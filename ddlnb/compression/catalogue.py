@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from ddlnb.compression.base import Compressor
+from ddlnb.compression.dgc import DeepGradientCompression
+from ddlnb.compression.gtop_k import GTopK
+from ddlnb.compression.powersgd import PowerSGD
+from ddlnb.compression.random_k import RandomK
 from ddlnb.compression.top_k import TopK
 from ddlnb.spec import parsed
 
-COMPRESSORS: dict[str, type[Compressor]] = {kind.name: kind for kind in (TopK,)}
+COMPRESSORS: dict[str, type[Compressor]] = {
+    kind.name: kind for kind in (TopK, GTopK, RandomK, DeepGradientCompression, PowerSGD)
+}
 
 
 def get_compressor(text: str | Compressor | None) -> Compressor | None:

@@ -1,0 +1,99 @@
+"""Deep Gradient Compression: top-k of accumulated velocities, for momentum SGD.
+
+Source: Lin et al. 2018 (arXiv 1712.01887), section 3 and algorithm 4. Momentum applied after
+compression would treat entries that waited long wrongly, so every worker has its own velocity and
+sends the largest entries of what its velocities added up to. Train with plain SGD: momentum
+in the optimizer would be applied twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.sparse import (
+    ENTRY_BYTES,
+    from_payload,
+    kept,
+    largest_entries,
+    require_density,
+)
+from ddlnb.errors import require, require_whole
+from ddlnb.exchange import AllGather, Flow
+
+VELOCITY, UNSENT = "velocity", "unsent"
+FIRST_DENSITY = 0.25  # of the warm-up, section 3.3
+
+
+@dataclass(frozen=True)
+class DeepGradientCompression(Compressor):
+    """``density`` k/D of the entries travel after ``warm_up`` steps; before, up to a quarter.
+
+    ``clip`` bounds the norm of the average gradient as clipping without compression does: every
+    worker clips its own to ``clip`` / sqrt(n), per tensor that is compressed. With ``masking`` the
+    velocity of what was sent restarts at zero; at density 1 that leaves plain SGD, and without
+    it momentum SGD remains.
+    """
+
+    density: float = 0.001
+    momentum: float = 0.9
+    clip: float | None = None
+    warm_up: int = 0
+    masking: bool = True
+
+    name = "dgc"
+    feedback = "refused"
+    why_no_feedback = "it keeps what was not sent itself"
+
+    def __post_init__(self) -> None:
+        require_density(self.density)
+        require(0 <= self.momentum < 1, f"momentum {self.momentum!r} must be from 0 to below 1")
+        require(
+            self.clip is None or self.clip > 0,
+            f"clip {self.clip!r} must be a norm above 0, or None for no clipping",
+        )
+        require_whole(0, warm_up=self.warm_up)
+
+    def density_at(self, step: int) -> float:
+        """The density of a step, falling exponentially from a quarter over the warm-up.
+
+        >>> dgc = DeepGradientCompression(1 / 1024, warm_up=4)
+        >>> [1 / dgc.density_at(step) for step in range(6)]
+        [4.0, 16.0, 64.0, 256.0, 1024.0, 1024.0]
+        """
+        if step >= self.warm_up or self.density >= FIRST_DENSITY:
+            return self.density
+        return FIRST_DENSITY * (self.density / FIRST_DENSITY) ** (step / self.warm_up)
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        flat = self._clipped(tensor.detach().flatten(), round_.workers)
+        velocity = memory.setdefault(VELOCITY, torch.zeros_like(flat))
+        unsent = memory.setdefault(UNSENT, torch.zeros_like(flat))
+        velocity.mul_(self.momentum).add_(flat)
+        unsent.add_(velocity)
+        entries = largest_entries(unsent, kept(self.density_at(round_.step), len(flat)))
+        unsent[entries.indices] = 0
+        if self.masking:
+            velocity[entries.indices] = 0
+        payloads = yield AllGather(entries.payload())
+        total = torch.zeros_like(flat)
+        for theirs in payloads:
+            from_payload(theirs).add_to(total)
+        sent = entries.dense(len(flat))
+        return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        """Of a step after the warm-up."""
+        count = kept(self.density, elements_of(shape))
+        return [Traffic(AllGather, ENTRY_BYTES * count)]
+
+    def _clipped(self, flat: Tensor, workers: int) -> Tensor:
+        if self.clip is None:
+            return flat
+        allowed = self.clip / math.sqrt(workers)
+        norm = flat.norm().item()
+        return flat * (allowed / norm) if norm > allowed else flat

@@ -1,0 +1,112 @@
+"""gTop-k: merge the workers' k largest entries along a tree, keeping k at every merge.
+
+Source: Shi et al. 2019 (arXiv 1901.04359), algorithms 2 to 4. Each level of the tree halves the
+workers that still have entries: 2 ceil(log2 n) messages of k entries one after the other, against
+n - 1 for an all-gather.
+
+An entry that the tree dropped everywhere stays with the workers that had selected it, as in the
+paper. Where an entry survives, some workers' parts in it may have been dropped on the way and are
+not in the average. They do not know, and the paper loses these parts. Here they stay with the
+worker that dropped them, so that what was sent adds up to the average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.selection import largest
+from ddlnb.compression.sparse import (
+    ENTRY_BYTES,
+    Sparse,
+    from_payload,
+    kept,
+    largest_entries,
+    require_density,
+)
+from ddlnb.exchange import Flow, Messages
+
+
+@dataclass(frozen=True)
+class GTopK(Compressor):
+    """``density`` k/D of the entries travel between two workers, and as many are averaged."""
+
+    density: float = 0.01
+
+    name = "gtop-k"
+    feedback = "needed"
+
+    def __post_init__(self) -> None:
+        require_density(self.density)
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        elements, rank, workers = tensor.numel(), round_.rank, round_.workers
+        count = kept(self.density, elements)
+        entries = own = largest_entries(tensor, count)
+        sent = own.dense(elements)
+        bytes_ = ENTRY_BYTES * count
+        distances = [1 << level for level in range(levels(workers))]
+        for distance in distances:
+            outgoing, incoming = _pair(rank, workers, distance)
+            arrived = yield Messages(
+                {other: entries.payload() for other in outgoing},
+                {other: bytes_ for other in incoming},
+            )
+            for other in incoming:
+                entries, dropped = merged(entries, from_payload(arrived[other]), count)
+                Sparse(dropped.indices, -dropped.values).add_to(sent)
+        for distance in reversed(distances):
+            incoming, outgoing = _pair(rank, workers, distance)
+            arrived = yield Messages(
+                {other: entries.payload() for other in outgoing},
+                {other: bytes_ for other in incoming},
+            )
+            for other in incoming:
+                entries = from_payload(arrived[other])
+        survived = torch.zeros(elements, dtype=torch.bool).index_fill_(0, entries.indices, True)
+        average = entries.dense(elements) / workers
+        return Averaged(average.view_as(tensor), (sent * survived).view_as(tensor))
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        elements = elements_of(shape)
+        return [Traffic(Messages, ENTRY_BYTES * kept(self.density, elements))] * (
+            2 * levels(workers)
+        )
+
+
+def merged(one: Sparse, other: Sparse, count: int) -> tuple[Sparse, Sparse]:
+    """The ``count`` largest entries of the sum, and its other entries.
+
+    >>> first = Sparse(torch.tensor([0, 2]), torch.tensor([3.0, 2.0]))
+    >>> second = Sparse(torch.tensor([1, 2]), torch.tensor([-1.0, 2.0]))
+    >>> merged(first, second, 2)[0]
+    Sparse(indices=tensor([0, 2]), values=tensor([3., 4.]))
+    """
+    indices, places = torch.unique(torch.cat([one.indices, other.indices]), return_inverse=True)
+    values = torch.zeros(len(indices)).index_add_(0, places, torch.cat([one.values, other.values]))
+    chosen = largest(values, count)
+    is_left = torch.ones(len(indices), dtype=torch.bool).index_fill_(0, chosen, False)
+    return (
+        Sparse(indices[chosen], values[chosen]),
+        Sparse(indices[is_left], values[is_left]),
+    )
+
+
+def levels(workers: int) -> int:
+    """Of a binary tree over the workers: ceil(log2 n).
+
+    >>> [levels(workers) for workers in (1, 2, 3, 4, 5, 32)]
+    [0, 1, 2, 2, 3, 5]
+    """
+    return (workers - 1).bit_length()
+
+
+def _pair(rank: int, workers: int, distance: int) -> tuple[list[int], list[int]]:
+    """Towards the root: to whom a worker gives its entries at this level, and from whom it gets."""
+    place = rank % (2 * distance)
+    giver = [rank + distance] if place == 0 and rank + distance < workers else []
+    taker = [rank - distance] if place == distance else []
+    return taker, giver

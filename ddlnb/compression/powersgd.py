@@ -1,0 +1,88 @@
+"""PowerSGD: average two thin factors of the gradient's matrix, found by one power iteration.
+
+Source: Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. With M the average gradient as a
+matrix of a rows and b columns and r the rank, the factors have r (a + b) entries against a b. Both
+are linear in the gradient, so all-reduces average them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.errors import require_whole
+from ddlnb.exchange import AllReduce, Flow
+
+RIGHT = "right factor"
+
+
+@dataclass(frozen=True)
+class PowerSGD(Compressor):
+    """Averages of at most this ``rank``.
+
+    A tensor is the matrix of its first dimension by all others. Vectors, and what would take no
+    fewer bytes as factors, travel whole; with ``fold`` a vector is folded into a nearly square
+    matrix, which is meant for the vector of a whole model. ``warm_start`` begins at the last
+    round's factor, so that the rounds together are one long power iteration.
+    """
+
+    rank: int = 2
+    fold: bool = False
+    warm_start: bool = True
+
+    name = "powersgd"
+    feedback = "needed"
+
+    def __post_init__(self) -> None:
+        require_whole(rank=self.rank)
+
+    def for_whole_model(self) -> PowerSGD:
+        return replace(self, fold=True)
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        sides = self._factored(tuple(tensor.shape))
+        if sides is None:
+            whole = tensor.detach().clone()  # an answer may reuse the memory of a request
+            total = yield AllReduce(tensor.detach().clone())
+            return Averaged(total / round_.workers, whole)
+        rows, columns = sides
+        matrix = _as_matrix(tensor.detach(), rows, columns)
+        right = memory.get(RIGHT) if self.warm_start else None
+        if right is None:
+            right = torch.randn(columns, self.rank, generator=round_.shared())
+        total = yield AllReduce(matrix @ right)
+        left, _ = torch.linalg.qr(total / round_.workers)
+        total = yield AllReduce(matrix.T @ left)
+        right = total / round_.workers
+        if self.warm_start:
+            memory[RIGHT] = right
+        average = (left @ right.T).flatten()[: tensor.numel()].view_as(tensor)
+        return Averaged(average, average)
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        sides = self._factored(shape)
+        if sides is None:
+            return [Traffic(AllReduce, 4 * elements_of(shape))]
+        return [Traffic(AllReduce, 4 * self.rank * side) for side in sides]
+
+    def _factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        """Rows and columns of the matrix that a tensor is taken for; None if it travels whole."""
+        elements = elements_of(shape)
+        if len(shape) > 1:
+            rows, columns = shape[0], elements // max(1, shape[0])
+        elif self.fold:
+            rows = math.ceil(math.sqrt(elements))
+            columns = math.ceil(elements / max(1, rows))
+        else:
+            return None
+        return (rows, columns) if self.rank * (rows + columns) < elements else None
+
+
+def _as_matrix(tensor: Tensor, rows: int, columns: int) -> Tensor:
+    flat = tensor.flatten()
+    missing = rows * columns - len(flat)
+    return torch.nn.functional.pad(flat, (0, missing)).view(rows, columns)
