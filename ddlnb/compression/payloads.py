@@ -45,4 +45,5 @@ class Payloads:
             )
         sizes = [self.codec.payload_bytes(size) for size in self.elements]
         parts = zip(payload.split(sizes), self.elements, strict=True)
-        return torch.cat([self.codec.decode(part, size) for part, size in parts])
+        # A copy begins at an address at which floats may begin; a slice of bytes may not.
+        return torch.cat([self.codec.decode(part.clone(), size) for part, size in parts])

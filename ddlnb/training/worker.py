@@ -107,8 +107,27 @@ class Worker:
 
     def pushed(self, tensor: Tensor) -> Flow:
         """What the server answers to this flat tensor, compressed on its way if so chosen."""
-        total = yield PushPull(tensor if self.compression is None else self._encoded(tensor))
+        total = yield PushPull(tensor if self.compression is None else self.encoded(tensor))
         return total
+
+    def encoded(self, tensor: Tensor) -> Tensor:
+        """The payloads of a flat tensor's pieces as one, by the compression, which is a codec."""
+        assert self.compression is not None
+        joint = self.payloads()
+        encode = encode_with_feedback if self.compression.feedback else _encode
+        parts = []
+        for piece, (start, stop, shape) in enumerate(self.pieces()):
+            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
+            memory = self.memories.setdefault(piece, {})
+            parts.append(encode(joint.codec, tensor[start:stop].view(shape), round_, memory))
+        return joint.joined(parts)
+
+    def payloads(self) -> Payloads:
+        """How a flat tensor is compressed to one payload, and read from one."""
+        assert self.compression is not None
+        codec = self.compression.compressor
+        assert isinstance(codec, Codec), "training methods refuse others on servers and in gossip"
+        return Payloads(codec, tuple(stop - start for start, stop, _ in self.pieces()))
 
     def pieces(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """What is compressed on its own: (start, stop, shape) within the flat vector."""
@@ -119,19 +138,6 @@ class Worker:
             found.append((start, start + len(part), shape))
             start += len(part)
         return found
-
-    def _encoded(self, tensor: Tensor) -> Tensor:
-        assert self.compression is not None
-        codec = self.compression.compressor
-        assert isinstance(codec, Codec), "training methods refuse other compressors on servers"
-        encode = encode_with_feedback if self.compression.feedback else _encode
-        payloads, elements = [], []
-        for piece, (start, stop, shape) in enumerate(self.pieces()):
-            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
-            memory = self.memories.setdefault(piece, {})
-            payloads.append(encode(codec, tensor[start:stop].view(shape), round_, memory))
-            elements.append(stop - start)
-        return Payloads(codec, tuple(elements)).joined(payloads)
 
     def _average(self, tensor: Tensor, round_: Round) -> Flow:
         assert self.compression is not None
