@@ -1,48 +1,217 @@
-"""The payloads of several tensors as one: what travels to a parameter server at once."""
+"""Tensors into as few bits as they need, and back, on as many threads as torch uses.
+
+Tensors are cut into chunks of fixed length and every chunk fills its own bytes, so that what comes
+out does not depend on the number of threads. The loops are those of `kernels`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ddlnb.compression.base import Codec
-from ddlnb.errors import InputError
+from ddlnb.compression import kernels
+from ddlnb.compression.kernels import BLOCK, MOST_BITS, TRITS
+from ddlnb.errors import require
+
+CHUNK = 128 * BLOCK  # elements that one thread takes at a time
+NOT_FINITE = (
+    "a gradient with NaN or infinity in it, or with a norm beyond float32, cannot be compressed; "
+    "lower the learning rate or clip gradients"
+)
+
+Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Packing:
-    """The payloads of tensors with so many ``elements`` each, one after the other."""
+def flat_values(tensor: Tensor) -> Floats:
+    """The tensor's numbers as a flat float32 array, not copied if they lie like that."""
+    values: Floats = tensor.detach().flatten().float().contiguous().numpy()
+    return values
 
-    codec: Codec
-    elements: tuple[int, ...]
 
-    @property
-    def payload_bytes(self) -> int:
-        """The length of the joined payload."""
-        return sum(self.codec.payload_bytes(size) for size in self.elements)
+def leading_floats(payload: Tensor, count: int) -> Floats:
+    """The first so many float32 numbers of a payload, wherever it lies in memory."""
+    floats: Floats = np.frombuffer(payload[: 4 * count].numpy().tobytes(), np.float32)
+    return floats
 
-    def joined(self, payloads: Sequence[Tensor]) -> Tensor:
-        """One flat uint8 tensor of `payload_bytes`."""
-        return torch.cat(list(payloads))
 
-    def decode(self, payload: Tensor) -> Tensor:
-        """The flat float32 tensor that a joined payload stands for.
+class Magnitudes(NamedTuple):
+    """Of a tensor's magnitudes: the largest, the mean, and the root of the mean square."""
 
-        Raises InputError for a payload of another length.
+    largest: float
+    mean: float
+    root_mean_square: float
 
-        >>> from ddlnb.compression.top_k import TopK
-        >>> packing = Packing(TopK(0.5), (2, 4))
-        >>> packing.decode(torch.zeros(packing.payload_bytes, dtype=torch.uint8)).tolist()
-        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-        """
-        if len(payload) != self.payload_bytes:
-            raise InputError(
-                f"a payload has {len(payload)} bytes and must have {self.payload_bytes}, those of "
-                f"{self.codec} for tensors of {self.elements} elements"
+
+def magnitudes(values: Floats) -> Magnitudes:
+    """What `Magnitudes` tells, all zero if there are none. InputError for NaN and infinity."""
+    if not len(values):
+        return Magnitudes(0.0, 0.0, 0.0)
+    found = in_chunks(len(values), lambda start, stop: kernels.measure(values[start:stop]))
+    largest, total, squares = zip(*found, strict=True)
+    require(math.isfinite(sum(total)), NOT_FINITE)
+    return Magnitudes(
+        float(np.uint32(max(largest)).view(np.float32)),
+        sum(total) / len(values),
+        math.sqrt(sum(squares) / len(values)),
+    )
+
+
+def bucket_norms(values: Floats, bucket: int) -> Floats:
+    """The Euclidean norm of every ``bucket`` elements. Raises InputError if one is not finite."""
+    norms = np.empty(-(-len(values) // bucket), np.float32)
+    with np.errstate(over="ignore"):
+        if len(norms) == 1:
+            norms[0] = magnitudes(values).root_mean_square * math.sqrt(len(values))
+        else:
+            in_chunks(
+                len(norms),
+                lambda start, stop: kernels.bucket_norms(
+                    values[start * bucket : stop * bucket], bucket, norms[start:stop]
+                ),
+                max(1, CHUNK // bucket),
             )
-        sizes = [self.codec.payload_bytes(size) for size in self.elements]
-        parts = zip(payload.split(sizes), self.elements, strict=True)
-        return torch.cat([self.codec.decode(part, size) for part, size in parts])
+    require(bool(np.isfinite(norms).all()), NOT_FINITE)
+    return norms
+
+
+def pack_signs(values: Floats) -> Tensor:
+    """One bit per element, set where it is below zero; the first in the lowest bit of a byte."""
+    packed = np.empty(-(-len(values) // 8), np.uint8)
+    in_chunks(
+        len(values),
+        lambda start, stop: kernels.pack_signs(
+            values[start:stop], packed[start // 8 : -(-stop // 8)]
+        ),
+    )
+    return torch.from_numpy(packed)
+
+
+def unpack_signs(packed: Tensor, elements: int, scale: float = 1.0) -> Tensor:
+    """Minus ``scale`` for every set bit of `pack_signs` and plus ``scale`` for every other."""
+    bits, values = packed.numpy(), np.empty(8 * len(packed), np.float32)
+    in_chunks(
+        len(values),
+        lambda start, stop: kernels.unpack_signs(
+            bits[start // 8 : stop // 8], np.float32(scale), values[start:stop]
+        ),
+    )
+    return torch.from_numpy(values)[:elements]
+
+
+def majority(packed: Sequence[Tensor], elements: int) -> Tensor:
+    """1, -1 or (for a tie) 0 for every element, as most of these signs have it."""
+    ballots = np.stack([signs.numpy() for signs in packed])
+    votes = np.empty(8 * ballots.shape[1], np.float32)
+    in_chunks(
+        len(votes),
+        lambda start, stop: kernels.count_votes(
+            ballots[:, start // 8 : stop // 8], votes[start:stop]
+        ),
+    )
+    return torch.from_numpy(votes)[:elements]
+
+
+def seed_from(generator: torch.Generator) -> int:
+    """One whole number below 2**63, from which the loops draw all their random numbers."""
+    return int(torch.randint(2**63 - 1, (), generator=generator))
+
+
+def pack_ternary(values: Floats, limit: float, seed: int) -> Tensor:
+    """Five digits to a byte: the sign with probability magnitude over limit, else zero.
+
+    Magnitudes beyond the limit count as the limit.
+    """
+    packed = np.empty(-(-len(values) // TRITS), np.uint8)
+    in_chunks(
+        len(values),
+        lambda start, stop: kernels.pack_ternary(
+            values[start:stop],
+            start,
+            np.float32(limit),
+            np.uint64(seed),
+            packed[start // TRITS : -(-stop // TRITS)],
+        ),
+    )
+    return torch.from_numpy(packed)
+
+
+def unpack_ternary(packed: Tensor, elements: int, scale: float) -> Tensor:
+    """Plus or minus ``scale`` or zero for every digit of `pack_ternary`."""
+    digits, values = packed.numpy(), np.empty(TRITS * len(packed), np.float32)
+    in_chunks(
+        len(values),
+        lambda start, stop: kernels.unpack_ternary(
+            digits[start // TRITS : stop // TRITS], np.float32(scale), values[start:stop]
+        ),
+    )
+    return torch.from_numpy(values)[:elements]
+
+
+def code_bits(levels: int) -> int:
+    """The bits of a code for 2 levels + 1 values. Raises InputError for more than 16.
+
+    >>> [code_bits(levels) for levels in (1, 2, 7, 127)]
+    [2, 3, 4, 8]
+    """
+    bits = (2 * levels).bit_length()
+    most = 2 ** (MOST_BITS - 1) - 1
+    require(bits <= MOST_BITS, f"levels {levels} must be at most {most}; send fp16 instead")
+    return bits
+
+
+def pack_levels(values: Floats, norms: Floats, bucket: int, levels: int, seed: int) -> Tensor:
+    """Every element over its bucket's norm, rounded at random to a multiple of 1/levels.
+
+    A code of `code_bits`, the multiple plus ``levels``, for each.
+    """
+    bits = code_bits(levels)
+    packed = np.empty(-(-len(values) * bits // 8), np.uint8)
+    in_chunks(
+        len(values),
+        lambda start, stop: kernels.pack_levels(
+            values[start:stop],
+            start,
+            norms,
+            bucket,
+            levels,
+            bits,
+            np.uint64(seed),
+            packed[start * bits // 8 : -(-stop * bits // 8)],
+        ),
+    )
+    return torch.from_numpy(packed)
+
+
+def unpack_levels(packed: Tensor, elements: int, norms: Floats, bucket: int, levels: int) -> Tensor:
+    """What the codes of `pack_levels` stand for."""
+    bits, codes, values = code_bits(levels), packed.numpy(), np.empty(elements, np.float32)
+    in_chunks(
+        elements,
+        lambda start, stop: kernels.unpack_levels(
+            codes[start * bits // 8 : -(-stop * bits // 8)],
+            start,
+            norms,
+            bucket,
+            levels,
+            bits,
+            values[start:stop],
+        ),
+    )
+    return torch.from_numpy(values)
+
+
+def in_chunks(elements: int, work: Callable[[int, int], Any], at_once: int = CHUNK) -> list[Any]:
+    """What ``work(start, stop)`` returns for every chunk, in order."""
+    spans = [(start, min(start + at_once, elements)) for start in range(0, elements, at_once)]
+    threads = min(torch.get_num_threads(), len(spans))
+    if threads < 2:
+        return [work(*span) for span in spans]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda span: work(*span), spans))
