@@ -1,0 +1,44 @@
+"""EF-signSGD: one bit per element and the mean magnitude of the piece; error feedback cures it.
+
+Source: Karimireddy et al. 2019 (arXiv 1901.09847), algorithm 1. Of the squared norm it loses
+the share 1 - |v|_1^2 / (D |v|_2^2), exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import Codec, Memory, Round, as_bytes
+from ddlnb.compression.packing import (
+    flat_values,
+    leading_floats,
+    magnitudes,
+    pack_signs,
+    unpack_signs,
+)
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ScaledSign(Codec):
+    """Four bytes and one bit per element. Zero counts as positive."""
+
+    name = "ef-sign"
+    feedback = "needed"
+
+    def payload_bytes(self, elements: int) -> int:
+        return SCALE_BYTES + -(-elements // 8)
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """As for every codec. Raises InputError for NaN and infinity."""
+        values = flat_values(tensor)
+        scale = torch.tensor([magnitudes(values).mean])
+        return torch.cat([as_bytes(scale), pack_signs(values)])
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        scale = float(leading_floats(payload, 1)[0])
+        return unpack_signs(payload[SCALE_BYTES:], elements, scale)

@@ -1,0 +1,57 @@
+"""signSGD with majority vote: one bit per element, and all workers step the way most point.
+
+Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291). Magnitudes are
+lost, so that the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847) and, for
+the cure, `scaled_sign`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.packing import (
+    flat_values,
+    magnitudes,
+    majority,
+    pack_signs,
+    unpack_signs,
+)
+from ddlnb.errors import require
+from ddlnb.exchange import AllGather, Flow
+
+
+@dataclass(frozen=True)
+class SignVote(Compressor):
+    """Every worker gets all signs and counts them; elements move by ``magnitude`` or, tied, not.
+
+    At magnitude 1 the learning rate is the length of every element's step, whatever the gradient:
+    it must be about the old learning rate times the usual size of an element. Zero votes plus.
+    """
+
+    magnitude: float = 1.0
+
+    name = "signsgd"
+    feedback = "refused"
+    why_no_feedback = "a majority is no average of votes, and magnitudes are not sent; use ef-sign"
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.magnitude < math.inf, f"magnitude {self.magnitude!r} must be a number above 0"
+        )
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """As for every compressor; ``sent`` is this worker's vote. InputError for NaN, infinity."""
+        values = flat_values(tensor)
+        magnitudes(values)  # for its error: not-a-number has no sign
+        ballot = pack_signs(values)
+        ballots = yield AllGather(ballot)
+        average = majority(ballots, len(values)).mul_(self.magnitude)
+        vote = unpack_signs(ballot, len(values), self.magnitude)
+        return Averaged(average.view_as(tensor), vote.view_as(tensor))
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return [Traffic(AllGather, -(-elements_of(shape) // 8))]
