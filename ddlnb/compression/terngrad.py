@@ -1,0 +1,66 @@
+"""TernGrad: the sign, kept with a probability in proportion to the magnitude, else zero; unbiased.
+
+Source: Wen et al. 2017 (arXiv 1705.07878), section 3. Five ternary digits
+share a byte: 1.6 bits per element, log2(3) = 1.585 at best.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import Codec, Memory, Round, as_bytes
+from ddlnb.compression.kernels import TRITS
+from ddlnb.compression.packing import (
+    flat_values,
+    leading_floats,
+    magnitudes,
+    pack_ternary,
+    seed_from,
+    unpack_ternary,
+)
+from ddlnb.errors import require
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class TernGrad(Codec):
+    """Four bytes for the largest magnitude of the piece, and a ternary digit per element.
+
+    ``clip`` bounds magnitudes by so many standard deviations first (the paper: 2.5), which is less
+    noise for some bias. The deviation is taken from zero, so that one element alone is not clipped
+    to nothing. Each worker has its own scale. The error is often larger than the gradient, and
+    error feedback then adds it up.
+    """
+
+    clip: float | None = None
+
+    name = "terngrad"
+    feedback = "optional"
+
+    def __post_init__(self) -> None:
+        require(
+            self.clip is None or 1 <= self.clip < math.inf,
+            f"clip {self.clip!r} must be at least 1 standard deviation, or None for no clipping",
+        )
+
+    def payload_bytes(self, elements: int) -> int:
+        return SCALE_BYTES + -(-elements // TRITS)
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """As for every codec. Raises InputError for NaN and infinity."""
+        values = flat_values(tensor)
+        found = magnitudes(values)
+        limit = found.largest
+        if self.clip is not None:
+            limit = min(limit, self.clip * found.root_mean_square)
+        digits = pack_ternary(values, limit, seed_from(round_.own()))
+        return torch.cat([as_bytes(torch.tensor([limit])), digits])
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        scale = float(leading_floats(payload, 1)[0])
+        return unpack_ternary(payload[SCALE_BYTES:], elements, scale)
