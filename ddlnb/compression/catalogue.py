@@ -5,13 +5,22 @@ from __future__ import annotations
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
+from ddlnb.compression.half import BFloat16, Float16
 from ddlnb.compression.powersgd import PowerSGD
+from ddlnb.compression.qsgd import QSGD
 from ddlnb.compression.random_k import RandomK
+from ddlnb.compression.scaled_sign import ScaledSign
+from ddlnb.compression.sign import SignVote
+from ddlnb.compression.terngrad import TernGrad
 from ddlnb.compression.top_k import TopK
 from ddlnb.spec import parsed
 
 COMPRESSORS: dict[str, type[Compressor]] = {
-    kind.name: kind for kind in (TopK, GTopK, RandomK, DeepGradientCompression, PowerSGD)
+    kind.name: kind
+    for kind in (
+        *(Float16, BFloat16, SignVote, ScaledSign, QSGD, TernGrad),
+        *(TopK, GTopK, RandomK, DeepGradientCompression, PowerSGD),
+    )
 }
 
 
