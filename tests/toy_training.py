@@ -1,0 +1,86 @@
+"""A small regression that workers train together, for tests of synchronisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from ddlnb.training.clock import Clock
+from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.method import training_method
+from ddlnb.training.worker import Worker
+
+ROWS, FEATURES = 8, 6
+SGD = partial(torch.optim.SGD, lr=0.1)
+MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+ADAM = partial(torch.optim.Adam, lr=0.01)
+
+
+def draw(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(ROWS, FEATURES, generator=generator)
+    return inputs, inputs.sum(1, keepdim=True)
+
+
+def square_error(module: nn.Module, batch: tuple) -> torch.Tensor:
+    return (module(batch[0]) - batch[1]).square().mean()
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def make_workers(method: str, count: int = 4, optimizer: Callable = SGD) -> list[Worker]:
+    chosen = training_method(method)
+    return [
+        Worker(
+            rank,
+            count,
+            model(),
+            square_error,
+            partial(draw, rank),
+            optimizer,
+            chosen.compression,
+            architecture=chosen.architecture,
+        )
+        for rank in range(count)
+    ]
+
+
+class Trained:
+    """The workers of a method after so many steps, and the executor and rule that took them."""
+
+    def __init__(
+        self,
+        method: str,
+        steps: int = 12,
+        count: int = 4,
+        optimizer: Callable = SGD,
+        clock: Clock | None = None,
+        rule: object = None,
+    ):
+        chosen = training_method(method)
+        self.workers = make_workers(method, count, optimizer)
+        self.rule = rule or chosen.rule(count, self.workers[0].pieces())
+        self.run = Lockstep(
+            self.workers,
+            chosen.synchronisation.loop,
+            steps,
+            rule=self.rule,
+            clock=clock,
+            noting=True,
+        )
+        self.seconds = self.run.run()
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        return torch.stack([worker.parameters for worker in self.workers])
+
+    @property
+    def waits(self) -> float:
+        notes = self.run.notes
+        return sum(note.end - note.start for note in notes if note.kind != "Gradient")
