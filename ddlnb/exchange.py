@@ -44,7 +44,8 @@ class AllGather:
 class Messages:
     """Send a payload to some workers, and ask for one from some: a mapping by rank.
 
-    ``incoming`` tells the length in bytes of what is to come from whom. Both may be empty.
+    ``incoming`` tells the length in bytes of what is to come from whom. Both may be empty. What is
+    sent must not be written to afterwards: it may still be on its way.
     """
 
     outgoing: Mapping[int, Any]
