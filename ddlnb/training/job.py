@@ -1,0 +1,140 @@
+"""One training run as data: what travels to the ranks, what they report, and how workers are made.
+
+Every executor makes its workers here, so that runs differ in nothing but who answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.models import Batch
+from ddlnb.rules import Rule
+from ddlnb.training.method import TrainingMethod
+from ddlnb.training.worker import Schedule, Worker
+
+Observe = Callable[[Worker, int, float], Any]  # iterations it has done, seconds
+
+
+def constant(step: int) -> float:
+    """A schedule that changes nothing."""
+    return 1.0
+
+
+def no_delay(rank: int, step: int) -> float:
+    """No seconds for anyone: no stragglers but those of the machine."""
+    return 0.0
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """So many ``steps`` of ``workers`` workers, and one more rank for a parameter server on "PS".
+
+    ``build()`` makes the model, the same on every worker. ``batches()`` makes every worker's
+    ``batch(step)``, by rank; it is called on the ranks, so that data need not travel. ``delay`` is
+    how many seconds a worker sleeps before a gradient, by (rank, step): a straggler.
+    ``observe(worker, iterations, seconds)`` is called after every iteration, within the time
+    that is measured; the report keeps what it returns. Functions must be picklable.
+
+    Raises InputError.
+    """
+
+    method: TrainingMethod
+    build: Callable[[], nn.Module] = field(repr=False)
+    loss: Callable[[nn.Module, Batch], Tensor] = field(repr=False)
+    batches: Callable[[], Sequence[Callable[[int], Batch]]] = field(repr=False)
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = field(repr=False)
+    workers: int
+    steps: int
+    seed: int = 0
+    schedule: Schedule = field(default=constant, repr=False)
+    delay: Callable[[int, int], float] = field(default=no_delay, repr=False)
+    observe: Observe | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.method, TrainingMethod),
+            f"method {self.method!r} is not a TrainingMethod; make one with "
+            f"training_method('bsp + top-k(0.01)')",
+        )
+        require_whole(workers=self.workers, steps=self.steps)
+        require_whole(0, seed=self.seed)
+        for name in ("build", "loss", "batches", "make_optimizer", "schedule", "delay"):
+            value = getattr(self, name)
+            require(callable(value), f"{name} {value!r} must be a function")
+
+    @property
+    def servers(self) -> int:
+        """Parameter servers: the ranks from ``workers`` on. There is one, or none.
+
+        One server sees all pushes in one order, which a replay can repeat.
+        """
+        return 1 if self.method.architecture == "PS" else 0
+
+    @property
+    def ranks(self) -> int:
+        """Processes that take part."""
+        return self.workers + self.servers
+
+    def worker(self, rank: int) -> Worker:
+        """A new worker of that rank. Raises InputError if there are no batches for it."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            module = self.build()
+        batches = self.batches()
+        if len(batches) != self.workers:
+            raise InputError(
+                f"batches() makes batches of {len(batches)} workers, and there are {self.workers}; "
+                f"let it return one function of the step per worker"
+            )
+        return Worker(
+            rank,
+            self.workers,
+            module,
+            self.loss,
+            batches[rank],
+            self.make_optimizer,
+            self.method.compression,
+            self.schedule,
+            architecture=self.method.architecture,
+            seed=self.seed,
+        )
+
+    def rule(self) -> Rule | None:
+        """A new rule for the parameter server; None if there is none."""
+        if not self.servers:
+            return None
+        return self.method.rule(self.workers, self.worker(0).pieces())
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What one worker has to tell: a loss per iteration, and the seconds of all of them."""
+
+    rank: int
+    parameters: Tensor = field(repr=False)  # flat
+    losses: tuple[float, ...]
+    bytes_sent: float  # the parameter server's answers are not the workers'
+    seconds: float
+    observed: tuple[Any, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A push that a parameter server applied, at ``seconds`` of its own clock."""
+
+    worker: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What all workers report, by rank, and the order in which a server applied their pushes."""
+
+    workers: tuple[WorkerReport, ...]
+    arrivals: tuple[Arrival, ...] = field(default=(), repr=False)
