@@ -1,0 +1,79 @@
+"""How the learning rate changes during a run."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddlnb.errors import require_whole
+from ddlnb.spec import parsed, shown
+
+
+class RateSchedule(ABC):
+    """A factor for the learning rate, step by step."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def factor(self, step: int, steps: int) -> float:
+        """The factor at a step, counted from one, of a run of so many."""
+
+    def __str__(self) -> str:
+        return shown(self.name, self)
+
+
+@dataclass(frozen=True)
+class Constant(RateSchedule):
+    """The same rate at every step."""
+
+    name = "constant"
+
+    def factor(self, step: int, steps: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class WarmUp(RateSchedule):
+    """A linear rise over the first ``over`` steps, then constant (Goyal et al. 2017)."""
+
+    over: int = 50
+    name = "warm-up"
+
+    def __post_init__(self) -> None:
+        require_whole(over=self.over)
+
+    def factor(self, step: int, steps: int) -> float:
+        return min(1.0, step / self.over)
+
+
+@dataclass(frozen=True)
+class Cosine(RateSchedule):
+    """A linear rise over ``warm_up`` steps, then half a cosine to zero (Loshchilov et al. 2017)."""
+
+    warm_up: int = 0
+    name = "cosine"
+
+    def __post_init__(self) -> None:
+        require_whole(0, warm_up=self.warm_up)
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.warm_up:
+            return step / self.warm_up
+        past = (step - max(1, self.warm_up)) / max(1, steps - self.warm_up)
+        return (1 + math.cos(math.pi * past)) / 2
+
+
+SCHEDULES: dict[str, type[RateSchedule]] = {kind.name: kind for kind in (Constant, WarmUp, Cosine)}
+
+
+def get_schedule(text: str | RateSchedule) -> RateSchedule:
+    """The schedule that a text such as ``"warm-up(50)"`` stands for.
+
+    Raises UnknownName and InputError.
+
+    >>> get_schedule("warm-up(50)").factor(25, 300)
+    0.5
+    """
+    return text if isinstance(text, RateSchedule) else parsed("schedule", text, SCHEDULES)
