@@ -1,0 +1,77 @@
+"""Independent pieces of work on all cores: in order, with a bar, and stopped at once by Ctrl-C."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any, TypeVar
+
+from ddlnb.errors import require_whole
+from ddlnb.machine import cores
+
+T = TypeVar("T")
+
+
+def in_parallel(
+    function: Callable[..., T],
+    work: Sequence[tuple[Any, ...]],
+    jobs: int | None = None,
+    progress: bool = False,
+    what: str = "runs",
+) -> list[T]:
+    """The results of calling the function with each of the tuples, in their order.
+
+    One job runs in this process, more in as many new ones; by default there is one per core. The
+    first error, or Ctrl-C, ends all of them and is raised. Raises InputError for a number of jobs
+    that is not whole and positive.
+    """
+    jobs = cores() if jobs is None else jobs
+    require_whole(jobs=jobs)
+    from tqdm.auto import tqdm
+
+    with tqdm(total=len(work), unit="run", desc=what, disable=not progress or not work) as bar:
+        if min(jobs, len(work)) <= 1:
+            results = []
+            for arguments in work:
+                results.append(function(*arguments))
+                bar.update()
+            return results
+        return _in_processes(function, work, min(jobs, len(work)), bar.update)
+
+
+def _in_processes(
+    function: Callable[..., T],
+    work: Sequence[tuple[Any, ...]],
+    jobs: int,
+    advance: Callable[[], object],
+) -> list[T]:
+    # Forked children of a process with threads, as torch has them, may hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    futures = [pool.submit(function, *arguments) for arguments in work]
+    try:
+        for _ in _finished(futures):
+            advance()
+        return [future.result() for future in futures]
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(futures: Sequence[Future]) -> Iterator[Future]:
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()  # raises what the function raised
+            yield future
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us

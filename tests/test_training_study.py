@@ -1,0 +1,294 @@
+"""Runs, studies and what is made of them: repeatable, resumable, and plain about failures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.exchange import AllReduce
+from ddlnb.training import study as study_module
+from ddlnb.training.clock import Clock
+from ddlnb.training.parallel_runs import in_parallel
+from ddlnb.training.study import RATE_FACTORS, TUNING_SEED, study
+from ddlnb.training.summaries import summary, t_interval, to_target
+from ddlnb.training.task_convex import quadratic
+from ddlnb.training.tasks import LEARNING_TASKS
+from ddlnb.training.train import train
+
+METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
+QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}
+
+
+def slower(rank: int, step: int) -> float:
+    return 2.0 if rank else 1.0
+
+
+def wire(kind: type, bytes_: int, workers: int) -> float:
+    return bytes_ / 1e3 if kind is AllReduce else 0.0
+
+
+def test_a_curve_counts_steps_bytes_and_seconds():
+    workers, steps = 4, 6
+    curve = train(
+        "quadratic",
+        "bsp",
+        workers=workers,
+        steps=steps,
+        evaluate_every=4,
+        clock=Clock(slower, wire),
+    )
+    assert curve["step"].tolist() == [0, 4, 6]
+    gradient = 4 * 20  # bytes of twenty float32 numbers
+    assert curve["bytes_sent"].tolist() == pytest.approx(
+        [0, *(step * gradient * 2 * (workers - 1) / workers for step in (4, 6))]
+    )
+    assert curve["seconds"].tolist() == pytest.approx([0, *(n * (2 + 0.08) for n in (4, 6))])
+    assert (curve["consensus_distance"] == 0).all()
+    assert math.isnan(curve["train_loss"][0])
+    assert curve["train_loss"][1:].notna().all()
+    assert not curve["diverged"].any()
+
+
+def test_without_a_clock_there_are_no_seconds():
+    assert train("quadratic", "bsp", steps=2)["seconds"].isna().all()
+
+
+@pytest.mark.parametrize("lr", [3.0, 1e30])
+def test_a_run_that_diverges_ends_early_and_says_so(lr):
+    curve = train("quadratic", "bsp + top-k(0.5)", steps=200, lr=lr, evaluate_every=50)
+    assert curve["diverged"].tolist() == [False] * (len(curve) - 1) + [True]
+    assert curve["step"].iloc[-1] < 200
+    assert curve["step"].is_unique
+
+
+def test_training_leaves_torch_as_it_was():
+    import torch
+
+    before = torch.get_num_threads()
+    state = torch.random.get_rng_state()
+    train("digits", "bsp", workers=2, steps=1)
+    assert torch.get_num_threads() == before
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_study_is_the_runs_it_consists_of():
+    found = study("quadratic", METHODS, seeds=[3, 4], **QUICK).curves
+    assert len(found.groupby(["method", "seed"])) == 4
+    alone = train(
+        "quadratic", METHODS[1], seed=4, **{k: v for k, v in QUICK.items() if k != "jobs"}
+    )
+    same = found[(found["method"] == alone["method"][0]) & (found["seed"] == 4)]
+    pd.testing.assert_frame_equal(same.reset_index(drop=True), alone, check_exact=True)
+
+
+def test_an_interrupted_study_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
+    ran: list[tuple[str, int]] = []
+    inner = train
+
+    def counted(stop_after: int, **arguments):
+        if len(ran) == stop_after:
+            raise KeyboardInterrupt
+        ran.append((arguments["method"], arguments["seed"]))
+        return inner(**arguments)
+
+    monkeypatch.setattr(study_module, "train", partial(counted, 3))
+    with pytest.raises(KeyboardInterrupt):
+        study("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK)
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+    monkeypatch.setattr(study_module, "train", partial(counted, 99))
+    resumed = study("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK).curves
+    assert len(ran) == len(set(ran)) == 6
+    monkeypatch.undo()
+    fresh = study("quadratic", METHODS, seeds=3, **QUICK).curves
+    pd.testing.assert_frame_equal(resumed, fresh, check_exact=True)
+    assert len(pd.read_csv(tmp_path / "curves.csv")) == len(fresh)
+
+
+def test_runs_of_other_settings_are_other_files(tmp_path):
+    base = study_module.Run(LEARNING_TASKS["digits"], "bsp", 2, 10, 0.1, 0)
+    others = [
+        study_module.replace(base, **change)
+        for change in (
+            {"lr": 0.2},
+            {"seed": 1},
+            {"workers": 3},
+            {"split": "non-iid(0.1)"},
+            {"clock": Clock(slower)},
+            {"task": quadratic()},
+            {"task": quadratic(noise=1.0)},
+        )
+    ]
+    keys = [run.key for run in [base, *others]]
+    assert len(set(keys)) == len(keys)
+    assert study_module.replace(base).key == base.key
+    with pytest.raises(InputError, match="cannot travel"):
+        _ = study_module.replace(base, clock=Clock(lambda rank, step: 1.0)).key
+
+
+def test_a_damaged_run_is_named(tmp_path):
+    study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
+    (path,) = (tmp_path / "runs").iterdir()
+    path.write_text("nonsense")
+    with pytest.raises(ResultsError, match=f"{path.name}.*remove it"):
+        study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
+
+
+def test_every_method_is_tuned_with_the_same_budget(tmp_path):
+    result = study("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
+    tuning = result.tuning
+    assert (tuning["seed"] == TUNING_SEED).all()
+    assert (tuning["steps"] == QUICK["steps"] // 2).all()
+    assert TUNING_SEED not in set(result.curves["seed"])
+    for method, tried in tuning.groupby("method"):
+        base = LEARNING_TASKS["quadratic"].learning_rate
+        assert set(base * np.array(RATE_FACTORS)) <= set(tried["learning_rate"])
+        (chosen,) = tried.loc[tried["chosen"], "learning_rate"]
+        best = tried["test_loss"].idxmin()
+        assert chosen == tried["learning_rate"][best]
+        used = result.curves.loc[result.curves["method"] == method, "learning_rate"]
+        assert set(used) == {chosen}
+    again = study("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
+    pd.testing.assert_frame_equal(again.tuning, tuning, check_exact=True)
+
+
+@pytest.mark.parametrize(("best", "reaches"), [(1e-9, 3.0**-6), (1e9, 3.0**5)])
+def test_tuning_goes_beyond_an_end_and_stops(best, reaches):
+    search = study_module._Search(study_module.Run(quadratic(), "bsp", 2, 10, 1.0, 0))
+    rates = list(RATE_FACTORS)
+    while rates:
+        for rate in rates:
+            search.losses[rate] = abs(math.log(rate / best))
+        further = search.next()
+        rates = [] if further is None else [further]
+    assert len(search.losses) == len(RATE_FACTORS) + study_module.EXTENSIONS
+    assert search.best == pytest.approx(reaches)
+
+
+def curve(method: str, seed: int, losses: list[float], diverged: bool = False) -> pd.DataFrame:
+    count = len(losses)
+    base = train("quadratic", "bsp", workers=2, steps=1).iloc[[0] * count].reset_index(drop=True)
+    steps = np.arange(count) * 10
+    return base.assign(
+        method=method, seed=seed, step=steps, bytes_sent=100.0 * steps, test_loss=losses,
+        test_accuracy=0.5, seconds=2.0 * steps, diverged=[False] * (count - 1) + [diverged],
+    )  # fmt: skip
+
+
+def test_summaries_count_what_did_not_get_there():
+    curves = pd.concat(
+        [
+            curve("good", 0, [4.0, 2.0, 1.0]),
+            curve("good", 1, [4.0, 1.5, 1.2]),
+            curve("good", 2, [4.0, 3.0, 2.0]),
+            curve("bad", 0, [4.0, 3.0, 2.9]),
+            curve("bad", 1, [4.0, 9e9], diverged=True),
+        ]
+    )
+    found = summary(curves, target=1.5).set_index("method")
+    assert found["seeds"].to_dict() == {"good": 3, "bad": 2}
+    assert found["diverged"].to_dict() == {"good": 0, "bad": 1}
+    assert found["reached"].to_dict() == {"good": 2, "bad": 0}
+    assert found.loc["good", "steps_to_target"] == 20
+    assert found.loc["good", "bytes_to_target"] == 2000
+    assert found.loc["good", "seconds_to_target"] == 40
+    assert math.isinf(found.loc["bad", "steps_to_target"])
+    mean, half = t_interval(np.array([1.0, 1.2, 2.0]))
+    assert found.loc["good", "test_loss"] == pytest.approx(mean)
+    assert found.loc["good", "test_loss_half_width"] == pytest.approx(half)
+    assert math.isinf(found.loc["bad", "test_loss"])
+    assert math.isnan(found.loc["bad", "test_loss_half_width"])
+    assert to_target(curve("good", 0, [4.0, 2.0, 1.0]), 2.0) == 10
+
+
+def test_t_intervals_cover_as_often_as_they_say():
+    """2,000 intervals of five normal values: 95 % within 4 standard errors, 2 percent points."""
+    draws = np.random.default_rng(0).standard_normal((2000, 5))
+    inside = [abs(mean) <= half for mean, half in map(t_interval, draws)]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+
+
+def test_an_error_in_another_process_is_raised_here():
+    assert in_parallel(math.factorial, [(number,) for number in range(5)], 2) == [1, 1, 2, 6, 24]
+    with pytest.raises(ValueError, match="negative"):
+        in_parallel(math.factorial, [(0,), (-1,), (2,)], jobs=2)
+
+
+INTERRUPTED = """
+import sys
+from ddlnb.training.study import study
+if __name__ == "__main__":
+    study("digits", ["bsp"], seeds=40, workers=8, steps=100, folder=sys.argv[1], jobs=2)
+"""
+
+
+def _eventually_left(group: int) -> list[str]:
+    """The command lines of a process group that live on for ten seconds."""
+    deadline = time.monotonic() + 10
+    while True:
+        left = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(process.cmdline()))
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_and_keeps_finished_runs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    started = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "kept")],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+    )
+    runs = tmp_path / "kept" / "runs"
+    try:
+        deadline = time.monotonic() + 120
+        while not any(runs.glob("*.json")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.killpg(started.pid, signal.SIGINT)
+        started.communicate(timeout=60)
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+    assert not _eventually_left(started.pid)
+    finished = list(runs.glob("*.json"))
+    assert 0 < len(finished) < 40
+    assert all(len(json.loads(path.read_text())["step"]) > 1 for path in finished)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"methods": []}, "at least one method"),
+        ({"seeds": 0}, "at least one seed"),
+        ({"seeds": [TUNING_SEED]}, "is the one for tuning"),
+        ({"tune": True, "lr": 0.1}, "leave out 0.1"),
+        ({"optimiser": "sgd"}, "unknown options"),
+        ({"jobs": 0}, "jobs 0"),
+        ({"steps": 0}, "steps 0"),
+        ({"optimizer": "sdg"}, "did you mean 'sgd'"),
+        ({"methods": ["bps"]}, "did you mean 'bsp'"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(options, told, tmp_path):
+    arguments = {"task": "quadratic", "methods": ["bsp"], **QUICK, "folder": tmp_path, **options}
+    with pytest.raises(InputError, match=told):
+        study(**arguments)
+    assert not list(tmp_path.iterdir())
