@@ -42,6 +42,10 @@ _HOME = {
     "throughput_table": ("read_table",),
     "timeline": ("Span", "Timeline"),
     "tracing": ("trace",),
+    "training.method": ("TrainingMethod", "training_method"),
+    "training.study": ("study",),
+    "training.tasks": ("LEARNING_TASKS",),
+    "training.train": ("train",),
     "workload": ("Gradient", "Layer", "Workload", "read_profile"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
