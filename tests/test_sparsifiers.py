@@ -92,6 +92,7 @@ TENSORS = {
     "all equal": torch.ones,
     "all zero": torch.zeros,
     "almost all zero": lambda elements: normal(elements) * (normal(elements, seed=1) > 3.5),
+    "fewer than are chosen": lambda elements: normal(elements) * (normal(elements, seed=1) > 4.0),
     "heavy tails": lambda elements: normal(elements) / normal(elements, seed=1).abs() ** 3,
     "in one place": in_one_place,
     "every hundredth": every_hundredth,
@@ -250,7 +251,7 @@ def test_gathering_saves_less_with_every_worker():
 
 
 def along_the_tree(tensors, count):
-    """Algorithm 3 of the paper on dense vectors: at distance d, worker w gets w + d."""
+    """The tree of the paper on dense vectors: at distance d, worker w gets w + d."""
     sums = dict(enumerate(top(tensor, count) for tensor in tensors))
     distance = 1
     while distance < len(tensors):

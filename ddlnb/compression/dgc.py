@@ -1,9 +1,9 @@
 """Deep Gradient Compression: top-k of accumulated velocities, for momentum SGD.
 
-Source: Lin et al. 2018 (arXiv 1712.01887), section 3 and algorithm 4. Momentum applied after
-compression would treat entries that waited long wrongly, so every worker has its own velocity and
-sends the largest entries of what its velocities added up to. Train with plain SGD: momentum
-in the optimizer would be applied twice.
+Source: Lin et al. 2018 (arXiv 1712.01887), section 3. Momentum applied after compression would
+treat entries that waited long wrongly, so every worker has its own velocity and sends the largest
+entries of what its velocities added up to. Train with plain SGD: momentum in the optimizer would
+be applied twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """gTop-k: merge the workers' k largest entries along a tree, keeping k at every merge.
 
-Source: Shi et al. 2019 (arXiv 1901.04359), algorithms 2 to 4. Each level of the tree halves the
+Source: Shi et al. 2019 (arXiv 1901.04359). Each level of the tree halves the
 workers that still have entries: 2 ceil(log2 n) messages of k entries one after the other, against
 n - 1 for an all-gather.
 

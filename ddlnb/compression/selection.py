@@ -1,9 +1,9 @@
 """Which k entries of a tensor are the largest in magnitude, found faster than by sorting.
 
-A threshold that somewhat more than k entries should pass is read off a sample (Lin et al. 2018,
-section 3.3, do the same), one pass over the tensor finds what does pass, and the exact choice is
-made among these. Where the sample misled, the choice is made among all. What comes back is exact
-either way.
+A threshold that somewhat more than k entries should pass is read off a sample (as Lin et al. 2018
+do, arXiv 1712.01887), one pass over the tensor finds what does pass, and the exact choice is made
+among these. Where the sample misled, the choice is made among all. What comes back is exact either
+way.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ def largest(flat: Tensor, count: int) -> Tensor:
 def _sampled_threshold(bits: Bits, count: int) -> np.int32:
     """Magnitude bits that ``count`` entries pass and somewhat more, if the sample is fair.
 
-    Three standard deviations more: one fair sample in some hundreds misleads.
+    Three standard deviations more: one fair sample in some hundreds misleads. At least 1, which
+    all but zeros pass.
     """
     stride = len(bits) // SAMPLE
     jitter = np.random.default_rng(0).integers(stride, size=SAMPLE)
     sample = bits[np.arange(SAMPLE) * stride + jitter] & SIGNLESS
     expected = count / len(bits) * SAMPLE
     rank = min(SAMPLE, math.ceil(expected + 3 * math.sqrt(expected) + 1))
-    return min(np.partition(sample, SAMPLE - rank)[SAMPLE - rank], INFINITE)
+    return np.int32(np.clip(np.partition(sample, SAMPLE - rank)[SAMPLE - rank], 1, INFINITE))
 
 
 def _largest_beyond(threshold: np.int32, bits: Bits, count: int) -> Indices | None:
@@ -85,10 +86,14 @@ def _largest_beyond(threshold: np.int32, bits: Bits, count: int) -> Indices | No
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(count_part, cuts[:-1], cuts[1:]))
     total = int(passing.sum())
-    if not count <= total <= len(bits) // 2:
+    is_all_but_zeros = threshold == 1
+    if total > len(bits) // 2 or (total < count and not is_all_but_zeros):
         return None
     candidates = np.empty(total, np.int64)
     _collect(bits, threshold, passing, candidates)
+    if total < count:
+        first_zeros = np.flatnonzero((bits[:count] & SIGNLESS) == 0)[: count - total]
+        candidates = np.sort(np.concatenate([candidates, first_zeros]))
     return candidates[_largest_of(bits[candidates] & SIGNLESS, count)]
 
 
