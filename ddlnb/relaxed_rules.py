@@ -3,7 +3,8 @@
 Workers push updates, changes of the parameters, and are answered with the sum of all updates since
 the start. Rules differ in when. A worker that has pushed k times has a *lead* over the one that
 has pushed least; all count the *staleness* of every push: how many updates of other workers were
-applied since this worker was last answered, those of the same iteration included.
+applied since this worker was last answered, those of the same iteration included. So with bound 0
+the mean is (n - 1) / 2, though every worker computes at the parameters that BSP computes at.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _Updates:
         self.total: torch.Tensor | None = None
         self.applied = 0
         self.pushes = [0] * workers
-        self.seen = [0] * workers  # updates in the last answer and the worker's own since
+        self.seen = [0] * workers  # updates in the last answer to this worker
 
     def add(self, worker: int, value: torch.Tensor) -> int:
         """The staleness of this push."""
@@ -32,7 +33,6 @@ class _Updates:
         self.total = value.clone() if self.total is None else self.total + value
         staleness = self.applied - self.seen[worker]
         self.applied += 1
-        self.seen[worker] += 1
         self.pushes[worker] += 1
         return staleness
 
