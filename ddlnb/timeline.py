@@ -13,7 +13,7 @@ from ddlnb.errors import require
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ("forward", "backward", "wait", "update", "message")
+KINDS = ("forward", "backward", "wait", "update", "compress", "decompress", "message")
 LANE_OF = {"message": "network"}
 
 
@@ -21,8 +21,9 @@ LANE_OF = {"message": "network"}
 class Span:
     """Something that took time. ``kind`` is one of KINDS; a message also has ``bytes``.
 
-    ``forward``, ``backward``, ``update`` are computation; ``wait`` is a worker that computes
-    nothing because a message has not arrived; ``message`` lasts from its start to its end.
+    ``forward``, ``backward``, ``update``, ``compress`` and ``decompress`` are computation; ``wait``
+    is a worker that computes nothing because a message has not arrived; ``message`` lasts from its
+    start to its end.
     """
 
     rank: int

@@ -1,0 +1,214 @@
+"""Seconds of an iteration with compression on a cluster, simulated with everything that overlaps.
+
+Layer by layer, messages leave while the backward pass goes on, as the base method sends them; the
+whole model as one vector leaves after it. Synchronisations other than BSP are in
+`ddlnb.relaxed_cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.collectives import ring_bytes_sent
+from ddlnb.compression.base import Compressor, Traffic
+from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
+from ddlnb.errors import InputError, require
+from ddlnb.fast_player import play_fast
+from ddlnb.lossy_program import CompressedMessage, compressed
+from ddlnb.lossy_traffic import Shape, bytes_sent, tensor_shapes
+from ddlnb.methods import Method, get_method
+from ddlnb.plan import Message, Plan
+from ddlnb.program import lower
+from ddlnb.request_cost import requests_cost
+from ddlnb.simulator import plan_on
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.workload import Workload
+
+
+@dataclass(frozen=True)
+class IterationCost:
+    """Where the seconds of one iteration of one worker go, and the bytes that it sends in it.
+
+    ``waiting_seconds`` is communication that nothing hides, and waiting for others. ``gathers``
+    when payloads go to all workers, so that traffic grows with their number. ``source`` says how
+    the seconds were found.
+    """
+
+    method: str
+    iteration_seconds: float
+    compute_seconds: float
+    compression_seconds: float
+    waiting_seconds: float
+    bytes: float
+    gathers: bool = False
+    source: str = ""
+
+
+def dense_cost(
+    workload: Workload, cluster: str | Cluster, method: str | Method, workers: int | None = None
+) -> IterationCost:
+    """The cost of a lossless method of the survey, as `simulate` finds it."""
+    cluster, method = get_cluster(cluster, workers), get_method(method)
+    program = lower(workload, cluster, plan_on(cluster, workload, method))
+    played = play_fast(program)
+    size = workload.gradient_bytes
+    return IterationCost(
+        method.name,
+        played.iteration_seconds,
+        played.iteration_seconds - played.exposed_seconds,
+        0.0,
+        played.exposed_seconds,
+        ring_bytes_sent(size, cluster.workers) if method.architecture == "A2A" else size,
+        source="simulated",
+    )
+
+
+def compressed_cost(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | TrainingMethod,
+    profile: str | CompressionProfile = FREE,
+    base: str | Method = "WFBP-A2A",
+    workers: int | None = None,
+) -> IterationCost:
+    """The cost of BSP with a compression, its messages launched as ``base`` launches them.
+
+    A method with the whole-model flag has one message after the backward pass, whatever the base.
+    Raises InputError for another synchronisation, an architecture other than A2A, a base method
+    that cuts tensors, and a compressor that the profile lacks.
+    """
+    method, profile = training_method(method), compression_profile(profile)
+    cluster, base = get_cluster(cluster, workers), get_method(base)
+    compressor = method.compressor
+    require(
+        method.synchronisation.name == "bsp" and method.architecture == "A2A",
+        f"{method} is not BSP on A2A; its seconds come from ddlnb.relaxed_cost",
+    )
+    if compressor is None:
+        return dense_cost(workload, cluster, base)
+    if method.whole_model:
+        base = get_method("BSP-A2A")
+    require(
+        base.architecture == "A2A",
+        f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
+    )
+    plan = plan_on(cluster, workload, base)
+    _require_float32(workload)
+    maker = _Maker(compressor, profile, cluster, method.feedback)
+    whole = [(workload.parameters,)]
+    tensors = tensor_shapes(workload)
+    made = [
+        maker.message(whole if method.whole_model else _whole_tensors(plan, message, tensors))
+        for message in plan.messages
+    ]
+    played = play_fast(compressed(lower(workload, cluster, plan), made))
+    compression = sum(message.encode_seconds + message.decode_seconds for message in made)
+    return IterationCost(
+        str(method),
+        played.iteration_seconds,
+        played.iteration_seconds - played.exposed_seconds - compression,
+        compression,
+        played.exposed_seconds,
+        sum(message.bytes for message in made),
+        maker.gathers,
+        f"simulated as {base.name}; compression {profile.source}",
+    )
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes messages of some tensors by one compressor."""
+
+    compressor: Compressor
+    profile: CompressionProfile
+    cluster: Cluster
+    feedback: bool
+
+    @property
+    def gathers(self) -> bool:
+        return gathers(self.compressor)
+
+    def message(self, shapes: Sequence[Shape]) -> CompressedMessage:
+        """One message of the payloads of these tensors."""
+        workers = self.cluster.workers
+        traffic = joined([self.compressor.traffic(shape, workers) for shape in shapes])
+        encode, decode = compression_seconds(
+            self.compressor, self.profile, shapes, workers, self.feedback
+        )
+        return CompressedMessage(
+            encode,
+            decode,
+            requests_cost(self.cluster, traffic),
+            sum(bytes_sent(one, workers) for one in traffic),
+        )
+
+
+def compression_seconds(
+    compressor: Compressor,
+    profile: CompressionProfile,
+    shapes: Sequence[Shape],
+    workers: int,
+    feedback: bool = False,
+) -> tuple[float, float]:
+    """Seconds of one worker before and after the requests for tensors of these shapes."""
+    seconds = profile.of(compressor)
+    sizes = [_elements(shape) for shape in shapes]
+    before = sum(seconds.before(size) for size in sizes)
+    if feedback:
+        before += sum(profile.feedback.seconds(size) for size in sizes)
+    return before, sum(seconds.after(size, workers) for size in sizes)
+
+
+def gathers(compressor: Compressor) -> bool:
+    """Whether payloads go to all workers."""
+    from ddlnb.exchange import AllGather
+
+    return any(one.request is AllGather for one in compressor.traffic((64, 64), 8))
+
+
+def joined(lists: Sequence[Sequence[Traffic]]) -> list[Traffic]:
+    """The requests for tensors that travel together: alike ones in one, as tensor fusion does.
+
+    >>> from ddlnb.exchange import AllGather
+    >>> [one.bytes for one in joined([[Traffic(AllGather, 8)], [Traffic(AllGather, 4)]])]
+    [12]
+    """
+    found: dict[tuple[int, type], int] = {}
+    for requests in lists:
+        for number, (request, size) in enumerate(requests):
+            found[number, request] = found.get((number, request), 0) + size
+    return [Traffic(request, size) for (_, request), size in sorted(found.items(), key=_turn)]
+
+
+def _turn(entry: tuple[tuple[int, type], int]) -> tuple[int, str]:
+    (number, request), _ = entry
+    return number, request.__name__
+
+
+def _whole_tensors(plan: Plan, message: Message, tensors: dict[str, Shape]) -> list[Shape]:
+    shapes = [tensors[piece.gradient] for piece in message.pieces]
+    sizes = [piece.elements for piece in message.pieces]
+    if sizes != [_elements(shape) for shape in shapes]:
+        raise InputError(
+            f"method {plan.method!r} cuts tensors, and compressors take whole ones; choose a base "
+            f"method that does not, say WFBP-A2A or MG-WFBP"
+        )
+    return shapes
+
+
+def _require_float32(workload: Workload) -> None:
+    sizes = {gradient.bytes_per_element for gradient in workload.gradients}
+    require(
+        sizes == {4},
+        f"compressors take float32, and workload {workload.model!r} has gradients of "
+        f"{sorted(sizes)} bytes per element",
+    )
+
+
+def _elements(shape: Shape) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
