@@ -13,12 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round, Traffic
+from ddlnb.compression.payloads import Payloads
 from ddlnb.exchange import AllGather, AllReduce, Flow, Messages
 from ddlnb.models import Batch
+from ddlnb.rules import Decoding, Rule
 from ddlnb.training.clock import Clock
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Compression, Worker
+
+ROUNDS = "rounds"
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Sized(Compressor):
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """The tensor itself, after the requests of the compressor."""
+        count_round(memory)
         for request, size in self.traffic(tuple(tensor.shape), round_.workers):
             payload = _bytes(size)
             if request is AllReduce:
@@ -56,6 +61,7 @@ class SizedCodec(Sized, Codec):
     of: Codec
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        count_round(memory)
         return _bytes(self.payload_bytes(tensor.numel()))
 
     def decode(self, payload: Tensor, elements: int) -> Tensor:
@@ -63,6 +69,11 @@ class SizedCodec(Sized, Codec):
 
     def payload_bytes(self, elements: int) -> int:
         return self.of.payload_bytes(elements)
+
+
+def count_round(memory: Memory) -> None:
+    """Note that a piece was compressed once more."""
+    memory[ROUNDS] = memory.get(ROUNDS, 0) + 1
 
 
 def sized(compressor: Compressor) -> Compressor:
@@ -83,6 +94,37 @@ class NullWorker(Worker):
         """Nothing."""
 
 
+@dataclass(frozen=True)
+class NullRun:
+    """An executor that is done, its workers, and when, in virtual seconds, each step was done."""
+
+    lockstep: Lockstep
+    workers: Sequence[NullWorker]
+    times: Sequence[float]
+    steps: int
+    first_done: float
+
+    @property
+    def iteration_seconds(self) -> float:
+        """Seconds in which the workers together do one step each, until the first one is done.
+
+        Later, those without barriers would be judged by the slowest worker alone.
+        """
+        done = sum(time <= self.first_done for time in self.times)
+        return self.first_done * len(self.workers) / done
+
+    @property
+    def bytes_sent(self) -> float:
+        """Bytes that the busiest worker sent per step."""
+        return max(self.lockstep.bytes_sent) / self.steps
+
+    @property
+    def rounds(self) -> float:
+        """How often a worker compressed each of its pieces, per step."""
+        counts = [memory.get(ROUNDS, 0) for memory in self.workers[0].memories.values()]
+        return sum(counts) / max(1, len(counts)) / self.steps
+
+
 def null_workers(
     method: TrainingMethod, shapes: Sequence[tuple[int, ...]], workers: int
 ) -> list[NullWorker]:
@@ -92,7 +134,14 @@ def null_workers(
         compression = Compression(sized(method.compressor), False, method.whole_model)
     return [
         NullWorker(
-            rank, workers, _module(shapes), _no_loss, _no_batch, torch.optim.SGD, compression
+            rank,
+            workers,
+            _module(shapes),
+            _no_loss,
+            _no_batch,
+            torch.optim.SGD,
+            compression,
+            architecture=method.architecture,
         )
         for rank in range(workers)
     ]
@@ -105,20 +154,41 @@ def null_run(
     steps: int,
     clock: Clock | None = None,
     noting: bool = False,
-) -> tuple[Lockstep, float]:
-    """The executor after so many steps of every worker, and the virtual seconds that they took."""
-    synchronisation = method.synchronisation
+) -> NullRun:
+    """What came of so many steps of every worker."""
+    made = null_workers(method, shapes, workers)
+    times: list[float] = []
+    finished: list[float] = []
+
+    def on_step(rank: int, done: int, now: float) -> None:
+        times.append(now)
+        if done == steps:
+            finished.append(now)
+
     run = Lockstep(
-        null_workers(method, shapes, workers),
-        synchronisation.loop,
+        made,
+        method.synchronisation.loop,
         steps,
-        rule=synchronisation.rule(workers) if method.architecture == "PS" else None,
+        rule=_rule(method, made),
         clock=clock,
+        on_step=on_step,
         noting=noting,
     )
     with torch.device("meta"):  # also what the loops and rules make themselves
-        seconds = run.run()
-    return run, seconds
+        run.run()
+    return NullRun(run, made, times, steps, min(finished))
+
+
+def _rule(method: TrainingMethod, workers: Sequence[NullWorker]) -> Rule | None:
+    if method.architecture != "PS":
+        return None
+    rule = method.synchronisation.rule(len(workers))
+    compression = workers[0].compression
+    if rule is None or compression is None:
+        return rule
+    assert isinstance(compression.compressor, Codec), "training methods refuse others on servers"
+    elements = tuple(stop - start for start, stop, _ in workers[0].pieces())
+    return Decoding(rule, Payloads(compression.compressor, elements).decode)
 
 
 def _module(shapes: Sequence[tuple[int, ...]]) -> nn.Module:

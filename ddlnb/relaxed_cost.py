@@ -1,0 +1,175 @@
+"""Seconds of an iteration under any synchronisation: workers without values, in a cluster's time.
+
+The method's own loop runs on every worker, so that stragglers, waiting and staleness are those of
+its definition. Nothing overlaps in lockstep: communication follows computation.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.compression.base import Codec
+from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
+from ddlnb.errors import require_whole
+from ddlnb.lossy_cost import IterationCost, compressed_cost, compression_seconds, gathers
+from ddlnb.lossy_traffic import pieces
+from ddlnb.methods import Method
+from ddlnb.training.cluster_clock import Slowness, cluster_clock
+from ddlnb.training.lockstep import Note
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.null_worker import NullRun, null_run
+from ddlnb.training.requests import Gradient
+from ddlnb.workload import Workload
+
+STEPS = 48
+
+
+@dataclass(frozen=True)
+class RelaxedRun:
+    """A run of workers without values: what each did when, and what an iteration costs.
+
+    An iteration is one gradient of every worker; where workers run at different speeds, as many
+    gradients as there are workers.
+    """
+
+    cost: IterationCost
+    notes: tuple[Note, ...]
+    workers: int
+
+    @property
+    def waiting_share(self) -> float:
+        """The share of a worker's time in which it does not compute, of the mean worker."""
+        return self.cost.waiting_seconds / self.cost.iteration_seconds
+
+    def staleness(self) -> list[int]:
+        """How many other workers' pushes came between a worker's pull and its own next push.
+
+        One number for every push but each worker's first; empty without parameter servers.
+        """
+        return staleness(self.notes)
+
+
+def relaxed_run(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | TrainingMethod,
+    profile: str | CompressionProfile = FREE,
+    *,
+    slower: Slowness | None = None,
+    workers: int | None = None,
+    steps: int = STEPS,
+) -> RelaxedRun:
+    """So many iterations of every worker, by the method's own loop, in the cluster's time.
+
+    Compression is added to the seconds of an iteration, as often as the loop compresses; what a
+    server decodes is not counted. ``steps`` should be a multiple of the local steps of local SGD.
+    Raises InputError for what the cluster or the profile lacks.
+    """
+    require_whole(steps=steps)
+    cluster, method = get_cluster(cluster, workers), training_method(method)
+    profile = compression_profile(profile)
+    shapes = pieces(workload, whole_model=False)
+    clock = cluster_clock(workload, cluster, method, slower)
+    done = null_run(method, shapes, cluster.workers, steps, clock, noting=True)
+    seconds = done.iteration_seconds
+    compute = seconds * _computing_share(done)
+    compression = _compression(workload, method, profile, done)
+    cost = IterationCost(
+        str(method),
+        seconds + compression,
+        compute,
+        compression,
+        seconds - compute,
+        done.bytes_sent,
+        method.architecture == "A2A"
+        and method.compressor is not None
+        and done.rounds > 0
+        and gathers(method.compressor),
+        f"lockstep in the cluster's time, nothing overlaps; compression {profile.source}",
+    )
+    return RelaxedRun(cost, tuple(done.lockstep.notes), cluster.workers)
+
+
+def lossy_cost(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | TrainingMethod,
+    profile: str | CompressionProfile = FREE,
+    base: str | Method = "WFBP-A2A",
+    *,
+    workers: int | None = None,
+    steps: int = STEPS,
+) -> IterationCost:
+    """The cost of an iteration of any training method, with all the overlap that can be simulated.
+
+    BSP on A2A by `compressed_cost`, all others by `relaxed_run`.
+    """
+    method = training_method(method)
+    if method.synchronisation.name == "bsp" and method.architecture == "A2A":
+        return compressed_cost(workload, cluster, method, profile, base, workers)
+    return relaxed_run(workload, cluster, method, profile, workers=workers, steps=steps).cost
+
+
+def lossy_seconds(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | TrainingMethod,
+    profile: str | CompressionProfile = FREE,
+    base: str | Method = "WFBP-A2A",
+    *,
+    workers: int | None = None,
+    steps: int = STEPS,
+) -> float:
+    """Seconds per iteration of any training method on a cluster; see `lossy_cost`."""
+    found = lossy_cost(workload, cluster, method, profile, base, workers=workers, steps=steps)
+    return found.iteration_seconds
+
+
+COMPUTE = Gradient.__name__
+
+
+def staleness(notes: Sequence[Note]) -> list[int]:
+    """As `RelaxedRun.staleness`, of any notes."""
+    answered: dict[int, list[float]] = defaultdict(list)
+    for note in notes:
+        if note.kind == "PushPull":
+            answered[note.rank].append(note.end)
+    found = []
+    for rank, ends in answered.items():
+        others = sorted(end for other, all_ in answered.items() if other != rank for end in all_)
+        for before, now in pairwise(ends):
+            found.append(bisect_left(others, now) - bisect_left(others, before))
+    return found
+
+
+def _computing_share(done: NullRun) -> float:
+    """The share of the workers' time that goes into gradients, until the first one is done."""
+    end = done.first_done
+    computed = sum(
+        max(0.0, min(note.end, end) - note.start)
+        for note in done.lockstep.notes
+        if note.kind == COMPUTE
+    )
+    return computed / (end * len(done.workers))
+
+
+def _compression(
+    workload: Workload, method: TrainingMethod, profile: CompressionProfile, done: NullRun
+) -> float:
+    if method.compressor is None or not done.rounds:
+        return 0.0
+    shapes = pieces(workload, method.whole_model)
+    decoded = len(done.workers)
+    if method.architecture == "gossip" and isinstance(method.compressor, Codec):
+        payload = sum(method.compressor.payload_bytes(math.prod(shape)) for shape in shapes)
+        decoded = 1 + round(done.bytes_sent / done.rounds / payload)  # its neighbours' and its own
+    before, after = compression_seconds(
+        method.compressor, profile, shapes, decoded, method.feedback
+    )
+    return done.rounds * (before + (0.0 if method.architecture == "PS" else after))

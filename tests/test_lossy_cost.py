@@ -1,0 +1,296 @@
+"""What compression and relaxed synchronisation cost on a cluster: laws of the simulated seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+import ddlnb
+from ddlnb.compression.base import Traffic
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.profiling import Sample, fit, growth_of, profile_compression
+from ddlnb.compression.seconds import (
+    FREE,
+    CompressionProfile,
+    CompressorSeconds,
+    Line,
+    compression_profile,
+    write_compression_profile,
+)
+from ddlnb.compression.top_k import TopK
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.exchange import AllGather, AllReduce, Messages
+from ddlnb.lossy_cost import compressed_cost, dense_cost
+from ddlnb.lossy_program import CompressedMessage, compressed
+from ddlnb.player import play
+from ddlnb.program import lower
+from ddlnb.relaxed_cost import lossy_cost, lossy_seconds, relaxed_run, staleness
+from ddlnb.request_cost import request_cost, requests_cost
+from ddlnb.simulator import plan_on
+from ddlnb.training.cluster_clock import compute_seconds
+from ddlnb.training.lockstep import Note
+from ddlnb.training.method import training_method
+from ddlnb.training.null_worker import Sized
+from ddlnb.training.stragglers import OneSlow
+
+CLUSTERS = ["survey-10GbE", "survey-100GbE", "survey-100GbIB"]
+BASES = ["BSP-A2A", "WFBP-A2A", "MG-WFBP"]
+WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+SLOW = CompressionProfile(
+    "made up",
+    {"top-k(0.01)": CompressorSeconds(Line(1e-5, 1e-9), Line(), Line(1e-6, 1e-10), "workers")},
+)
+
+
+def cluster(name: str, workers: int = 16):
+    return ddlnb.get_cluster(name, workers=workers)
+
+
+@dataclass(frozen=True)
+class Nothing(Sized):
+    """As many bytes as the dense gradient, by all-reduce: the ratio is 1."""
+
+    of: object = None
+
+    name = "nothing"
+
+    def traffic(self, shape, workers):
+        return [Traffic(AllReduce, 4 * int(np.prod(shape)))]
+
+
+def ratio_one(whole: bool = False):
+    return replace(training_method("bsp"), compressor=Nothing(), whole_model=whole)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("base", BASES)
+def test_free_compression_at_ratio_one_is_the_dense_forecast(name, base):
+    dense = dense_cost(WORKLOAD, cluster(name), base)
+    lossy = compressed_cost(WORKLOAD, cluster(name), ratio_one(), FREE, base)
+    assert lossy.iteration_seconds == pytest.approx(dense.iteration_seconds, rel=1e-9)
+    assert lossy.bytes == pytest.approx(dense.bytes)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("base", BASES)
+def test_fewer_bytes_are_never_slower_when_compression_is_free(name, base):
+    seconds = [
+        compressed_cost(
+            WORKLOAD, cluster(name), f"bsp + top-k({density})", FREE, base
+        ).iteration_seconds
+        for density in (0.5, 0.1, 0.01, 0.001)
+    ]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] >= compute_seconds(WORKLOAD, cluster(name))
+
+
+@pytest.mark.parametrize("whole", ["", " + whole-model"])
+def test_the_parts_add_up(whole):
+    cost = compressed_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)" + whole, SLOW)
+    parts = cost.compute_seconds + cost.compression_seconds + cost.waiting_seconds
+    assert cost.iteration_seconds == pytest.approx(parts)
+    assert cost.compression_seconds > 0
+    assert cost.compute_seconds == pytest.approx(compute_seconds(WORKLOAD, cluster("survey-10GbE")))
+
+
+def test_slow_compression_delays_and_is_counted():
+    free, slow = (
+        compressed_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)", profile)
+        for profile in (FREE, SLOW)
+    )
+    assert slow.iteration_seconds > free.iteration_seconds
+    assert slow.iteration_seconds <= free.iteration_seconds + slow.compression_seconds + 1e-9
+
+
+def test_the_plain_player_agrees_with_the_fast_one():
+    here = cluster("survey-10GbE")
+    program = lower(WORKLOAD, here, plan_on(here, WORKLOAD, "WFBP-A2A"))
+    messages = [
+        CompressedMessage(1e-4, 2e-4, request_cost(here, AllGather, size // 50), size // 50)
+        for size in program.message_bytes
+    ]
+    slow = play(compressed(program, messages))
+    kinds = {span.kind for span in slow.spans}
+    assert {"compress", "decompress", "forward", "backward", "message"} <= kinds
+    from ddlnb.fast_player import play_fast
+
+    fast = play_fast(compressed(program, messages))
+    assert fast.iteration_seconds == pytest.approx(slow.iteration_seconds, rel=1e-9)
+    assert fast.exposed_seconds == pytest.approx(slow.exposed_seconds, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("workers", [8, 16, 32])
+def test_gathering_a_share_of_one_nth_costs_half_an_all_reduce(workers):
+    here = cluster("survey-10GbE", workers)
+    size = 1 << 24
+    gathered = request_cost(here, AllGather, size / workers)
+    reduced = request_cost(here, AllReduce, size)
+    assert gathered.work == pytest.approx(reduced.work / 2)
+    assert gathered.startup < reduced.startup
+
+
+def test_gathering_grows_with_the_workers_and_requests_add_up():
+    seconds = [request_cost(cluster("survey-10GbE", n), AllGather, 1e6).work for n in (8, 16, 32)]
+    assert seconds == sorted(seconds)
+    assert seconds[2] / seconds[0] == pytest.approx(31 / 7)
+    here = cluster("survey-10GbE")
+    one, two = Traffic(Messages, 1000), Traffic(AllReduce, 5000)
+    both = requests_cost(here, [one, two])
+    assert both.seconds == pytest.approx(
+        requests_cost(here, [one]).seconds + requests_cost(here, [two]).seconds
+    )
+
+
+@pytest.mark.parametrize("workers", [8, 16, 32])
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("architecture", ["A2A", "PS"])
+def test_bsp_in_lockstep_takes_what_the_simulator_says(name, architecture, workers):
+    here = cluster(name, workers)
+    found = relaxed_run(WORKLOAD, here, f"bsp on {architecture}", steps=3).cost
+    expected = dense_cost(WORKLOAD, here, f"BSP-{architecture}")
+    assert found.iteration_seconds == pytest.approx(expected.iteration_seconds, rel=1e-6)
+    assert found.bytes == pytest.approx(expected.bytes)
+
+
+def test_resnet_on_sixteen_workers_runs_in_well_under_a_second():
+    relaxed_run(WORKLOAD, cluster("survey-10GbE"), "bsp", steps=1)
+    began = perf_counter()
+    relaxed_run(WORKLOAD, cluster("survey-10GbE"), "bsp", steps=20)
+    assert perf_counter() - began < 1
+
+
+def test_a_straggler_holds_everybody_up_under_bsp():
+    def slower(rank: int, step: int) -> float:
+        return 2.0 if rank == 3 else 1.0
+
+    here = cluster("survey-10GbE")
+    even, held_up = (
+        relaxed_run(WORKLOAD, here, "bsp", slower=how, steps=4) for how in (None, slower)
+    )
+    delay = held_up.cost.iteration_seconds - even.cost.iteration_seconds
+    assert delay == pytest.approx(compute_seconds(WORKLOAD, here))
+    assert held_up.waiting_share > even.waiting_share
+
+
+@pytest.mark.parametrize("period", [2, 4, 8])
+@pytest.mark.parametrize("architecture", ["A2A", "PS"])
+def test_local_steps_divide_communication_by_h(period, architecture):
+    here = cluster("survey-10GbE")
+    often, rarely = (
+        relaxed_run(WORKLOAD, here, f"{name} on {architecture}", steps=16).cost
+        for name in ("bsp", f"local({period})")
+    )
+    assert rarely.waiting_seconds == pytest.approx(often.waiting_seconds / period)
+    assert rarely.bytes == pytest.approx(often.bytes / period)
+    assert rarely.compute_seconds == pytest.approx(often.compute_seconds)
+
+
+def test_compression_is_paid_once_per_round():
+    here = cluster("survey-10GbE")
+    every, fourth = (
+        relaxed_run(WORKLOAD, here, f"{name} + top-k(0.01) + whole-model", SLOW, steps=8).cost
+        for name in ("bsp", "local(4)")
+    )
+    assert fourth.compression_seconds == pytest.approx(every.compression_seconds / 4)
+
+
+def test_without_barriers_a_straggler_holds_up_itself_alone():
+    here, slow = cluster("survey-10GbE"), OneSlow(2.0, rank=3)
+    asp, ssp = (
+        relaxed_run(WORKLOAD, here, method, slower=slow, steps=40) for method in ("asp", "ssp(2)")
+    )
+    alone = relaxed_run(WORKLOAD, here, "asp", steps=40).cost.iteration_seconds
+    assert asp.cost.iteration_seconds < 1.1 * alone
+    assert asp.cost.iteration_seconds < ssp.cost.iteration_seconds
+    assert asp.waiting_share < ssp.waiting_share
+
+
+@pytest.mark.parametrize("workers", [8, 16])
+def test_asynchronous_pushes_are_n_minus_one_stale(workers):
+    found = relaxed_run(WORKLOAD, cluster("survey-10GbE", workers), "asp", steps=20).staleness()
+    assert np.mean(found) == pytest.approx(workers - 1, rel=0.05)
+
+
+def test_a_ring_of_neighbours_costs_the_same_whatever_the_workers():
+    costs = [
+        relaxed_run(WORKLOAD, cluster("survey-10GbE", n), "d-psgd", steps=4).cost
+        for n in (8, 16, 32)
+    ]
+    for cost in costs:
+        assert cost.bytes == pytest.approx(2 * WORKLOAD.gradient_bytes)
+        assert cost.iteration_seconds == pytest.approx(costs[0].iteration_seconds)
+
+
+def test_staleness_counts_the_pushes_of_others():
+    pushes = [(0, 1.0), (1, 1.5), (0, 2.0), (1, 2.5), (1, 2.75), (0, 3.0)]
+    notes = [Note(rank, "PushPull", end - 0.1, end) for rank, end in pushes]
+    assert sorted(staleness(notes)) == [0, 1, 1, 2]
+
+
+def test_any_method_goes_one_way():
+    here = cluster("survey-10GbE")
+    method = "bsp + top-k(0.01)"
+    assert lossy_cost(WORKLOAD, here, method, SLOW) == compressed_cost(WORKLOAD, here, method, SLOW)
+    on_servers = lossy_seconds(WORKLOAD, here, "bsp on PS", steps=2)
+    assert on_servers == relaxed_run(WORKLOAD, here, "bsp on PS", steps=2).cost.iteration_seconds
+
+
+def test_what_does_not_fit_is_refused():
+    here = cluster("survey-10GbE")
+    with pytest.raises(InputError, match="cuts tensors"):
+        compressed_cost(WORKLOAD, here, "bsp + top-k(0.01)", FREE, "ByteScheduler-A2A")
+    with pytest.raises(InputError, match="goes through servers"):
+        compressed_cost(WORKLOAD, here, "bsp + top-k(0.01)", FREE, "WFBP-PS")
+    with pytest.raises(InputError, match=r"no seconds for top-k\(0.5\).*--also"):
+        compressed_cost(WORKLOAD, here, "bsp + top-k(0.5)", SLOW)
+    with pytest.raises(InputError, match="not BSP on A2A"):
+        compressed_cost(WORKLOAD, here, "bsp on PS", FREE)
+    with pytest.raises(UnknownName, match="compression profile"):
+        compression_profile("nowhere")
+
+
+# The profile.
+
+
+def test_a_fit_finds_the_lines_that_made_the_samples():
+    truth = CompressorSeconds(Line(1e-5, 2e-9), Line(2e-5, 1e-9), Line(3e-6, 5e-10), "workers")
+    samples = [
+        Sample("x", size, count, truth.before(size), truth.after(size, count))
+        for size in (1 << 10, 1 << 14, 1 << 20)
+        for count in (2, 8)
+    ]
+    found = fit(samples, "workers")
+    for elements, workers in [(5_000, 4), (25_000_000, 32)]:
+        assert found.before(elements) == pytest.approx(truth.before(elements), rel=1e-3)
+        assert found.after(elements, workers) == pytest.approx(
+            truth.after(elements, workers), rel=1e-3
+        )
+
+
+def test_every_compressor_is_measured_or_left_out_with_a_reason(tmp_path):
+    profile = profile_compression(sides=(16, 64), workers=(2, 4), repeats=1, threads=1)
+    known = {str(kind()) for kind in COMPRESSORS.values()}
+    assert set(profile.compressors) | set(profile.left_out) == known
+    assert not profile.left_out, "all compressors run on the CPU"
+    assert "1 thread" in profile.source
+    for seconds in profile.compressors.values():
+        assert seconds.before(4096) + seconds.after(4096, 4) > 0
+    write_compression_profile(profile, "here", tmp_path)
+    assert compression_profile("here", tmp_path) == profile
+
+
+def test_a_missing_device_is_one_clear_error():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(InputError, match=r"'cuda' cannot be used here.*measure on the CPU"):
+        profile_compression(device="cuda")
+
+
+def test_only_what_is_gathered_grows_with_the_workers():
+    assert growth_of(TopK()) == "workers"
+    assert growth_of(Nothing()) == "none"
