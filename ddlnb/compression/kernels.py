@@ -15,10 +15,12 @@ TRITS = 5  # ternary digits in a byte: 3**5 = 243
 BLOCK = 40 * 64  # elements that stay in the first cache; eight and five divide it
 MOST_BITS = 16
 
-compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+# Sums in any order, several at a time. Elsewhere the order of operations keeps floats in range.
+summing = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
 
 
-@compiled
+@summing
 def measure(values: Any) -> Any:
     """The bits of the largest magnitude, the sum of magnitudes and the sum of squares."""
     words = values.view(np.uint32)
@@ -32,7 +34,7 @@ def measure(values: Any) -> Any:
     return largest, total, squares
 
 
-@compiled
+@summing
 def bucket_norms(values: Any, bucket: int, norms: Any) -> None:
     """The Euclidean norm of every bucket."""
     for which in range(len(norms)):
