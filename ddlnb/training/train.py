@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
 from ddlnb.errors import UnknownName, require, require_whole
-from ddlnb.models import Batch
 from ddlnb.training.clock import Clock
+from ddlnb.training.curve import LockstepCurve, Observing, StoppingLoss, curve_of_ranks
+from ddlnb.training.job import TrainingJob
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
@@ -22,18 +22,15 @@ from ddlnb.training.optimizers import default_rate, get_optimizer
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.splits import Split, get_split
 from ddlnb.training.tasks import get_learning_task
-from ddlnb.training.worker import Worker
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXECUTORS = ("lockstep",)
+    from ddlnb.ranks import Ranks
+    from ddlnb.training.curve import Row
+
+EXECUTORS = ("lockstep", "distributed")
 EVALUATIONS = 20  # of a run, if not told otherwise
-HUGE = 1e3  # times the loss before training, or times one if that is more: the run has diverged
-
-
-class _Diverged(Exception):
-    """A loss that is huge or no number."""
 
 
 def train(
@@ -51,6 +48,7 @@ def train(
     clock: Clock | None = None,
     evaluate_every: int | None = None,
     executor: str = "lockstep",
+    ranks: Ranks | None = None,
 ) -> pd.DataFrame:
     """The curve of a run: one row per evaluation, the first before training.
 
@@ -61,7 +59,11 @@ def train(
     mean squared distance of the workers' parameters from their mean; ``bytes_sent`` so far by a
     worker in the mean, counted; ``seconds`` of the virtual clock, NaN without one; ``diverged``,
     true in the last row of a run that ended early because its loss was huge or no number.
-    The same arguments give the same bits. Raises UnknownName and InputError.
+    In lockstep the same arguments give the same bits.
+
+    With executor "distributed" the workers are processes, of ``ranks`` or new ones, and seconds are
+    real; a row holds the workers as they were at that step of their own, and bytes are known in
+    the last row only (NaN before). Raises UnknownName and InputError, and RankError if one fails.
     """
     import pandas as pd
 
@@ -75,36 +77,24 @@ def train(
     require(0 < lr < math.inf, f"learning rate {lr} must be positive and finite")
     if executor not in EXECUTORS:
         raise UnknownName("executor", executor, EXECUTORS)
-
-    make_optimizer, shape = get_optimizer(optimizer, lr), get_schedule(schedule)
-    batches = task.batches(split, workers, local_batch, seed)
-    loss = _Checked(task, HUGE * max(1.0, task.evaluate(task.build(seed)).loss))
-    with _one_thread():
-        crew = [
-            Worker(
-                rank,
-                workers,
-                task.build(seed),
-                loss,
-                batches[rank],
-                make_optimizer,
-                method.compression,
-                schedule=partial(shape.factor, steps=steps),
-                architecture=method.architecture,
-                seed=seed,
-            )
-            for rank in range(workers)
-        ]
-        curve = _Curve(task, crew, steps, evaluate_every, timed=clock is not None)
-        run = Lockstep(
-            crew,
-            method.synchronisation.loop,
-            steps,
-            rule=method.rule(workers, crew[0].pieces()),
-            clock=clock,
-            on_step=curve.on_step,
-        )
-        rows = curve.run(run)
+    shape = get_schedule(schedule)
+    job = TrainingJob(
+        method,
+        partial(task.build, seed),
+        task.loss,
+        partial(task.batches, split, workers, local_batch, seed),
+        get_optimizer(optimizer, lr),
+        workers,
+        steps,
+        seed=seed,
+        schedule=partial(shape.factor, steps=steps),
+    )
+    if executor == "lockstep":
+        require(ranks is None, "lockstep has no ranks; leave them out or take distributed")
+        rows = _in_lockstep(task, job, evaluate_every, clock)
+    else:
+        require(clock is None, "a clock is for lockstep; real processes take real time")
+        rows = _on_ranks(task, job, evaluate_every, ranks)
     settings = {
         "task": task.name,
         "method": str(method),
@@ -124,6 +114,36 @@ def train(
     return pd.DataFrame([settings | row for row in rows])
 
 
+def _in_lockstep(
+    task: LearningTask, job: TrainingJob, every: int, clock: Clock | None
+) -> list[Row]:
+    with _one_thread():
+        batches = job.batches()
+        ours = replace(job, loss=StoppingLoss.of(task, job), batches=lambda: batches)
+        crew = [ours.worker(rank) for rank in range(job.workers)]
+        curve = LockstepCurve(task, crew, job.steps, every, timed=clock is not None)
+        run = Lockstep(
+            crew,
+            job.method.synchronisation.loop,
+            job.steps,
+            rule=ours.rule(),
+            clock=clock,
+            on_step=curve.on_step,
+        )
+        return curve.of(run)
+
+
+def _on_ranks(task: LearningTask, job: TrainingJob, every: int, ranks: Ranks | None) -> list[Row]:
+    from ddlnb.ranks import Ranks
+    from ddlnb.training.distributed import train_on_ranks
+
+    observed = replace(job, observe=Observing(job.steps, every))
+    with Ranks(job.ranks) if ranks is None else nullcontext(ranks) as placed:
+        run = train_on_ranks(placed, observed)
+    with _one_thread():
+        return curve_of_ranks(task, job, run)
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Torch with one thread: small tensors are faster so, and sums always have the same order."""
@@ -133,92 +153,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """A loss that stops the run when it is huge or no number, before anything is made of it."""
-
-    task: LearningTask
-    limit: float
-
-    def __call__(self, module: nn.Module, batch: Batch) -> Tensor:
-        loss = self.task.loss(module, batch)
-        if not abs(loss.item()) <= self.limit:
-            raise _Diverged
-        return loss
-
-
-@dataclass
-class _Curve:
-    """Watches a run and writes its rows."""
-
-    task: LearningTask
-    workers: Sequence[Worker]
-    steps: int
-    every: int
-    timed: bool
-    rows: list[dict[str, object]] = field(default_factory=list)
-    _done: int = 0  # gradients, of all workers
-    _losses: list[float] = field(default_factory=list)
-
-    def run(self, lockstep: Lockstep) -> list[dict[str, object]]:
-        """The rows of the run."""
-        self._bytes = lockstep.bytes_sent
-        self._mean = _MeanModel(self.task.build(0), self.workers)
-        self._write(0, 0.0)
-        try:
-            lockstep.run()
-        except _Diverged:
-            step = min(self.steps, math.ceil(self._done / len(self.workers)))
-            if self.rows[-1]["step"] != step:
-                self._write(step, math.nan)
-            self.rows[-1]["diverged"] = True
-        return self.rows
-
-    def on_step(self, rank: int, done: int, seconds: float) -> None:
-        """Called by the executor after every iteration of every worker."""
-        self._done += 1
-        self._losses.append(self.workers[rank].last_loss)
-        step, others = divmod(self._done, len(self.workers))
-        if not others and (step % self.every == 0 or step == self.steps):
-            self._write(step, seconds)
-
-    def _write(self, step: int, seconds: float) -> None:
-        distance = self._mean.update()
-        found = self.task.evaluate(self._mean.module)
-        losses, self._losses = self._losses, []
-        self.rows.append(
-            {
-                "step": step,
-                "train_loss": sum(losses) / len(losses) if losses else math.nan,
-                "test_loss": found.loss,
-                "test_accuracy": found.accuracy,
-                "consensus_distance": distance,
-                "bytes_sent": sum(self._bytes) / len(self.workers),
-                "seconds": seconds if self.timed else math.nan,
-                "diverged": False,
-            }
-        )
-
-
-class _MeanModel:
-    """A model whose parameters are the mean of the workers'."""
-
-    def __init__(self, module: nn.Module, workers: Sequence[Worker]):
-        self.module, self._workers = module, workers
-        owned = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._flat = torch.cat([parameter.detach().flatten() for parameter in owned])
-        sizes = [parameter.numel() for parameter in owned]
-        for parameter, values in zip(owned, self._flat.split(sizes), strict=True):
-            parameter.data = values.view(parameter.shape)
-
-    def update(self) -> float:
-        """Take the mean; return the mean squared distance of the workers from it."""
-        mean = torch.zeros_like(self._flat, dtype=torch.float64)  # exact for equal workers
-        for worker in self._workers:
-            mean += worker.parameters
-        mean /= len(self._workers)
-        self._flat.copy_(mean)
-        squares = ((worker.parameters - mean).square().sum() for worker in self._workers)
-        return sum(square.item() for square in squares) / len(self._workers)
