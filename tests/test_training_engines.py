@@ -20,10 +20,12 @@ from ddlnb.exchange import Flow, Messages
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.distributed import as_run, run_on_rank, train_on_ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
+from ddlnb.training.learning_job import learning_job
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.replaying import run_in_lockstep
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
+from ddlnb.training.train import train
 from ddlnb.training.worker import Worker
 
 WORKERS, STEPS = 4, 5
@@ -234,31 +236,15 @@ def test_messages_may_be_sent_before_they_are_wanted(six_ranks):
     assert [w.bytes_sent for w in real.workers] == [w.bytes_sent for w in expected.workers]
 
 
-def breaks_on_rank_2(rank: int, step: int) -> tuple:
-    inputs, wanted = draw(rank, step)
-    return inputs, wanted * float("nan") if (rank, step) == (2, 1) else wanted
-
-
-def broken_batches() -> list:
-    return [partial(breaks_on_rank_2, rank) for rank in range(WORKERS)]
-
-
-def finite_error(module: nn.Module, batch: tuple) -> torch.Tensor:
-    loss = square_error(module, batch)
-    if not loss.isfinite():
-        raise FloatingPointError("this loss is not finite")
-    return loss
-
-
 @pytest.mark.ranks
-@pytest.mark.parametrize("method", ["bsp on A2A", "bsp on PS"])
-def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(six_ranks, method):
-    job = job_of(method, loss=finite_error, batches=broken_batches)
-    start = time.monotonic()
-    with pytest.raises(RankError, match=r"rank 2: FloatingPointError: this loss is not finite"):
-        train_on_ranks(six_ranks, job, timeout_seconds=100)
-    assert time.monotonic() - start < 60
-    assert six_ranks.pids == []
+def test_learning_tasks_run_on_ranks_as_train_runs_them(six_ranks):
+    settings = {"workers": WORKERS, "steps": 6, "optimizer": "momentum", "schedule": "warm-up(3)"}
+    method = "bsp + top-k(0.1) + feedback on PS"
+    run = train_on_ranks(six_ranks, learning_job("quadratic", method, **settings), 60)
+    row = train("quadratic", method, evaluate_every=6, **settings).iloc[-1]
+    losses = torch.tensor([worker.losses for worker in run.workers], dtype=torch.float64)
+    assert losses.mean().item() == pytest.approx(row.train_loss, rel=1e-6)
+    assert run.workers[0].bytes_sent == row.bytes_sent + 6 * HEADER_BYTES
 
 
 @pytest.mark.parametrize(
@@ -287,3 +273,32 @@ def test_a_wrong_job_is_refused_before_anything_starts(six_ranks):
     many = job_of("bsp", workers=7, batches=lambda: [partial(draw, rank) for rank in range(7)])
     with pytest.raises(InputError, match="more than the 6 ranks"):
         train_on_ranks(six_ranks, many)
+
+
+def breaks_on_rank_2(rank: int, step: int) -> tuple:
+    inputs, wanted = draw(rank, step)
+    return inputs, wanted * float("nan") if (rank, step) == (2, 1) else wanted
+
+
+def broken_batches() -> list:
+    return [partial(breaks_on_rank_2, rank) for rank in range(WORKERS)]
+
+
+def finite_error(module: nn.Module, batch: tuple) -> torch.Tensor:
+    loss = square_error(module, batch)
+    if not loss.isfinite():
+        raise FloatingPointError("this loss is not finite")
+    return loss
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "method", ["bsp on A2A", pytest.param("bsp on PS", marks=pytest.mark.slow)]
+)
+def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(six_ranks, method):
+    job = job_of(method, loss=finite_error, batches=broken_batches)
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"rank 2: FloatingPointError: this loss is not finite"):
+        train_on_ranks(six_ranks, job, timeout_seconds=100)
+    assert time.monotonic() - start < 60
+    assert six_ranks.pids == []
