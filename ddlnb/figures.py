@@ -18,6 +18,7 @@ from ddlnb.figure_protocols import protocol_times
 from ddlnb.figure_schedules import schedules
 from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
+from ddlnb.figure_synchronisation import staleness_histogram, synchronisation_timelines
 from ddlnb.figure_throughput import throughput_bars
 from ddlnb.figure_timelines import timelines
 
@@ -39,6 +40,8 @@ __all__ = [
     "residuals",
     "schedules",
     "simulated_against_measured",
+    "staleness_histogram",
+    "synchronisation_timelines",
     "throughput_bars",
     "timelines",
 ]

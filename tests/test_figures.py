@@ -205,6 +205,24 @@ def both_sources() -> Figure:
     return figures.simulated_against_measured(simulated, rows().assign(machine="a box"))
 
 
+def activities() -> pd.DataFrame:
+    bars = [
+        ("bsp on PS", 0, "compute", 0, 0.0, 1.0),
+        ("bsp on PS", 0, "wait", 0, 1.0, 2.0),
+        ("bsp on PS", 1, "compute", 0, 0.0, 2.0),
+        ("asp on PS", 0, "compute", 0, 0.0, 1.0),
+        ("asp on PS", 0, "compute", 1, 1.0, 3.0),
+        ("asp on PS", 1, "compute", 0, 0.0, 2.0),
+    ]
+    columns = ["method", "rank", "kind", "iteration", "start_seconds", "stop_seconds"]
+    return pd.DataFrame(bars, columns=columns)
+
+
+def stale() -> Figure:
+    frame = {"method": ["asp", "asp", "r2sp"], "staleness": [1, 3, 3], "pushes": [1, 3, 8]}
+    return figures.staleness_histogram(pd.DataFrame(frame))
+
+
 DRAWN: dict[str, Callable[[], Figure]] = {
     "throughput_bars": lambda: figures.throughput_bars(pd.concat([rows(), rows("published")])),
     "timelines": lambda: figures.timelines({name: timeline(name) for name in METHODS}),
@@ -227,6 +245,8 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "all_reduce_times": all_reduces,
     "all_reduce_times without points": lambda: all_reduces(0),
     "protocol_times": protocols,
+    "synchronisation_timelines": lambda: figures.synchronisation_timelines(activities()),
+    "staleness_histogram": stale,
 }
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 
@@ -477,3 +497,27 @@ def test_nothing_to_draw_is_an_error_here_too(draw):
 
 def test_the_schematic_says_that_nothing_was_measured():
     assert "nothing measured" in text_of(figures.parallelism_schematic())
+
+
+def test_a_synchronisation_counts_what_was_done_while_all_had_work():
+    said = text_of(figures.synchronisation_timelines(activities()))
+    assert "bsp on PS: 2 gradients, waits 25 % of the time" in said
+    assert "asp on PS: 2 gradients, waits 0 % of the time" in said
+    longer = text_of(figures.synchronisation_timelines(activities(), until_seconds=3.0))
+    assert "asp on PS: 3 gradients" in longer
+
+
+def test_the_mean_staleness_counts_pushes():
+    said = text_of(stale())
+    assert "asp\nmean 2.5" in said
+    assert "r2sp\nmean 3" in said
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [figures.synchronisation_timelines, figures.staleness_histogram],
+    ids=lambda f: f.__name__,
+)
+def test_no_activity_and_no_staleness_are_errors(draw):
+    with pytest.raises(InputError, match="there is no"):
+        draw(pd.DataFrame())

@@ -15,6 +15,7 @@ from toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 from ddlnb.errors import InputError
 from ddlnb.relaxed_rules import BoundedStaleness, DynamicBound, RoundRobin
 from ddlnb.rules import Decoding
+from ddlnb.training.activity import activity
 from ddlnb.training.clock import Clock
 from ddlnb.training.method import training_method
 from ddlnb.training.stragglers import ExponentialTail, LogNormal, OneSlow
@@ -259,3 +260,18 @@ def test_servers_know_the_length_of_a_payload():
 def test_choices_that_make_no_sense_are_refused_with_the_reason(text, reason):
     with pytest.raises(InputError, match=reason):
         training_method(text)
+
+
+@pytest.mark.parametrize("name", ["bsp on PS", "asp on PS", "local(2) on A2A"])
+def test_the_table_of_activity_covers_the_whole_time_of_every_worker(name):
+    clock = Clock(OneSlow(3.0), lambda kind, bytes_, workers: 0.25)
+    trained = Trained(name, 4, clock=clock)
+    table = activity(trained.run.notes, name)
+    assert set(table["method"]) == {name}
+    for _, mine in table.groupby("rank"):
+        assert list(mine["start_seconds"])[1:] == list(mine["stop_seconds"])[:-1]
+        computed = mine[mine["kind"] == "compute"]
+        assert list(computed["iteration"]) == [0, 1, 2, 3]
+        waits = list(mine["iteration"][mine["kind"] == "wait"])
+        assert waits == ([1, 3] if name.startswith("local") else [0, 1, 2, 3])
+    assert table["stop_seconds"].max() == trained.seconds

@@ -1,0 +1,122 @@
+"""The synchronisation figures: who computes or waits when (Fig. 3, part 1), and how stale it is."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ddlnb.errors import require
+from ddlnb.figure_style import legend_line, styled
+from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH
+
+COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
+
+
+@styled
+def synchronisation_timelines(
+    activity: pd.DataFrame, until_seconds: float | None = None, source: str = "simulated"
+) -> Figure:
+    """What every worker of every method did until some second, by default while all had work.
+
+    ``activity`` is what `ddlnb.training.activity.activity` makes, of one method or several. A row
+    is a worker, a bar a gradient; hatched bars are waits for others and for messages. A title says
+    how many gradients all workers finished, and the share of their time in which they waited.
+    """
+    require(not activity.empty, "there is no activity to draw")
+    last = activity.groupby(["method", "rank"])["stop_seconds"].max()
+    until = float(last.min()) if until_seconds is None else until_seconds
+    require(until > 0, f"until_seconds {until!r} must be above 0")
+    methods = list(activity["method"].unique())
+    ranks = sorted(activity["rank"].unique())
+    figure, grid = plt.subplots(
+        len(methods),
+        1,
+        figsize=(9.5, 0.9 + len(methods) * (0.42 + 0.2 * len(ranks))),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax, method in zip(grid[:, 0], methods, strict=True):
+        _workers(ax, method, activity[activity["method"] == method], ranks, until)
+    grid[-1, 0].set_xlabel("time (s)")
+    grid[-1, 0].set_xlim(0, until)
+    handles = [
+        Patch(facecolor=COLOURS["compute"], edgecolor="white", label="one gradient"),
+        Patch(
+            facecolor=COLOURS["wait"],
+            edgecolor="white",
+            hatch=WAIT_HATCH,
+            label="waits for others or messages",
+        ),
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
+    figure.supxlabel(f"source: {source}", fontsize=8, x=0.99, ha="right")
+    return figure
+
+
+@styled
+def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> Figure:
+    """The share of pushes with each staleness, a panel per method; dotted lines are means.
+
+    ``staleness`` has the columns method, staleness (updates of other workers that were applied
+    since the pushing worker was last answered) and pushes (how many had it).
+    """
+    require(not staleness.empty, "there is no staleness to draw")
+    methods = list(staleness["method"].unique())
+    figure, grid = plt.subplots(
+        1,
+        len(methods),
+        figsize=(1.5 + 2.3 * len(methods), 2.9),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax, method in zip(grid[0], methods, strict=True):
+        part = staleness[staleness["method"] == method]
+        share = part["pushes"] / part["pushes"].sum()
+        mean = float((part["staleness"] * share).sum())
+        ax.bar(part["staleness"], 100 * share, width=0.9, color=COLOURS["compute"], linewidth=0)
+        ax.axvline(mean, color="black", linestyle=":", linewidth=1.2)
+        ax.set_title(f"{method}\nmean {mean:.2g}", fontsize=9)
+        ax.grid(visible=False, axis="x")
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.set_xlabel("staleness (updates)")
+    grid[0, 0].set_ylabel("pushes (%)")
+    note = "staleness: updates of other workers since the pushing one was last answered"
+    figure.supxlabel(f"source: {source} | {note}", fontsize=8, x=0.99, ha="right")
+    figure.legend(
+        handles=[legend_line("black", "mean", ":")], loc="outside upper right", frameon=False
+    )
+    return figure
+
+
+def _workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], until: float) -> None:
+    rows = rows[rows["start_seconds"] < until]
+    seconds = rows["stop_seconds"].clip(upper=until) - rows["start_seconds"]
+    for kind, colour in COLOURS.items():
+        for rank in ranks:
+            chosen = (rows["kind"] == kind) & (rows["rank"] == rank)
+            ax.broken_barh(
+                list(zip(rows["start_seconds"][chosen], seconds[chosen], strict=True)),
+                (rank - 0.42, 0.84),
+                facecolor=colour,
+                edgecolor="white",
+                linewidth=0.0 if kind == "wait" else 0.8,
+                hatch=WAIT_HATCH if kind == "wait" else None,
+            )
+    done = int(((rows["kind"] == "compute") & (rows["stop_seconds"] <= until)).sum())
+    waits = seconds[rows["kind"] == "wait"].sum() / (until * len(ranks))
+    ax.set_title(
+        f"{method}: {done} gradients, waits {100 * waits:.0f} % of the time",
+        loc="left",
+        fontsize=9,
+        fontweight="bold",
+        pad=3,
+    )
+    ax.set_yticks(ranks, [f"worker {rank}" for rank in ranks], fontsize=8)
+    ax.set_ylim(max(ranks) + 0.6, min(ranks) - 0.6)
+    ax.grid(visible=False)
