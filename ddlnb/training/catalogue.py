@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ddlnb.spec import parsed
+from ddlnb.training.choco import Choco
+from ddlnb.training.d_psgd import DPSGD
+from ddlnb.training.dcd_psgd import DCDPSGD
+from ddlnb.training.ecd_psgd import ECDPSGD
 from ddlnb.training.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
 from ddlnb.training.relaxed import (
     AsynchronousParallel,
@@ -23,6 +27,10 @@ SYNCHRONISATIONS: dict[str, type[Synchronisation]] = {
         DynamicStaleSynchronousParallel,
         AsynchronousParallel,
         RoundRobinSynchronousParallel,
+        DPSGD,
+        DCDPSGD,
+        ECDPSGD,
+        Choco,
     )
 }
 
