@@ -6,6 +6,7 @@ import pytest
 import torch
 from toy_training import ADAM, MOMENTUM, SGD, Trained, draw, model, square_error
 
+from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
 from ddlnb.training.local import AdaptiveLocalSGD
 from ddlnb.training.method import training_method
@@ -18,6 +19,12 @@ ONCE_EACH = ["local(1)", "post-local(4, 1000)", "adaptive-local(1, 1)"]
 @pytest.mark.parametrize("rest", [" on A2A", " on PS", " + top-k(0.3) + feedback on A2A"])
 def test_one_gradient_a_round_is_bsp_to_the_bit(once, rest, optimizer):
     local, bsp = (Trained(name + rest, 6, optimizer=optimizer) for name in (once, "bsp"))
+    assert torch.equal(local.parameters, bsp.parameters)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_one_gradient_a_round_is_bsp_with_any_compressor(compressor):
+    local, bsp = (Trained(f"{name} + {compressor}", 4) for name in ("local(1)", "bsp"))
     assert torch.equal(local.parameters, bsp.parameters)
 
 

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 
+from ddlnb.compression.base import Codec
+from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
 from ddlnb.relaxed_rules import BoundedStaleness, DynamicBound, RoundRobin
 from ddlnb.rules import Decoding
@@ -227,6 +229,22 @@ def test_every_relaxed_method_learns_with_and_without_compression(name, rest):
         if not rest
         else trained.run.bytes_sent[0] < (80 * dense)
     )
+
+
+ON_SERVERS = [name for name, kind in COMPRESSORS.items() if kind.average is Codec.average]
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_compressors_learn_on_servers_or_are_refused_with_the_reason(name):
+    if name not in ON_SERVERS:
+        with pytest.raises(InputError, match=r"use it on A2A"):
+            training_method(f"ssp(2) + {name} on PS")
+        return
+    feedback = " + feedback" if COMPRESSORS[name].feedback == "needed" else ""
+    for synchronisation in ("bsp", "ssp(2)"):
+        trained = Trained(f"{synchronisation} + {name}{feedback} on PS", 80)
+        start = Trained("bsp", 1).workers[0].last_loss
+        assert all(worker.last_loss < start / 4 for worker in trained.workers)
 
 
 def test_a_push_pays_for_the_way_up_and_the_way_down():
