@@ -1,0 +1,106 @@
+"""Whether to use a lossy method on a cluster, and why not: from the parts of its time to target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.training.method import training_method
+from ddlnb.units import MB, show_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HIDDEN = 0.05  # of an iteration: so little exposed communication counts as hidden
+YES, UNSURE, NO = "use it", "no clear gain", "do not"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``choice`` is one of YES, UNSURE and NO; ``reason`` names what decides, with its numbers."""
+
+    machine: str
+    workers: int
+    method: str
+    choice: str
+    speedup: float
+    low: float
+    high: float
+    reason: str
+
+    def __str__(self) -> str:
+        what = "compress" if training_method(self.method).compressor else "relax synchronisation"
+        said = {YES: what, UNSURE: f"no clear reason to {what}", NO: f"do not {what}"}[self.choice]
+        times = f"{self.speedup:.2f}x"
+        if not math.isnan(self.low):
+            times += f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{said} here: {self.method} is {times} the dense best; {self.reason}"
+
+
+def verdicts(table: pd.DataFrame) -> list[Verdict]:
+    """One verdict for every lossy row of `time_to_target`."""
+    found = []
+    for _, group in table.groupby(["machine", "task", "workers"], sort=False):
+        rows = group.to_dict("records")
+        (dense,) = [row for row in rows if row["is_dense"]]
+        found += [verdict(row, dense) for row in rows if not row["is_dense"]]
+    return found
+
+
+def verdict(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Verdict:
+    """The verdict on one method beside the quickest lossless one; both rows of `time_to_target`.
+
+    A gain counts when the whole interval of the speed-up is above 1, or, with a single seed, the
+    speed-up itself.
+    """
+    speedup, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
+    surely, maybe = (speedup, speedup) if math.isnan(low) else (low, high)
+    choice = YES if surely > 1 else UNSURE if maybe > 1 else NO
+    reason = _gain(row, dense) if choice == YES else _obstacle(row, dense)
+    return Verdict(
+        row["machine"], int(row["workers"]), row["method"], choice, speedup, low, high, reason
+    )
+
+
+def _gain(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
+    before, after = dense["iteration_seconds"], row["iteration_seconds"]
+    return (
+        f"an iteration takes {show_seconds(after)} instead of {show_seconds(before)}, "
+        f"and it needs {row['iterations_over_dense']:.2f} times the iterations"
+    )
+
+
+def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
+    """What stands in the way, the first of these that is the case."""
+    exposed, saved = dense["waiting_seconds"], dense["waiting_seconds"] - row["waiting_seconds"]
+    whole, compression = dense["iteration_seconds"], row["compression_seconds"]
+    if row["reached"] < row["seeds"]:
+        return f"{row['seeds'] - row['reached']} of {row['seeds']} runs never reach the target"
+    if exposed < HIDDEN * whole:
+        return (
+            f"communication is hidden already: {show_seconds(exposed)} of {show_seconds(whole)} "
+            f"are exposed, so nothing can gain more than {exposed / (whole - exposed):.1%} "
+            f"per iteration"
+        )
+    if row["gathers"] and row["bytes"] >= dense["bytes"]:
+        return (
+            f"its all-gather grows with the workers: {row['bytes'] / MB:.1f} MB from each of "
+            f"{row['workers']} are no less than the dense {dense['bytes'] / MB:.1f} MB"
+        )
+    if saved <= 0:
+        return (
+            f"it leaves no less communication exposed: {show_seconds(row['waiting_seconds'])} "
+            f"against {show_seconds(exposed)}"
+        )
+    if compression > saved:
+        return (
+            f"compression takes {show_seconds(compression)} and saves {show_seconds(saved)} "
+            f"of exposed communication"
+        )
+    faster = whole / row["iteration_seconds"]
+    return (
+        f"it needs {row['iterations_over_dense']:.2f} times the iterations, "
+        f"and each is only {faster:.2f} times as fast"
+    )
