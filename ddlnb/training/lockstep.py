@@ -165,8 +165,7 @@ class Lockstep:
         if self._rule is None:
             raise DdlnbError(f"worker {rank} pushes, and there is no parameter server; give a rule")
         self.bytes_sent[rank] += _size(tensor)
-        # What is pushed may change in the worker's hands before it arrives.
-        arrives = partial(self._serve, rank, tensor.clone())
+        arrives = partial(self._serve, rank, tensor)  # not written to before the answer
         self._at(now + self._seconds(PushPull, _size(tensor)), arrives)
 
     def _serve(self, rank: int, tensor: Tensor, now: float) -> None:
