@@ -1,0 +1,221 @@
+"""The command that trains with lossy methods and tells what they cost in convergence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlnb.terminal import Csv, print_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(train)
+
+
+def train(
+    task: Annotated[str, typer.Option(help="A task of `ddlnb train --list`.")] = "digits",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Such as 'bsp', 'ssp(3)' or 'bsp + top-k(0.01) + feedback on A2A'; repeatable."
+        ),
+    ] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(help="Workers; repeatable. Default: 8.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Gradients of every worker.")] = 300,
+    local_batch: Annotated[
+        int | None, typer.Option(help="Samples of a gradient; default: the task's own.")
+    ] = None,
+    lr: Annotated[
+        list[float] | None,
+        typer.Option(help="Learning rate; repeatable. Default: the task's first guess."),
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Find a rate for every method, with the same budget.")
+    ] = False,
+    optimizer: Annotated[str, typer.Option(help="One of `ddlnb train --list`.")] = "sgd",
+    schedule: Annotated[
+        str, typer.Option(help="Of the learning rate: constant, warm-up(50), cosine(50).")
+    ] = "constant",
+    split: Annotated[
+        str, typer.Option(help="Of the samples: iid, or non-iid(0.1), a small number skewing more.")
+    ] = "iid",
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many, counting up from --seed.")] = 1,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Steps between rows; default: twenty rows a run.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="A test loss; tells steps and bytes to reach it.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of a task made from files of yours.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Keeps every finished run; the same command goes on where it was."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the curves to this file.")] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List tasks, synchronisations and compressors, and end.")
+    ] = False,
+    csv: Csv = False,
+) -> None:
+    """Train with lossy methods, all workers in lockstep, and print what was learnt and sent."""
+    from ddlnb.errors import require, require_whole
+    from ddlnb.files import write_atomically
+    from ddlnb.training.study import study
+    from ddlnb.training.tasks import get_learning_task
+
+    if list_:
+        _print_choices(csv)
+        return
+    require(bool(method), "give at least one --method, such as --method bsp; see --list")
+    require(
+        out is None or out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv"
+    )
+    require_whole(seeds=seeds)
+    require_whole(0, seed=seed)
+    result = study(
+        get_learning_task(task, data),
+        list(method or ()),
+        seeds=range(seed, seed + seeds),
+        workers=list(workers or [8]),
+        steps=steps,
+        lr=lr or None,
+        tune=tune,
+        folder=folder,
+        jobs=jobs,
+        progress=sys.stderr.isatty(),
+        local_batch=local_batch,
+        optimizer=optimizer,
+        schedule=schedule,
+        split=split,
+        evaluate_every=evaluate_every,
+    )
+    if out is not None:
+        write_atomically(out, result.curves.to_csv(index=False))
+    if csv:
+        typer.echo(result.curves.to_csv(index=False), nl=False)
+        return
+    _print_result(result.summary(target), result.tuning, target)
+    if out is not None:
+        typer.echo(f"Curves in {out}")
+
+
+def _print_result(rows: pd.DataFrame, tuning: pd.DataFrame, target: float | None) -> None:
+    first = rows.iloc[0]
+    means = (
+        f"means over {first['seeds']} seeds, 95 % t-intervals" if first["seeds"] > 1 else "one seed"
+    )
+    known = _best_loss(first["task"])
+    print_table(
+        [_shown(row, target) for row in rows.to_dict("records")],
+        False,
+        f"{first['task']}, batch {first['local_batch']} per worker, {first['split']}, "
+        f"{first['optimizer']} with a {first['schedule']} rate; {means}",
+    )
+    if known is not None:
+        typer.echo(f"The best possible loss of {first['task']} is {known:.4f}.")
+    if len(tuning):
+        tried = tuning.groupby(["method", "workers"])["learning_rate"].nunique()
+        typer.echo(
+            f"Learning rates were tuned: at most {tried.max()} for a method, on a seed of their "
+            f"own, {tuning['steps'].iloc[0]} steps; the least final test loss decided."
+        )
+
+
+def _best_loss(task: str) -> float | None:
+    import math
+
+    from ddlnb.training.tasks import LEARNING_TASKS
+
+    if task not in LEARNING_TASKS:
+        return None
+    best = LEARNING_TASKS[task].constants().best_loss
+    return None if math.isnan(best) else best
+
+
+def _shown(row: dict[str, Any], target: float | None) -> dict[str, object]:
+    from ddlnb.units import show_bytes
+
+    several = row["seeds"] > 1
+    shown: dict[str, object] = {
+        "method": row["method"],
+        "workers": row["workers"],
+        "rate": f"{row['learning_rate']:.3g}",
+        "test loss": _with_half(row["test_loss"], row["test_loss_half_width"], several, "{:.4f}"),
+        "accuracy": _with_half(
+            row["test_accuracy"], row["test_accuracy_half_width"], several, "{:.2%}"
+        ),
+        "sent": show_bytes(round(row["bytes_sent"])),
+        "diverged": f"{row['diverged']} of {row['seeds']}",
+    }
+    if target is None:
+        return shown
+    reached = row["reached"] * 2 > row["seeds"]  # or the median run did not get there
+    return shown | {
+        f"reached {target:g}": f"{row['reached']} of {row['seeds']}",
+        "steps to it": f"{row['steps_to_target']:g}" if reached else "-",
+        "bytes to it": show_bytes(round(row["bytes_to_target"])) if reached else "-",
+    }
+
+
+def _with_half(mean: float, half: float, several: bool, form: str) -> str:
+    if mean != mean:
+        return "-"
+    middle = form.format(mean)
+    return f"{middle} ± {form.format(half)}" if several and half == half else middle
+
+
+def _print_choices(csv: bool) -> None:
+    from ddlnb.compression.catalogue import COMPRESSORS
+    from ddlnb.training.catalogue import SYNCHRONISATIONS
+    from ddlnb.training.optimizers import OPTIMIZERS
+    from ddlnb.training.schedules import SCHEDULES
+    from ddlnb.training.splits import SPLITS
+    from ddlnb.training.tasks import FROM_FILES, LEARNING_TASKS
+
+    rows = [("task", task.name, task.about) for task in LEARNING_TASKS.values()]
+    rows += [("task (with --data)", name, _first_line(make)) for name, make in FROM_FILES.items()]
+    catalogues: dict[str, dict[str, Any]] = {
+        "synchronisation": SYNCHRONISATIONS,  # type: ignore[dict-item]
+        "compression": COMPRESSORS,  # type: ignore[dict-item]
+        "split": SPLITS,  # type: ignore[dict-item]
+        "schedule": SCHEDULES,  # type: ignore[dict-item]
+    }
+    for what, catalogue in catalogues.items():
+        rows += [(what, _usage(kind), _about(kind, catalogue)) for kind in catalogue.values()]
+    rows += [("optimizer", name, choice.about) for name, choice in OPTIMIZERS.items()]
+    table = [dict(zip(("choice", "name", "about"), row, strict=True)) for row in rows]
+    print_table(table, csv, "Choices: a method is 'SYNCHRONISATION + COMPRESSION + feedback on PS'")
+
+
+def _usage(kind: Any) -> str:
+    """A name and its parameters with their defaults, as they are written in a method."""
+    from dataclasses import MISSING, fields
+
+    inside = [
+        one.name if one.default is MISSING else f"{one.name}={one.default}" for one in fields(kind)
+    ]
+    return f"{kind.name}({', '.join(inside)})" if inside else kind.name
+
+
+def _about(kind: Any, catalogue: dict[str, Any]) -> str:
+    """What it is: in a module of its own that is said by the module."""
+    near = (*catalogue.values(), *kind.__bases__)
+    alone = sum(one.__module__ == kind.__module__ for one in near) == 1
+    return _first_line(sys.modules[kind.__module__] if alone else kind)
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().partition("\n")[0]
