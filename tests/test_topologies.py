@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from ddlnb.engines.topologies import ALGORITHMS, get_algorithm, time_all_reduces
+from ddlnb.engines.topologies import ALGORITHMS, get_algorithm, ring, time_all_reduces
 from ddlnb.errors import UnknownName
 from ddlnb.place import Place
 
@@ -18,7 +20,8 @@ def reduce_all(place: Place, sizes: tuple[int, ...]) -> dict[tuple[str, int], to
 
     found = {}
     with process_group(place, place.store(), place.count):
-        for name, all_reduce in ALGORITHMS.items():
+        in_pieces = partial(ring, segment_elements=701)
+        for name, all_reduce in {**ALGORITHMS, "ring in pieces": in_pieces}.items():
             for size in sizes:
                 tensor = own_tensor(place.rank, size)
                 all_reduce(tensor)

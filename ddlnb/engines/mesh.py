@@ -1,11 +1,12 @@
-"""Answers AllReduce in two hops over a mesh: every worker sums one part of the tensor for all.
+"""Answers AllReduce by our own algorithms, for links with long delays: a mesh, and a ring.
 
 A ring of n workers passes 2 (n-1) delays one after the other, and gloo's each takes two (it asks
-for room first); a mesh passes two, with the same 2 (n-1) / n of the bytes from every worker. On
-links with long delays that is most of a small message's cost. Small tensors are not even cut: every
-worker sends its own to all others and sums them itself, in one hop. Large ones go round the ring:
-there only the bytes count, and one steady stream fills a link better than everybody's bursts. Where
-"large" begins depends on the links, so the workers measure it before they start.
+for room first); a mesh, in which every worker sums one part of the tensor for all, passes two, with
+the same 2 (n-1) / n of the bytes from every worker. On links with long delays that is most of a
+small message's cost. Small tensors are not even cut: every worker sends its own to all others and
+sums them itself, in one hop. Large ones go round a ring in pieces, with room made for them: there
+only the bytes count, and steady streams fill links better than everybody's bursts. Where "large"
+begins depends on the links, so the workers measure it before they start.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ import torch.distributed as dist
 
 from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.topologies import everyone, mesh
+from ddlnb.engines.topologies import everyone, mesh, ring
 from ddlnb.errors import MissingPart
 from ddlnb.exchange import AllReduce
 
 LINES = 3  # all-reduces under way at a time
 SMALL_BYTES = 8192
-PROBE_BYTES = SMALL_BYTES, 1 << 20
+PROBE_BYTES = 1 << 16, 1 << 20
+MOST_BYTES = 1 << 22  # of a mesh: four times what was probed
 PROBES = 3
-# A mesh takes about so much longer than the ring for the same bytes: 10 to 40 % were measured on
-# emulated links of 20 and 12 MB/s with 4 and 8 nodes.
-SLOWER = 0.3
+SEGMENT_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,18 @@ class MeshAllReduce:
     def measured(cls, group: dist.ProcessGroup | None = None) -> MeshAllReduce:
         """Where this group's workers should leave the mesh for the ring, in agreement.
 
-        The mesh saves start-up, by the difference that a small message shows; the ring saves
-        `SLOWER` of the time of the bytes. Both are equal at the size that is returned.
+        Both are timed with a smaller and with a larger message, and taken for straight lines.
         """
-        small, large = (torch.zeros(size // 4) for size in PROBE_BYTES)
-        mesh_seconds, ring_seconds, large_seconds = [], [], []
+        tensors = [torch.zeros(size // 4) for size in PROBE_BYTES]
+        lost: list[list[float]] = [[], []]  # seconds that the ring takes longer
         for _ in range(PROBES + 1):
-            mesh_seconds.append(_seconds(lambda: mesh(small, group)))
-            ring_seconds.append(_seconds(lambda: dist.all_reduce(small, group=group)))
-            large_seconds.append(_seconds(lambda: dist.all_reduce(large, group=group)))
-        start_up = statistics.median(ring_seconds[1:])  # connections opened in the first round
-        saved = start_up - statistics.median(mesh_seconds[1:])
-        per_byte = (statistics.median(large_seconds[1:]) - start_up) / PROBE_BYTES[1]
-        means = torch.tensor([saved, per_byte], dtype=torch.float64)
-        dist.all_reduce(means, group=group)
-        saved, per_byte = means.tolist()
-        if per_byte <= 0:
-            return cls(float("inf"))
-        return cls(max(0.0, saved) / (SLOWER * per_byte))
+            for tensor, seconds in zip(tensors, lost, strict=True):
+                by_ring = _seconds(_ring, tensor, group)
+                seconds.append(by_ring - _seconds(mesh, tensor, group))
+        medians = [statistics.median(seconds[1:]) for seconds in lost]  # first, connections open
+        agreed = torch.tensor(medians, dtype=torch.float64)
+        dist.all_reduce(agreed, group=group)
+        return cls(_crossing(*agreed.tolist()))
 
     def __call__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
         size = tensor.numel() * tensor.element_size()
@@ -71,13 +65,33 @@ class MeshAllReduce:
         elif size <= self.two_hops_up_to:
             mesh(tensor, group)
         else:
-            dist.all_reduce(tensor, group=group)
+            _ring(tensor, group)
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def _ring(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    ring(tensor, group, SEGMENT_ELEMENTS)
+
+
+def _seconds(all_reduce: Callable, tensor: torch.Tensor, group: dist.ProcessGroup | None) -> float:
     start = time.perf_counter()
-    run()
+    all_reduce(tensor, group)
     return time.perf_counter() - start
+
+
+def _crossing(lost_small: float, lost_large: float) -> float:
+    """The bytes at which a line through both probes is zero, from 0 to MOST_BYTES.
+
+    >>> round(_crossing(0.02, -0.01) / 1024)
+    704
+    >>> _crossing(0.02, 0.03), _crossing(-0.01, -0.02)
+    (4194304, 0.0)
+    """
+    small, large = PROBE_BYTES
+    if lost_small <= 0:
+        return 0.0
+    if lost_large >= lost_small:
+        return MOST_BYTES
+    return min(MOST_BYTES, small + (large - small) * lost_small / (lost_small - lost_large))
 
 
 class MeshTransport:

@@ -1,8 +1,9 @@
 """All-reduce along a ring, a tree, a hypercube or a mesh, from point-to-point messages alone.
 
 Each function sums a contiguous tensor over all ranks of the default process group, in place, for
-any number of elements and ranks, and leaves the same bits on every rank. All receives are posted
-first, into tensors of their own: a sender that has to ask for room pays a second delay per hop.
+any number of elements and ranks, and leaves the same bits on every rank. Receives are posted
+before they are due, into tensors of their own: a sender that has to ask for room pays a second
+delay per hop.
 What each costs is in `ddlnb.collectives`. Source: survey of Shi et al. 2020, section 3.2.
 """
 
@@ -21,6 +22,7 @@ from ddlnb.place import Place
 
 AllReduce = Callable[[torch.Tensor], None]
 BYTES_PER_ELEMENT = 4
+AHEAD = 3  # hops of a ring for which room is made before they come
 
 
 class _Message:
@@ -63,23 +65,51 @@ def _wait_for(messages: Iterable[_Message]) -> None:
         message.wait()
 
 
-def ring(tensor: torch.Tensor) -> None:
-    """n parts go round: summed in n - 1 hops, the sums handed on in n - 1 more."""
-    rank, count = dist.get_rank(), dist.get_world_size()
+def ring(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    segment_elements: int | None = None,
+) -> None:
+    """n parts go round: summed in n - 1 hops, the sums handed on in n - 1 more.
+
+    With ``segment_elements`` a part travels in pieces of that size: a worker hands on the first
+    while the next is on its way to it, so that links do not idle while workers wait and add.
+    """
+    rank, count = dist.get_rank(group), dist.get_world_size(group)
     parts = tensor.view(-1).tensor_split(count)
+    pieces = [part.split(segment_elements or max(1, len(part))) for part in parts]
+    most = max(len(some) for some in pieces)
     following, previous = (rank + 1) % count, (rank - 1) % count
-    hops = range(2 * (count - 1))
-    arriving = [_receive(parts[(rank - hop - 1) % count], previous, hop) for hop in hops]
-    sending = []
-    for hop in hops:
-        sending.append(_send(parts[(rank - hop) % count], following, hop))
-        part, arrived = parts[(rank - hop - 1) % count], arriving[hop].wait()
-        if hop < count - 1:
-            part += arrived
-        else:
-            sending[hop - count + 1].wait()  # this part's sum so far, which has long left
-            part.copy_(arrived)
-    _wait_for(sending)
+    hops = 2 * (count - 1)
+
+    def receive(hop: int) -> list[_Message]:
+        some = pieces[(rank - hop - 1) % count]
+        return [_receive(one, previous, hop * most + i, group) for i, one in enumerate(some)]
+
+    def send(hop: int, i: int) -> None:
+        sending[hop].append(
+            _send(pieces[(rank - hop) % count][i], following, hop * most + i, group)
+        )
+
+    arriving = [receive(hop) for hop in range(min(hops, AHEAD))]
+    sending: list[list[_Message]] = [[] for _ in range(hops)]
+    for i in range(len(pieces[rank]) if hops else 0):
+        send(0, i)
+    for hop in range(hops):
+        if hop + AHEAD < hops:
+            arriving.append(receive(hop + AHEAD))
+        for i, one in enumerate(pieces[(rank - hop - 1) % count]):
+            arrived = arriving[hop][i].wait()
+            if hop < count - 1:
+                one += arrived
+            else:
+                sending[hop - count + 1][i].wait()  # this piece's sum so far, which has long left
+                one.copy_(arrived)
+            if hop + 1 < hops:
+                send(hop + 1, i)
+        arriving[hop].clear()
+    for messages in sending:
+        _wait_for(messages)
 
 
 def tree(tensor: torch.Tensor) -> None:
