@@ -1,6 +1,6 @@
 """How quick payloads are made: every codec against a plain copy and a public alternative.
 
-    python -m benchmarks.compression_speed [--elements 25000000] [--threads 2] [--csv FILE]
+    python -m benchmarks.compression_speed [--elements 25000000] [--threads 2] [--only signs ...]
 
 Runs alternate: every run of anything is divided by the copy just before it, from one array in
 memory into another that is there already. Given are medians of these ratios, and their range.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,11 +91,11 @@ def alternatives(tensor: Tensor) -> list[tuple[str, str, Callable[[], tuple]]]:
     ]
 
 
-def measured(elements: int, repetitions: int) -> pd.DataFrame:
+def measured(elements: int, repetitions: int, only: Sequence[str] = ()) -> pd.DataFrame:
     """A row for everything timed: its bytes, seconds, and ratio to a copy with its range."""
     tensor = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     target = torch.empty_like(tensor)
-    listed = candidates(tensor)
+    listed = [one for one in candidates(tensor) if not only or one.row in only]
     copies: list[float] = []
     seconds: list[list[float]] = [[] for _ in listed]
     ratios: list[list[float]] = [[] for _ in listed]
@@ -121,10 +121,11 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=25_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--only", nargs="+", default=(), help="rows to measure: qsgd, signs, ...")
     parser.add_argument("--csv", help="write the table to this file")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    table = measured(options.elements, options.repetitions)
+    table = measured(options.elements, options.repetitions, options.only)
     if options.csv:
         table.to_csv(options.csv, index=False)
     print(f"{options.elements} elements, {options.threads} threads on {machine()}")
