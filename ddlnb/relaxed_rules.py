@@ -84,7 +84,8 @@ class DynamicBound:
     of staleness, after r more iterations, as far as ``high`` allows. The rule predicts the times of
     their next pushes from how long the worker and the slowest one took between their last answer
     and push, and raises the bound by the r with the shortest wait until the slowest worker's next
-    push, the smallest such r. Times are the server's; without any known there is no extra.
+    push, the smallest such r. Waits are left out of these times, or a worker that is held would
+    look as slow as the one that holds it. Without any times known there is no extra.
     """
 
     def __init__(self, workers: int, low: int, high: int):

@@ -93,7 +93,7 @@ def test_round_robin_serves_in_rank_order_whatever_the_speeds(workers, seed):
     assert set(rule.staleness[workers:]) <= {workers - 1}
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.sampled_from(["ssp(0)", "ssp(2)", "dssp(0, 2)", "dssp(1, 2)", "asp", "r2sp"]),
     st.integers(1, 5),
@@ -255,6 +255,19 @@ def test_a_push_pays_for_the_way_up_and_the_way_down():
     up, down = trained.run.bytes_sent[0], trained.run.bytes_pulled[0]
     assert up < 1.1 * down
     assert trained.seconds == pytest.approx(1 + (up + down) / 1000)
+
+
+@pytest.mark.parametrize("rule", [BoundedStaleness(2, 0), DynamicBound(2, 0, 0), RoundRobin(2)])
+def test_keys_are_kept_apart(rule):
+    rule.push(1, 0, 0, torch.ones(1))
+    rule.push(1, 7, 0, torch.full((2,), 5.0))
+    assert rule.pull(1, 0, 0) is None
+    rule.push(0, 0, 0, torch.ones(1))
+    assert rule.pull(1, 0, 0).tolist() == [2.0]
+    assert rule.pull(1, 7, 0) is None
+    rule.push(0, 7, 0, torch.full((2,), 6.0))
+    assert rule.pull(1, 7, 0).tolist() == [11.0, 11.0]
+    assert rule.staleness == [0, 1, 0, 1]
 
 
 def test_servers_know_the_length_of_a_payload():
