@@ -230,6 +230,25 @@ def test_elements_are_rounded_independently_of_each_other():
     assert kept.var() / (400 * 0.25) == pytest.approx(1, abs=5 * math.sqrt(2 / DRAWS))
 
 
+def residual(spec: str, steps: int) -> float:
+    """How large what is kept has become, in gradients."""
+    memory: dict = {}
+    for step in range(steps):
+        tensor, round_ = normal(500, seed=step), Round(0, 1, step)
+        lockstep([average_with_feedback(get_compressor(spec), tensor, round_, memory)])
+    return (memory[RESIDUAL].norm() / tensor.norm()).item()
+
+
+@pytest.mark.parametrize("spec", ["ef-sign", "qsgd(7, 49)", "qsgd(23)"])
+def test_feedback_of_a_contraction_keeps_little(spec):
+    """Of buckets of s^2 elements or fewer QSGD is one in the mean."""
+    assert residual(spec, 100) < 4
+
+
+def test_feedback_of_qsgd_with_few_levels_adds_up_errors():
+    assert residual("qsgd(2)", 100) > 1000
+
+
 @pytest.mark.parametrize("spec", ["ef-sign", "qsgd", "qsgd(3, 4)", "terngrad", "terngrad(1)"])
 @pytest.mark.parametrize("value", [-3.7, 2.0**-140, 3e38, 0.0])
 def test_one_element_comes_back_exactly(spec, value):

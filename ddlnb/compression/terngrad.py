@@ -33,8 +33,8 @@ class TernGrad(Codec):
 
     ``clip`` bounds magnitudes by so many standard deviations first (the paper: 2.5), which is less
     noise for some bias. The deviation is taken from zero, so that one element alone is not clipped
-    to nothing. Each worker has its own scale. The error is often larger than the gradient, and
-    error feedback then adds it up.
+    to nothing. Each worker has its own scale. The error is often larger than the gradient;
+    with error feedback, what is kept then becomes many times as large.
     """
 
     clip: float | None = None
