@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import UnknownName
+from ddlnb.training.large_batch import LAMB, LARS
 from ddlnb.training.learning_task import LearningTask
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -37,6 +38,8 @@ OPTIMIZERS = {
         factor=1 - MOMENTUM,
     ),
     "adam": Choice(torch.optim.Adam, "Adam (Kingma, Ba 2015)", rate=3e-3),
+    "lars": Choice(LARS, "momentum SGD scaled layer by layer (You et al. 2017)", rate=3.0),
+    "lamb": Choice(LAMB, "Adam scaled layer by layer (You et al. 2020)", rate=1e-2),
 }
 
 

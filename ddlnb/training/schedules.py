@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlnb.errors import require_whole
+from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.spec import parsed, shown
 
 
@@ -65,7 +65,35 @@ class Cosine(RateSchedule):
         return (1 + math.cos(math.pi * past)) / 2
 
 
-SCHEDULES: dict[str, type[RateSchedule]] = {kind.name: kind for kind in (Constant, WarmUp, Cosine)}
+@dataclass(frozen=True)
+class LinearScaling(RateSchedule):
+    """The rate of one worker times ``times``, for a batch that many times as large.
+
+    It rises from one over the first ``over`` steps (Goyal et al. 2017, arXiv 1706.02677, sections
+    2.1 and 2.2) and is constant then or, with a ``decay`` of cosine, falls to zero.
+    """
+
+    times: float = 8.0
+    over: int = 50
+    decay: str = "none"
+    name = "linear-scaling"
+
+    def __post_init__(self) -> None:
+        require(self.times >= 1, f"times {self.times!r} must be at least 1")
+        require_whole(over=self.over)
+        if self.decay not in DECAYS:
+            raise UnknownName("decay", self.decay, DECAYS)
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.over:
+            return 1 + (self.times - 1) * step / self.over
+        return self.times * (Cosine(self.over).factor(step, steps) if self.decay != "none" else 1)
+
+
+DECAYS = ("none", "cosine")
+SCHEDULES: dict[str, type[RateSchedule]] = {
+    kind.name: kind for kind in (Constant, WarmUp, Cosine, LinearScaling)
+}
 
 
 def get_schedule(text: str | RateSchedule) -> RateSchedule:
