@@ -69,7 +69,11 @@ def requests(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> l
 
 
 def compressed_bytes(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> float:
-    """Bytes that one worker sends to average tensors of these shapes once."""
+    """Bytes that one worker sends to average tensors of these shapes once.
+
+    Messages count by the busiest worker of each request, one after the other, as they take time:
+    along a tree that is not always the same one, and no single worker sends them all.
+    """
     require_whole(workers=workers)
     return sum(bytes_sent(one, workers) for one in requests(compressor, shapes, workers))
 
