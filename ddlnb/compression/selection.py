@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,14 +21,14 @@ from torch import Tensor
 
 from ddlnb.errors import require
 
-Bits = NDArray[np.int32]  # of float32 magnitudes, which are ordered as their bits are
+Bits = NDArray[np.uint32]  # of float32 magnitudes, which are ordered as their bits are
 Indices = NDArray[np.int64]
 
-SIGNLESS = np.int32(0x7FFFFFFF)
-INFINITE = np.int32(0x7F800000)  # and above it, what is not a number
+SIGNLESS = np.uint32(0x7FFFFFFF)
+INFINITE = np.uint32(0x7F800000)  # and above it, what is not a number
 SAMPLE = 1 << 16
 FEWEST = 1 << 17  # a sample of fewer entries would save nothing
-BLOCK = 128  # entries that are passed over together when none of them is large
+BLOCK = 64  # entries that are passed over together when none of them is large
 ENTRIES_PER_THREAD = 1 << 20
 
 
@@ -50,7 +52,7 @@ def largest(flat: Tensor, count: int) -> Tensor:
         0 < count <= elements,
         f"count {count!r} of the largest entries must be from 1 to the {elements} there are",
     )
-    bits = flat.detach().contiguous().numpy().view(np.int32)
+    bits = flat.detach().contiguous().numpy().view(np.uint32)
     chosen = None
     if elements >= FEWEST and 4 * count <= elements:
         chosen = _largest_beyond(_sampled_threshold(bits, count), bits, count)
@@ -59,7 +61,7 @@ def largest(flat: Tensor, count: int) -> Tensor:
     return torch.from_numpy(chosen)
 
 
-def _sampled_threshold(bits: Bits, count: int) -> np.int32:
+def _sampled_threshold(bits: Bits, count: int) -> np.uint32:
     """Magnitude bits that ``count`` entries pass and somewhat more, if the sample is fair.
 
     Three standard deviations more: one fair sample in some hundreds misleads. At least 1, which
@@ -70,27 +72,24 @@ def _sampled_threshold(bits: Bits, count: int) -> np.int32:
     sample = bits[np.arange(SAMPLE) * stride + jitter] & SIGNLESS
     expected = count / len(bits) * SAMPLE
     rank = min(SAMPLE, math.ceil(expected + 3 * math.sqrt(expected) + 1))
-    return np.int32(np.clip(np.partition(sample, SAMPLE - rank)[SAMPLE - rank], 1, INFINITE))
+    return np.uint32(np.clip(np.partition(sample, SAMPLE - rank)[SAMPLE - rank], 1, INFINITE))
 
 
-def _largest_beyond(threshold: np.int32, bits: Bits, count: int) -> Indices | None:
+def _largest_beyond(threshold: np.uint32, bits: Bits, count: int) -> Indices | None:
     """The largest of the entries that reach the threshold; None if these are of no use."""
-    blocks = -(-len(bits) // BLOCK)
     threads = max(1, min(torch.get_num_threads(), len(bits) // ENTRIES_PER_THREAD))
-    cuts = [blocks * part // threads for part in range(threads + 1)]
-    passing = np.empty(blocks, np.int32)
-
-    def count_part(start: int, stop: int) -> None:
-        _count(bits, threshold, start, passing[start:stop])
-
+    cuts = [len(bits) // BLOCK * part // threads * BLOCK for part in range(threads)] + [len(bits)]
+    parts = [bits[start:stop] for start, stop in pairwise(cuts)]
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(count_part, cuts[:-1], cuts[1:]))
-    total = int(passing.sum())
-    is_all_but_zeros = threshold == 1
-    if total > len(bits) // 2 or (total < count and not is_all_but_zeros):
-        return None
-    candidates = np.empty(total, np.int64)
-    _collect(bits, threshold, passing, candidates)
+        passing = list(pool.map(partial(_passing, threshold), parts))
+        totals = [int(of_part.sum()) for of_part in passing]
+        total = sum(totals)
+        is_all_but_zeros = threshold == 1
+        if total > len(bits) // 2 or (total < count and not is_all_but_zeros):
+            return None
+        found = list(pool.map(partial(_found, threshold), parts, passing, totals))
+    shifted = [start + of_part for start, of_part in zip(cuts[:-1], found, strict=True)]
+    candidates = np.concatenate(shifted)
     if total < count:
         first_zeros = np.flatnonzero((bits[:count] & SIGNLESS) == 0)[: count - total]
         candidates = np.sort(np.concatenate([candidates, first_zeros]))
@@ -114,23 +113,26 @@ def _largest_of(magnitudes: Bits, count: int) -> Indices:
 
 
 @njit(cache=True, nogil=True)
-def _count(bits, threshold, first_block, passing):
+def _passing(threshold, bits):
+    """How many entries of each block reach the threshold."""
+    passing = np.empty((len(bits) + BLOCK - 1) // BLOCK, np.uint8)
     for block in range(len(passing)):
-        start = (first_block + block) * BLOCK
-        stop = min(start + BLOCK, len(bits))
-        found = np.int32(0)
-        for i in range(start, stop):
-            found += np.int32((bits[i] & SIGNLESS) >= threshold)
-        passing[block] = found
+        count = np.uint32(0)  # every operation in 32 bits, so that they are done many at a time
+        for entry in bits[block * BLOCK : (block + 1) * BLOCK]:
+            count = np.uint32(count + np.uint32(np.uint32(entry & SIGNLESS) >= threshold))
+        passing[block] = count
+    return passing
 
 
 @njit(cache=True, nogil=True)
-def _collect(bits, threshold, passing, candidates):
-    found = 0
+def _found(threshold, bits, passing, total):
+    """Where the entries are that reach the threshold."""
+    found = np.empty(total, np.int64)
+    filled = 0
     for block in range(len(passing)):
         if passing[block] > 0:
-            start = block * BLOCK
-            for i in range(start, min(start + BLOCK, len(bits))):
-                if (bits[i] & SIGNLESS) >= threshold:
-                    candidates[found] = i
-                    found += 1
+            for i in range(block * BLOCK, min((block + 1) * BLOCK, len(bits))):
+                if np.uint32(bits[i] & SIGNLESS) >= threshold:
+                    found[filled] = i
+                    filled += 1
+    return found
