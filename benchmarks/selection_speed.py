@@ -19,7 +19,7 @@ from ddlnb.compression.sparse import kept
 
 TENSORS = {
     "normal": torch.randn,
-    "heavy tails": lambda elements: torch.randn(elements) / torch.rand(elements) ** 2,
+    "heavy tails": lambda elements: torch.randn(elements) / (torch.rand(elements) + 1e-6) ** 2,
     "layers of other scales": lambda elements: torch.cat(
         [10.0**scale * torch.randn(elements // 5) for scale in range(5)]
     ),
