@@ -1,0 +1,54 @@
+"""Which method learns better than which, on the digits task, with seeds and intervals.
+
+    python -m benchmarks.orderings [--out FOLDER] [--steps 200] [--workers 8 16] [--seeds 5]
+
+Every method is tuned by the same small budget (see `ddlnb.training.study`); runs are kept in the
+folder, and a second call completes them. ``--kept FILE`` judges kept curves only.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ddlnb.paths import BUILD
+from ddlnb.training.orderings import judged, methods_of
+from ddlnb.training.study import study
+
+COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict"]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run what is missing and print the verdicts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=BUILD / "orderings")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--workers", nargs="+", type=int, default=[8, 16])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--kept", type=Path, help="curves.csv of an earlier run; nothing runs")
+    asked = parser.parse_args(words)
+    if asked.kept:
+        curves = pd.read_csv(asked.kept)
+    else:
+        curves = study(
+            "digits",
+            methods_of(),
+            seeds=asked.seeds,
+            workers=asked.workers,
+            steps=asked.steps,
+            evaluate_every=max(1, asked.steps // 10),
+            tune=True,
+            folder=asked.out,
+            progress=True,
+        ).curves
+    table = judged(curves)
+    print(table[COLUMNS].round(4).to_string(index=False))
+    for workers, rows in table.groupby("workers"):
+        print(f"{workers} workers:", rows["verdict"].value_counts().to_dict())
+
+
+if __name__ == "__main__":
+    main()
