@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.exchange import EXCHANGES, AllReduce, lockstep, push_pull
+from ddlnb.exchange import EXCHANGES, AllGather, AllReduce, lockstep, made_once, push_pull
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
@@ -27,3 +27,21 @@ def test_an_exchange_may_take_several_rounds():
         return total
 
     assert lockstep([twice(1.0), twice(3.0)]) == [4.0, 4.0]
+
+
+def test_what_all_workers_make_of_the_same_payloads_is_made_once_and_equal():
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(1)
+        return 7
+
+    def flow(rank: int):
+        payloads = yield AllGather(rank)
+        total = made_once(payloads, make)
+        return total, list(payloads)
+
+    assert lockstep([flow(rank) for rank in range(3)]) == [(7, [0, 1, 2])] * 3
+    assert made == [1]
+    assert made_once([0, 1, 2], make) == 7  # a list of one worker's own, as on a network
+    assert made == [1, 1]

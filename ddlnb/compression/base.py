@@ -8,13 +8,14 @@ what it must remember is kept for it in a dictionary, what it must send it yield
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ddlnb.exchange import AllGather, Flow
+from ddlnb.exchange import AllGather, Flow, made_once
 from ddlnb.spec import shown
 
 Memory = dict[str, Any]  # of one worker and one piece; empty at first
@@ -115,12 +116,15 @@ class Codec(Compressor):
         """All workers get all payloads and average what they stand for, in rank order."""
         payload = self.encode(tensor, round_, memory)
         payloads = yield AllGather(payload)
-        elements = tensor.numel()
+        total = made_once(payloads, lambda: self._total(payloads, tensor.numel()))
+        sent = self.decode(payload, tensor.numel())
+        return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
+
+    def _total(self, payloads: Sequence[Tensor], elements: int) -> Tensor:
         total = torch.zeros(elements)
         for theirs in payloads:
             self.add(theirs, total)
-        sent = self.decode(payload, elements)
-        return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
+        return total
 
     def add(self, payload: Tensor, total: Tensor) -> None:
         """Add what a payload stands for to a flat float32 tensor, with less work if possible."""

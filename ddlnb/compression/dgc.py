@@ -9,6 +9,7 @@ be applied twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,7 @@ from ddlnb.compression.sparse import (
     require_density,
 )
 from ddlnb.errors import require, require_whole
-from ddlnb.exchange import AllGather, Flow
+from ddlnb.exchange import AllGather, Flow, made_once
 
 VELOCITY, UNSENT = "velocity", "unsent"
 FIRST_DENSITY = 0.25  # of the warm-up, section 3.3
@@ -80,9 +81,7 @@ class DeepGradientCompression(Compressor):
         if self.masking:
             velocity[entries.indices] = 0
         payloads = yield AllGather(entries.payload())
-        total = torch.zeros_like(flat)
-        for theirs in payloads:
-            from_payload(theirs).add_to(total)
+        total = made_once(payloads, lambda: _total(payloads, flat))
         sent = entries.dense(len(flat))
         return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
 
@@ -97,3 +96,10 @@ class DeepGradientCompression(Compressor):
         allowed = self.clip / math.sqrt(workers)
         norm = flat.norm().item()
         return flat * (allowed / norm) if norm > allowed else flat
+
+
+def _total(payloads: Sequence[Tensor], like: Tensor) -> Tensor:
+    total = torch.zeros_like(like)
+    for theirs in payloads:
+        from_payload(theirs).add_to(total)
+    return total

@@ -21,7 +21,7 @@ from ddlnb.compression.packing import (
     unpack_signs,
 )
 from ddlnb.errors import require
-from ddlnb.exchange import AllGather, Flow
+from ddlnb.exchange import AllGather, Flow, made_once
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class SignVote(Compressor):
         magnitudes(values)  # for its error: not-a-number has no sign
         ballot = pack_signs(values)
         ballots = yield AllGather(ballot)
-        average = majority(ballots, len(values)).mul_(self.magnitude)
+        counted = made_once(ballots, lambda: majority(ballots, len(values)))
+        average = counted * self.magnitude
         vote = unpack_signs(ballot, len(values), self.magnitude)
         return Averaged(average.view_as(tensor), vote.view_as(tensor))
 
