@@ -63,3 +63,9 @@ def test_torch_is_pinned_first_and_without_a_local_build():
 def test_make_lists_its_targets(target):
     done = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
     assert re.search(rf"^{target} ", done.stdout, re.MULTILINE)
+
+
+def test_an_installed_package_has_all_of_its_folders():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "ddlnb").rglob("__init__.py")}
+    assert set(listed) == {".".join(folder.parts) for folder in folders}
