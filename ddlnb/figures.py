@@ -21,6 +21,7 @@ from ddlnb.figure_style import colour_of
 from ddlnb.figure_synchronisation import staleness_histogram, synchronisation_timelines
 from ddlnb.figure_throughput import throughput_bars
 from ddlnb.figure_timelines import timelines
+from ddlnb.figure_training import learning_curves
 
 __all__ = [
     "all_reduce_times",
@@ -32,6 +33,7 @@ __all__ = [
     "engine_bars",
     "forecast_bars",
     "intensity_bars",
+    "learning_curves",
     "loss_bars",
     "over_baselines",
     "parallelism_schematic",

@@ -19,6 +19,7 @@ import pytest
 
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.exchange import AllReduce
+from ddlnb.figure_training import learning_curves
 from ddlnb.training import study as study_module
 from ddlnb.training.clock import Clock
 from ddlnb.training.parallel_runs import in_parallel
@@ -306,3 +307,25 @@ def test_bad_options_are_refused_before_anything_runs(options, told, tmp_path):
     with pytest.raises(InputError, match=told):
         study(**arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_learning_curves_show_every_method_and_end_where_runs_diverge():
+    curves = pd.concat(
+        [
+            curve("good", 0, [4.0, 2.0, 1.0]),
+            curve("good", 1, [4.0, 1.5, 1.2]),
+            curve("bad", 0, [4.0, 3.0, 9e9], diverged=True),
+        ]
+    )
+    figure = learning_curves(curves, against=("step", "bytes_sent", "seconds"), floor=0.5)
+    assert len(figure.axes) == 6
+    losses = {line.get_label(): line for line in figure.axes[0].lines}
+    assert losses["good"].get_ydata().tolist() == pytest.approx([4.0, 1.75, 1.1])
+    assert losses["bad"].get_xdata().tolist() == [0, 10]
+    assert any(line.get_marker() == "x" for line in figure.axes[0].lines)
+    with pytest.raises(InputError, match="did you mean 'test_loss'"):
+        learning_curves(curves, measures=("test_los",))
+    with pytest.raises(InputError, match="have no seconds"):
+        learning_curves(curves.assign(seconds=math.nan), against=("seconds",))
+    with pytest.raises(InputError, match="shows one task"):
+        learning_curves(curves.assign(task=["digits", *curves["task"][1:]]))
