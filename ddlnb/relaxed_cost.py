@@ -27,7 +27,7 @@ from ddlnb.training.null_worker import NullRun, null_run
 from ddlnb.training.requests import Gradient
 from ddlnb.workload import Workload
 
-STEPS = 48
+STEPS = 24
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ its own time, what passes between a request and its answer is not counted.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -31,7 +30,7 @@ WORKERS = (2, 8)
 
 @dataclass(frozen=True)
 class Sample:
-    """Median seconds of one worker for one tensor, among so many workers."""
+    """Least seconds of one worker for one tensor, among so many workers."""
 
     compressor: str
     elements: int
@@ -51,6 +50,7 @@ def profile_compression(
 ) -> CompressionProfile:
     """Seconds of the compressors, by default all of the catalogue, fitted over some tensors.
 
+    Each is measured in its form for whole models, too, where that is another one.
     Tensors are squares with these sides, so that low ranks have something to find. A compressor
     that fails on the device is left out, with the reason. Raises InputError if there is no such
     device.
@@ -61,7 +61,8 @@ def profile_compression(
     require(min(workers) >= 2, f"workers {list(workers)} must be at least 2: one sends nothing")
     _require_device(device)
     asked = [kind() for kind in COMPRESSORS.values()] if compressors is None else compressors
-    chosen = [one for one in map(get_compressor, asked) if one is not None]
+    named = [one for one in map(get_compressor, asked) if one is not None]
+    chosen = list(dict.fromkeys(form for one in named for form in (one, one.for_whole_model())))
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     found: dict[str, CompressorSeconds] = {}
@@ -92,14 +93,17 @@ def profile_compression(
 def measure(
     compressor: Compressor, side: int, workers: int, repeats: int = 5, device: str = "cpu"
 ) -> Sample:
-    """Median seconds of worker 0 of so many, for a square of normally distributed numbers."""
+    """Least seconds of worker 0 of so many, for a square of normally distributed numbers.
+
+    The least, as whatever else the machine does can only add to them.
+    """
     tensor = torch.randn(side, side)
     memories: list[Memory] = [{} for _ in range(workers)]
     taken = []
     for step in range(repeats + 1):  # the first one warms up
         flows = _Flows(compressor, tensor, workers, step, memories, device)
         taken.append(flows.run())
-    encode, decode = (statistics.median(part) for part in zip(*taken[1:], strict=True))
+    encode, decode = (min(part) for part in zip(*taken[1:], strict=True))
     return Sample(str(compressor), side * side, workers, encode, decode)
 
 
@@ -201,7 +205,7 @@ def _feedback(side: int, repeats: int, device: str) -> float:
         if device != "cpu":
             torch.accelerator.synchronize()
         taken.append(perf_counter() - started)
-    return statistics.median(taken[2:])
+    return min(taken[2:])
 
 
 class _Identity(Compressor):
