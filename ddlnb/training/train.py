@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,10 +13,11 @@ from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.training.clock import Clock
 from ddlnb.training.curve import LockstepCurve, Observing, StoppingLoss, curve_of_ranks
 from ddlnb.training.job import TrainingJob
+from ddlnb.training.learning_job import learning_job
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.optimizers import default_rate, get_optimizer
+from ddlnb.training.optimizers import default_rate
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.splits import Split, get_split
 from ddlnb.training.tasks import get_learning_task
@@ -68,27 +67,24 @@ def train(
     import pandas as pd
 
     task, method, split = get_learning_task(task), training_method(method), get_split(split)
-    require_whole(workers=workers, steps=steps)
-    require_whole(0, seed=seed)
-    local_batch = task.local_batch if local_batch is None else local_batch
-    evaluate_every = max(1, steps // EVALUATIONS) if evaluate_every is None else evaluate_every
-    require_whole(local_batch=local_batch, evaluate_every=evaluate_every)
     lr = default_rate(task, optimizer) if lr is None else lr
-    require(0 < lr < math.inf, f"learning rate {lr} must be positive and finite")
+    local_batch = task.local_batch if local_batch is None else local_batch
+    job = learning_job(
+        task,
+        method,
+        workers=workers,
+        steps=steps,
+        local_batch=local_batch,
+        lr=lr,
+        optimizer=optimizer,
+        schedule=schedule,
+        seed=seed,
+        split=split,
+    )
+    evaluate_every = max(1, steps // EVALUATIONS) if evaluate_every is None else evaluate_every
+    require_whole(evaluate_every=evaluate_every)
     if executor not in EXECUTORS:
         raise UnknownName("executor", executor, EXECUTORS)
-    shape = get_schedule(schedule)
-    job = TrainingJob(
-        method,
-        partial(task.build, seed),
-        task.loss,
-        partial(task.batches, split, workers, local_batch, seed),
-        get_optimizer(optimizer, lr),
-        workers,
-        steps,
-        seed=seed,
-        schedule=partial(shape.factor, steps=steps),
-    )
     if executor == "lockstep":
         require(ranks is None, "lockstep has no ranks; leave them out or take distributed")
         rows = _in_lockstep(task, job, evaluate_every, clock)
@@ -106,7 +102,7 @@ def train(
         "local_batch": local_batch,
         "split": str(split),
         "optimizer": optimizer,
-        "schedule": str(shape),
+        "schedule": str(get_schedule(schedule)),
         "learning_rate": lr,
         "seed": seed,
         "executor": executor,
