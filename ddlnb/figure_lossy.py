@@ -89,6 +89,8 @@ def iteration_parts(table: pd.DataFrame) -> Figure:
         ax.set(title=network, xlabel="ms per iteration")
     axes[0][0].set_yticks(range(len(methods)), [short(name) for name in methods])
     axes[0][0].set_ylim(len(methods) - 0.5, -0.5)
+    longest = table[list(PARTS)].sum(axis=1).max() / MS
+    axes[0][0].set_xlim(0, 1.05 * longest)  # shared
     handles = [Patch(facecolor=colour, label=name) for name, colour in PARTS.values()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(PARTS), frameon=False)
     only = table.head(1)[["source"]].assign(source="simulated")
@@ -146,7 +148,6 @@ def _stack(ax: Axes, part: pd.DataFrame, count: int) -> None:
         width = part[column].fillna(0.0).to_numpy() / MS
         ax.barh(range(count), width, BAR_GROUP, left=left, color=colour)
         left += width
-    ax.margins(x=0.05)
 
 
 def _times(ax: Axes, part: pd.DataFrame) -> None:
