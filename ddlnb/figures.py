@@ -11,6 +11,7 @@ from ddlnb.figure_claims import claim_verdicts
 from ddlnb.figure_emulated import over_baselines
 from ddlnb.figure_engines import engine_bars
 from ddlnb.figure_forecast import forecast_bars
+from ddlnb.figure_gossip import gossip_mixing
 from ddlnb.figure_intensity import intensity_bars
 from ddlnb.figure_losses import loss_bars
 from ddlnb.figure_parallelism import parallelism_schematic
@@ -32,6 +33,7 @@ __all__ = [
     "effective_bandwidth",
     "engine_bars",
     "forecast_bars",
+    "gossip_mixing",
     "intensity_bars",
     "learning_curves",
     "loss_bars",

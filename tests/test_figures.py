@@ -20,6 +20,7 @@ from ddlnb.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.figure_style import OTHER_COLOUR
 from ddlnb.figure_timelines import pack
+from ddlnb.gossip_study import consensus_rounds, spectral_gaps
 from ddlnb.methods import METHODS
 from ddlnb.model_intensity import IntensityRow
 from ddlnb.timeline import Span, Timeline
@@ -238,6 +239,10 @@ DRAWN: dict[str, Callable[[], Figure]] = {
         {"simulated": judged(), "published": judged(holds=None, cells=0, share=float("nan"))}
     ),
     "simulated_against_measured": both_sources,
+    "gossip_mixing": lambda: figures.gossip_mixing(
+        spectral_gaps([4, 8]),
+        consensus_rounds(["d-psgd(ring)", "choco(torus) + top-k(0.1)"], workers=4, rounds=3),
+    ),
     "parameter_intervals": lambda: figures.parameter_intervals(fitted_clusters()),
     "residuals": lambda: figures.residuals(misses()),
     "cost_against_workers": lambda: figures.cost_against_workers(costs()),

@@ -1,0 +1,122 @@
+"""How fast gossip mixes: by the eigenvalues of the weights, and as counted in lockstep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ddlnb.errors import require, require_whole
+from ddlnb.models import Batch
+from ddlnb.training.gossip import consensus_distance
+from ddlnb.training.graphs import GRAPHS, make_graph, spectral_gap
+from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.worker import Worker
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COUNTS = (4, 8, 16, 32, 64)
+
+
+def spectral_gaps(workers: Sequence[int] = COUNTS, graphs: Sequence[str] = ()) -> pd.DataFrame:
+    """A row for every graph (all of them by default) and number of workers: the gap, computed.
+
+    >>> spectral_gaps([8, 16], ["ring"])["gap"].round(3).tolist()
+    [0.195, 0.051]
+    """
+    import pandas as pd
+
+    rows = [
+        {"graph": name, "workers": count, "gap": spectral_gap(make_graph(name, count))}
+        for name in graphs or GRAPHS
+        for count in workers
+    ]
+    return pd.DataFrame(rows).assign(source="computed")
+
+
+def consensus_rounds(
+    methods: Sequence[str | TrainingMethod],
+    *,
+    workers: int = 16,
+    rounds: int = 60,
+    elements: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Rows of method, round, distance, bytes_sent: gossip alone, no gradients but at the start.
+
+    Every worker takes one step to normal random numbers of its own, and then mixes. ``distance`` is
+    the mean squared distance from the mean in units of what it was before any mixing, in round 0;
+    ``bytes_sent`` what a worker has sent by then in the mean. Raises InputError for methods that
+    are not on gossip.
+    """
+    import pandas as pd
+
+    require_whole(workers=workers, rounds=rounds, elements=elements)
+    parts = [
+        pd.DataFrame(_mixed(training_method(method), workers, rounds, elements, seed))
+        for method in methods
+    ]
+    require(bool(parts), "there are no methods to run")
+    return pd.concat(parts, ignore_index=True).assign(workers=workers, source="simulated")
+
+
+class _OneStep(Worker):
+    """A worker whose first gradient is random, and whose others are zero."""
+
+    def gradient(self) -> Tensor:
+        self.step += 1
+        self.flat_gradient.zero_()
+        if self.step == 1:
+            self.flat_gradient.copy_(self.first())
+        return self.flat_gradient
+
+    def first(self) -> Tensor:
+        """The first gradient."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + self.rank)
+        return torch.randn(len(self.parameters), generator=generator)
+
+
+def _mixed(
+    method: TrainingMethod, workers: int, rounds: int, elements: int, seed: int
+) -> list[dict[str, object]]:
+    require(method.architecture == "gossip", f"{method} does not gossip; choose d-psgd or choco")
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    team = []
+    for rank in range(workers):
+        module = nn.Module()
+        module.register_parameter("x", nn.Parameter(torch.zeros(elements)))
+        team.append(
+            _OneStep(rank, workers, module, _no_loss, _no_batch, sgd, method.compression, seed=seed)
+        )
+    seen: list[list[Tensor]] = [[worker.first() for worker in team], *([] for _ in range(rounds))]
+
+    def look(rank: int, done: int, seconds: float) -> None:
+        seen[done].append(team[rank].parameters.clone())
+
+    run = Lockstep(team, method.synchronisation.loop, rounds, on_step=look)
+    run.run()
+    per_round = sum(run.bytes_sent) / workers / rounds
+    start = consensus_distance(seen[0])
+    return [
+        {
+            "method": str(method).removesuffix(" on gossip"),
+            "graph": method.synchronisation.graph,  # type: ignore[attr-defined]
+            "round": done,
+            "distance": consensus_distance(vectors) / start,
+            "bytes_sent": done * per_round,
+        }
+        for done, vectors in enumerate(seen)
+    ]
+
+
+def _no_loss(module: nn.Module, batch: Batch) -> Tensor:
+    raise AssertionError("these workers have no loss")
+
+
+def _no_batch(step: int) -> Batch:
+    raise AssertionError("these workers have no data")
