@@ -264,7 +264,8 @@ def _eventually_left(group: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_processes_and_keeps_finished_runs(tmp_path):
+@pytest.mark.parametrize("how", ["Ctrl-C", "killed"])
+def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
     started = subprocess.Popen(
@@ -277,7 +278,10 @@ def test_ctrl_c_ends_all_processes_and_keeps_finished_runs(tmp_path):
         deadline = time.monotonic() + 120
         while not any(runs.glob("*.json")) and time.monotonic() < deadline:
             time.sleep(0.1)
-        os.killpg(started.pid, signal.SIGINT)
+        if how == "Ctrl-C":
+            os.killpg(started.pid, signal.SIGINT)
+        else:
+            started.kill()
         started.communicate(timeout=60)
     finally:
         if started.poll() is None:
