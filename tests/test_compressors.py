@@ -94,7 +94,8 @@ def test_payloads_are_as_long_as_counted_and_mean_as_many_numbers(spec):
         decoded = codec.decode(payload, elements)
         assert decoded.dtype == torch.float32
         assert decoded.shape == (elements,)
-        assert codec.traffic((elements,), 4) == [Traffic(AllGather, len(payload))]
+        if type(codec).average is Codec.average:
+            assert codec.traffic((elements,), 4) == [Traffic(AllGather, len(payload))]
 
 
 @pytest.mark.parametrize("spec", CODECS)

@@ -1,7 +1,10 @@
 """Half precision: two bytes per element instead of four.
 
-Source: survey of Shi et al. 2020, section 3.1.3 (quantisation). Payloads travel to all workers and
-are added up in float32: sums of half-precision numbers would overflow and round once per worker.
+All-reduced in two hops: every worker sums one part for all, in float32, and sends the average on
+with two bytes per element, too. So numbers are rounded twice, whatever the number of workers, and
+sums do not overflow; what the second rounding loses the worker that sums counts as not sent. On
+servers and to neighbours payloads travel whole. Source: survey of Shi et al. 2020, section 3.1.3
+(quantisation).
 """
 
 from __future__ import annotations
@@ -13,9 +16,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round, as_bytes
+from ddlnb.compression.base import (
+    Averaged,
+    Codec,
+    Memory,
+    Round,
+    Traffic,
+    as_bytes,
+    elements_of,
+)
 from ddlnb.compression.packing import NOT_FINITE
 from ddlnb.errors import require
+from ddlnb.exchange import AllGather, Flow, Messages
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,31 @@ class Half(Codec):
 
     def payload_bytes(self, elements: int) -> int:
         return 2 * elements
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        rank, workers = round_.rank, round_.workers
+        own = self.encode(tensor, round_, memory).view(self.dtype)
+        size = _part(len(own), workers)
+        parts = torch.nn.functional.pad(own, (0, workers * size - len(own))).view(workers, size)
+        others = [other for other in range(workers) if other != rank]
+        arrived = yield Messages(
+            {other: as_bytes(parts[other]) for other in others},
+            {other: 2 * size for other in others},
+        )
+        mean = torch.zeros(size)
+        for worker in range(workers):
+            mean += (parts[rank] if worker == rank else arrived[worker].view(self.dtype)).float()
+        mean /= workers
+        rounded = mean.to(self.dtype)
+        gathered = yield AllGather(as_bytes(rounded))
+        average = torch.cat([part.view(self.dtype) for part in gathered]).float()[: len(own)]
+        sent = parts.float()
+        sent[rank] += workers * (rounded.float() - mean)
+        return Averaged(average.view_as(tensor), sent.view(-1)[: len(own)].view_as(tensor))
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        bytes_ = 2 * _part(elements_of(shape), workers)
+        return [Traffic(Messages, (workers - 1) * bytes_), Traffic(AllGather, bytes_)]
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
         """As for every codec. Raises InputError for NaN and infinity."""
@@ -44,6 +81,11 @@ class Half(Codec):
         # A slice of a longer payload may begin at an odd address, where no number may.
         aligned = payload.clone() if payload.storage_offset() % 2 else payload
         return aligned.view(self.dtype).float()
+
+
+def _part(elements: int, workers: int) -> int:
+    """The elements that a worker sums: a share of all, rounded up."""
+    return -(-elements // workers)
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,6 @@ class TrainingMethod:
             f"{compressor} averages by all-reduces of its own and has no message that a server or "
             f"a neighbour could read; use it on A2A",
         )
-        require(
-            self.architecture != "PS" or type(compressor).average is Codec.average,
-            f"{compressor} averages otherwise than by the mean of what payloads stand for, which "
-            f"is what a server knows; use it on A2A",
-        )
         synchronisation.check_compressor(compressor)
 
     @property
