@@ -75,7 +75,8 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
     ``difference`` is the mean over seeds of the worse method's final test loss minus the better
     one's, ``half_width`` that of its 95 % t-interval, ``seeds`` how many were compared. A run
     that diverged is worse than any that did not: ``difference`` is then infinite, or NaN where as
-    many of both did, and an ordering is decided only if all of the one and none of the other did. Raises InputError if the curves allow to judge none.
+    many of both did, and an ordering is decided only if all of the one and none of the other did.
+    Raises InputError if the curves allow to judge none.
     """
     import pandas as pd
 
