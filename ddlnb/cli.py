@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb import cli_forecast, cli_train
+from ddlnb import cli_forecast, cli_lossy, cli_train
 from ddlnb.errors import DdlnbError
 from ddlnb.terminal import Batch, Credit, Csv, Model, Partition, Servers, print_table
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 cli_forecast.add_to(app)
+cli_lossy.add_to(app)
 cli_train.add_to(app)
 
 

@@ -100,7 +100,7 @@ def forecast(
         return
     require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
     on = get_cluster(cluster)
-    workload = _workload(model, on, batch, throughput)
+    workload = workload_for(model, on, batch, throughput)
     chosen = _methods(method, partition, credit)
     rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
     if csv is not None:
@@ -153,7 +153,7 @@ def timeline(
 
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
     on = get_cluster(cluster, gpus)
-    workload = _workload(model, on, batch, throughput)
+    workload = workload_for(model, on, batch, throughput)
     chosen = _methods(method or ["MG-WFBP"], partition, credit)
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
@@ -188,7 +188,7 @@ def _picture(lines: dict[str, Any], path: Path, write: Any) -> Path:
     return write(path, image.getvalue())
 
 
-def _workload(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
+def workload_for(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
     """The profile for the cluster's hardware, or one derived from the throughput of one GPU."""
     from ddlnb.forecasting import profile_for
 

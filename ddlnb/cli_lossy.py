@@ -1,0 +1,147 @@
+"""The command that says what lossy methods cost on a cluster, and whether they are worth it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlnb.cli_forecast import ModelName, OneCluster, Throughput, workload_for
+from ddlnb.terminal import Batch, Csv, print_table
+
+if TYPE_CHECKING:
+    from ddlnb.workload import Workload
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(lossy)
+
+
+def lossy(
+    model: ModelName = "",
+    cluster: OneCluster = "",
+    gpus: Annotated[
+        list[int] | None, typer.Option(help="Workers; repeatable. Default: all of the cluster.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'; repeatable."),
+    ] = None,
+    batch: Batch = None,
+    throughput: Throughput = None,
+    compression: Annotated[
+        str,
+        typer.Option(help="What compressing costs: a profile of data/profiles/compression."),
+    ] = "free",
+    curves: Annotated[
+        Path | None, typer.Option(help="Curves of `ddlnb train --out`; judges time to --target.")
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="The test loss to reach.")] = None,
+    csv: Csv = False,
+) -> None:
+    """Say what lossy methods cost on a cluster, and with curves whether to use them there.
+
+    Without curves only the seconds of an iteration are compared, not how many are needed.
+    """
+    from ddlnb.clusters import get_cluster
+    from ddlnb.errors import require
+
+    require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
+    require((curves is None) == (target is None), "give --curves and --target together")
+    require(curves is None or not method, "the curves say which methods; leave out --method")
+    first = get_cluster(cluster)
+    workload = workload_for(model, first, batch, throughput)
+    if curves is not None:
+        assert target is not None
+        _print_times(curves, target, workload, cluster, compression, csv)
+        return
+    require(bool(method), "give at least one --method; see `ddlnb train --list`")
+    rows = []
+    for count in gpus or [first.workers]:
+        rows += _costs(workload, cluster, count, list(method or ()), compression)
+    if not csv:
+        rows = [_shown(row) for row in rows]
+    cost = "free of cost (a bound)" if compression == "free" else f"as in profile {compression}"
+    print_table(rows, csv, f"Simulated: {model} on {cluster}, compression {cost}")
+    if not csv:
+        typer.echo(
+            "An iteration of one method is not worth one of another: give --curves of "
+            "`ddlnb train` to judge the time to a target loss."
+        )
+
+
+def _costs(
+    workload: Workload, cluster: str, workers: int, methods: list[str], compression: str
+) -> list[dict[str, Any]]:
+    """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
+    from ddlnb.clusters import get_cluster
+    from ddlnb.relaxed_cost import lossy_cost
+    from ddlnb.time_to_target import best_dense
+
+    dense = best_dense(workload, get_cluster(cluster, workers))
+    found = [dense] + [
+        lossy_cost(workload, cluster, one, compression, workers=workers) for one in methods
+    ]
+    return [
+        {
+            "gpus": workers,
+            "method": cost.method,
+            "iteration_seconds": cost.iteration_seconds,
+            "compute_seconds": cost.compute_seconds,
+            "compression_seconds": cost.compression_seconds,
+            "waiting_seconds": cost.waiting_seconds,
+            "bytes": cost.bytes,
+            "over_best_lossless": dense.iteration_seconds / cost.iteration_seconds,
+        }
+        for cost in found
+    ]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    milliseconds = {
+        what: round(1e3 * row[f"{name}_seconds"], 2)
+        for what, name in (
+            ("ms per iteration", "iteration"),
+            ("computing", "compute"),
+            ("compressing", "compression"),
+            ("waiting", "waiting"),
+        )
+    }
+    return {
+        "gpus": row["gpus"],
+        "method": row["method"],
+        **milliseconds,
+        "MB sent": round(row["bytes"] / 1e6, 3),
+        "times the best lossless": round(row["over_best_lossless"], 3),
+    }
+
+
+def _print_times(
+    curves: Path, target: float, workload: Workload, cluster: str, compression: str, csv: bool
+) -> None:
+    import pandas as pd
+
+    from ddlnb.errors import InputError
+    from ddlnb.time_to_target import time_to_target
+    from ddlnb.verdicts import verdicts
+
+    try:
+        measured = pd.read_csv(curves)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"curves {curves} cannot be read ({error}); make them with ddlnb train --out"
+        ) from error
+    table = time_to_target(measured, target, workload, [cluster], compression)
+    if csv:
+        typer.echo(table.to_csv(index=False), nl=False)
+        return
+    columns = ["workers", "method", "seconds", "low", "high", "speedup", "iteration_seconds"]
+    title = (
+        f"Seconds to a test loss of {target}: iterations measured on {measured['task'].iloc[0]}, "
+        f"their seconds simulated for {workload.model} on {cluster}"
+    )
+    print_table(table[columns].round(4).to_dict("records"), csv, title)
+    for verdict in verdicts(table):
+        typer.echo(f"{verdict.workers} workers: {verdict}.")
