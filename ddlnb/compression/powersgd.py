@@ -44,7 +44,7 @@ class PowerSGD(Compressor):
         return replace(self, fold=True)
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        sides = self._factored(tuple(tensor.shape))
+        sides = self.factored(tuple(tensor.shape))
         if sides is None:
             whole = tensor.detach().clone()  # an answer may reuse the memory of a request
             total = yield AllReduce(tensor.detach().clone())
@@ -64,12 +64,12 @@ class PowerSGD(Compressor):
         return Averaged(average, average)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        sides = self._factored(shape)
+        sides = self.factored(shape)
         if sides is None:
             return [Traffic(AllReduce, 4 * elements_of(shape))]
         return [Traffic(AllReduce, 4 * self.rank * side) for side in sides]
 
-    def _factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    def factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Rows and columns of the matrix that a tensor is taken for; None if it travels whole."""
         elements = elements_of(shape)
         if len(shape) > 1:
