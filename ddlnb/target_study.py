@@ -1,0 +1,92 @@
+"""Where lossy methods pay: speed-ups over clusters and sizes, and digits as a workload of its own.
+
+What `ddlnb.time_to_target` finds, arranged: the quickest method of every cluster, verdicts as a
+table, and a pure case in which iterations and seconds belong to the same model.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ddlnb.clusters import Cluster
+from ddlnb.effects import Effects
+from ddlnb.errors import require_whole
+from ddlnb.models import Batch, Task
+from ddlnb.profiling import profile
+from ddlnb.training.task_digits import DIGITS
+from ddlnb.units import bandwidth_from, seconds_from
+from ddlnb.verdicts import verdicts
+from ddlnb.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLACE = ["network", "task", "workers"]
+
+
+def quickest(table: pd.DataFrame) -> pd.DataFrame:
+    """The row of `time_to_target` with the fewest seconds, for every cluster and size.
+
+    Columns: network, workers, method, seconds, speedup, speedup_low, speedup_high.
+    """
+    shown = ["method", "seconds", "speedup", "speedup_low", "speedup_high"]
+    rows = table.sort_values("seconds", kind="stable").groupby(PLACE, sort=False).head(1)
+    return rows.sort_values(["network", "workers"]).set_index(["network", "workers"])[shown]
+
+
+def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per verdict on a `time_to_target`: network, workers, method, choice, said."""
+    import pandas as pd
+
+    networks = dict(zip(table["machine"], table["network"], strict=True))
+    rows = [
+        (networks[one.machine], one.workers, one.method, one.choice, str(one))
+        for one in verdicts(table)
+    ]
+    return pd.DataFrame(rows, columns=["network", "workers", "method", "choice", "said"])
+
+
+def digits_workload(local_batch: int | None = None, iterations: int = 30) -> Workload:
+    """The model of the digits task with seconds measured here, on one thread."""
+    task = Task(
+        DIGITS.name, _build, _batch, _loss, DIGITS.local_batch, "images", about=DIGITS.about
+    )
+    return profile(task, local_batch, iterations=iterations, threads=1)
+
+
+def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:
+    """Nodes of one worker each behind such links; nothing else takes time, and none is measured.
+
+    >>> made_up_cluster("10 Mb/s", "1 ms").network
+    '10 Mb/s, 1 ms'
+    """
+    require_whole(workers=workers)
+    effects = Effects(
+        between_startup=seconds_from(latency), between_bandwidth=bandwidth_from(bandwidth)
+    )
+    name = f"{bandwidth}, {latency}"
+    return Cluster(f"made up: {name}", name, workers, 1, effects)
+
+
+def _build() -> nn.Module:
+    return DIGITS.build(0)
+
+
+def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return DIGITS.loss(module, batch)
+
+
+@cache
+def _digits() -> tuple[torch.Tensor, ...]:
+    return DIGITS.samples().tensors
+
+
+def _batch(local_batch: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    images = _digits()
+    chosen = torch.randint(len(images[0]), (local_batch,), generator=generator)
+    return tuple(tensor[chosen] for tensor in images)
