@@ -51,7 +51,7 @@ def compression_losses(table: pd.DataFrame) -> Figure:
 
 
 @styled
-def residuals(table: pd.DataFrame) -> Figure:
+def feedback_residuals(table: pd.DataFrame) -> Figure:
     """What error feedback keeps against the steps, from `compression_study.residual_growth`."""
     require(not table.empty, "there are no residuals to draw")
     figure, ax = plt.subplots(figsize=(8.0, 4.2), layout="constrained")

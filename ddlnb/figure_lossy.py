@@ -15,7 +15,6 @@ from matplotlib.ticker import ScalarFormatter
 
 from ddlnb.errors import require
 from ddlnb.figure_style import BAR_GROUP, METHOD_COLOURS, OTHER_COLOUR, say_source, styled
-from ddlnb.training.method import training_method
 from ddlnb.units import MB, MS
 
 if TYPE_CHECKING:
@@ -177,6 +176,8 @@ def _times(ax: Axes, part: pd.DataFrame) -> None:
 
 
 def _colour(method: str) -> str:
+    from ddlnb.training.method import training_method  # brings torch
+
     lossy = training_method(method)
     if lossy.compressor is not None:
         return METHOD_COLOURS["ByteScheduler-A2A"]

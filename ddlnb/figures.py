@@ -8,18 +8,21 @@ from ddlnb.figure_architectures import all_reduce_times, architecture_bottleneck
 from ddlnb.figure_bandwidth import effective_bandwidth
 from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
 from ddlnb.figure_claims import claim_verdicts
+from ddlnb.figure_compression import compression_losses, feedback_residuals
 from ddlnb.figure_emulated import over_baselines
 from ddlnb.figure_engines import engine_bars
 from ddlnb.figure_forecast import forecast_bars
 from ddlnb.figure_gossip import gossip_mixing
 from ddlnb.figure_intensity import intensity_bars
 from ddlnb.figure_losses import loss_bars
+from ddlnb.figure_lossy import iteration_parts, lossy_traffic, time_to_target
 from ddlnb.figure_parallelism import parallelism_schematic
 from ddlnb.figure_protocols import protocol_times
 from ddlnb.figure_schedules import schedules
 from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
 from ddlnb.figure_synchronisation import staleness_histogram, synchronisation_timelines
+from ddlnb.figure_target import target_speedups
 from ddlnb.figure_throughput import throughput_bars
 from ddlnb.figure_timelines import timelines
 from ddlnb.figure_training import learning_curves
@@ -29,14 +32,18 @@ __all__ = [
     "architecture_bottleneck",
     "claim_verdicts",
     "colour_of",
+    "compression_losses",
     "cost_against_workers",
     "effective_bandwidth",
     "engine_bars",
+    "feedback_residuals",
     "forecast_bars",
     "gossip_mixing",
     "intensity_bars",
+    "iteration_parts",
     "learning_curves",
     "loss_bars",
+    "lossy_traffic",
     "over_baselines",
     "parallelism_schematic",
     "parameter_intervals",
@@ -46,6 +53,8 @@ __all__ = [
     "simulated_against_measured",
     "staleness_histogram",
     "synchronisation_timelines",
+    "target_speedups",
     "throughput_bars",
+    "time_to_target",
     "timelines",
 ]

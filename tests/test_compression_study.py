@@ -30,7 +30,7 @@ from ddlnb.compression_study import (
     residual_growth,
 )
 from ddlnb.errors import InputError
-from ddlnb.figure_compression import compression_losses, residuals
+from ddlnb.figure_compression import compression_losses, feedback_residuals
 from ddlnb.training.method import training_method
 
 DRAWS = 40
@@ -221,13 +221,13 @@ def test_losses_and_residuals_are_drawn_as_they_are(errors):
     of_digits = errors[errors["on"] == "digits"].set_index("compressor").loc[names, "loss"]
     assert list(lines["digits"].get_xdata()) == of_digits.tolist()
     table = residual_growth(["ef-sign", "top-k(0.1)"], [MATRIX] * 4)
-    figure = residuals(table)
+    figure = feedback_residuals(table)
     assert [line.get_label() for line in figure.axes[0].lines] == ["ef-sign", "top-k(0.1)"]
     assert len(figure.axes[0].lines[0].get_xdata()) == 4
     with pytest.raises(InputError, match="no losses"):
         compression_losses(errors.head(0))
     with pytest.raises(InputError, match="no residuals"):
-        residuals(table.head(0))
+        feedback_residuals(table.head(0))
 
 
 def curves(losses: dict[str, float], workers: int) -> pd.DataFrame:
