@@ -30,7 +30,6 @@ from ddlnb.exchange import AllReduce
 LINES = 3  # all-reduces under way at a time
 SMALL_BYTES = 8192
 PROBE_BYTES = 1 << 16, 1 << 20
-MOST_BYTES = 1 << 22  # of a mesh: four times what was probed
 PROBES = 3
 SEGMENT_ELEMENTS = 1 << 15
 
@@ -45,7 +44,9 @@ class MeshAllReduce:
     def measured(cls, group: dist.ProcessGroup | None = None) -> MeshAllReduce:
         """Where this group's workers should leave the mesh for the ring, in agreement.
 
-        Both are timed with a smaller and with a larger message, and taken for straight lines.
+        Both are timed with a smaller and with a larger message, and taken for straight lines
+        between; beyond the larger one always the ring, because bursts that fill the buffers on the
+        way cost more than in proportion.
         """
         tensors = [torch.zeros(size // 4) for size in PROBE_BYTES]
         lost: list[list[float]] = [[], []]  # seconds that the ring takes longer
@@ -79,19 +80,19 @@ def _seconds(all_reduce: Callable, tensor: torch.Tensor, group: dist.ProcessGrou
 
 
 def _crossing(lost_small: float, lost_large: float) -> float:
-    """The bytes at which a line through both probes is zero, from 0 to MOST_BYTES.
+    """The bytes at which a line through both probes is zero; 0 if before, the larger if beyond.
 
     >>> round(_crossing(0.02, -0.01) / 1024)
     704
-    >>> _crossing(0.02, 0.03), _crossing(-0.01, -0.02)
-    (4194304, 0.0)
+    >>> _crossing(0.02, 0.01), _crossing(-0.01, -0.02)
+    (1048576, 0.0)
     """
     small, large = PROBE_BYTES
     if lost_small <= 0:
         return 0.0
-    if lost_large >= lost_small:
-        return MOST_BYTES
-    return min(MOST_BYTES, small + (large - small) * lost_small / (lost_small - lost_large))
+    if lost_large >= 0:
+        return large
+    return small + (large - small) * lost_small / (lost_small - lost_large)
 
 
 class MeshTransport:
