@@ -1,0 +1,226 @@
+"""Rings through all servers of a network that share no link, as an all-reduce wants them.
+
+A ring sends each server's bytes to the next one, along links and through switches. A link carries
+both directions at once (full duplex), so rings may share a link if they use it in opposite
+directions. Source: survey of Shi et al. 2020, section 3.3.2; here the rings themselves are built.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.network_graphs import NetworkGraph, bcube, fat_tree
+
+Ring = tuple[int, ...]  # nodes in the order in which they are passed, switches included; closed
+
+
+def servers_on(network: NetworkGraph, ring: Ring) -> list[int]:
+    """The servers of a ring in the order in which they hand bytes on."""
+    return [node for node in ring if node < network.servers]
+
+
+def reversed_ring(ring: Ring) -> Ring:
+    """The same ring the other way round."""
+    return tuple(reversed(ring))
+
+
+def directed_links(ring: Ring) -> list[tuple[int, int]]:
+    """The links that a ring uses, each from where to where."""
+    return list(pairwise((*ring, ring[0])))
+
+
+def check_rings(network: NetworkGraph, rings: Sequence[Ring]) -> None:
+    """Raise InputError unless every ring passes all servers once, and no two share a direction.
+
+    Within one ring no direction of a link may be used twice either.
+    """
+    used: set[tuple[int, int]] = set()
+    for ring in rings:
+        passed = sorted(servers_on(network, ring))
+        require(
+            passed == list(range(network.servers)),
+            f"a ring of {network!r} must pass each of its {network.servers} servers once",
+        )
+        for start, stop in directed_links(ring):
+            require(stop in network.neighbours[start], f"{network!r} has no link {start} to {stop}")
+            require(
+                (start, stop) not in used,
+                f"rings of {network!r} share the link from {start} to {stop}",
+            )
+            used.add((start, stop))
+
+
+def rings_bound(network: NetworkGraph) -> int:
+    """No more rings than this fit at once: each leaves every server by a link of its own.
+
+    >>> from ddlnb.network_graphs import torus
+    >>> rings_bound(fat_tree(4)), rings_bound(bcube(4, 2)), rings_bound(torus(4, 4))
+    (1, 2, 4)
+    """
+    return min(network.degree(server) for server in range(network.servers))
+
+
+def fat_tree_ring(ports: int) -> list[Ring]:
+    """One ring through a fat-tree, in the order of its servers: no second one fits.
+
+    Neighbours under one edge switch meet there, those of one pod at its first aggregation switch,
+    pods at the first core switch.
+    """
+    network = fat_tree(ports)
+    ring: list[int] = []
+    for server in range(network.servers):
+        following = (server + 1) % network.servers
+        ring += _shortest(network, server, following)[:-1]
+    return [tuple(ring)]
+
+
+def _shortest(network: NetworkGraph, start: int, stop: int) -> list[int]:
+    """A shortest way, by the switches of the smallest numbers."""
+    before = {start: start}
+    queue = deque([start])
+    while stop not in before:
+        node = queue.popleft()
+        for near in network.neighbours[node]:
+            if near not in before and (near >= network.servers or near == stop):
+                before[near] = node
+                queue.append(near)
+    way = [stop]
+    while way[-1] != start:
+        way.append(before[way[-1]])
+    return way[::-1]
+
+
+def bcube_rings(ports: int) -> list[Ring]:
+    """Two rings through BCube with two levels and an even number of ports: one, both ways round.
+
+    It enters every server by one link and leaves it by the other, and uses every link once. In
+    each switch it joins the ports in pairs, which is why their number has to be even: begin with
+    any pairs, and while there are several rings, exchange the partners of two pairs of a switch
+    that belong to different rings, which joins these. Raises InputError for an odd number.
+    """
+    require_whole(2, ports=ports)
+    if ports % 2:
+        raise InputError(
+            f"ports {ports} cannot be joined in pairs in every switch; take an even number"
+        )
+    network = bcube(ports, 2)
+    partner: dict[tuple[int, int], int] = {}  # (switch, server) -> server
+    for switch in range(network.servers, network.nodes):
+        near = network.neighbours[switch]
+        for one, other in zip(near[::2], near[1::2], strict=True):
+            partner[switch, one], partner[switch, other] = other, one
+    while len(cycles := _cycles(network, partner)) > 1:
+        _join(network, partner, cycles)
+    return [cycles[0], reversed_ring(cycles[0])]
+
+
+def _cycles(network: NetworkGraph, partner: dict[tuple[int, int], int]) -> list[Ring]:
+    left, found = set(range(network.servers)), []
+    while left:
+        first = min(left)
+        server, switch = first, network.neighbours[first][0]
+        ring: list[int] = []
+        while server in left:
+            left.remove(server)
+            ring += [server, switch]
+            server = partner[switch, server]
+            low, high = network.neighbours[server]
+            switch = high if switch == low else low
+        found.append(tuple(ring))
+    return found
+
+
+def _join(
+    network: NetworkGraph, partner: dict[tuple[int, int], int], cycles: Sequence[Ring]
+) -> None:
+    ring_of = {node: i for i, ring in enumerate(cycles) for node in servers_on(network, ring)}
+    for switch in range(network.servers, network.nodes):
+        near = network.neighbours[switch]
+        one = near[0]
+        for other in near[1:]:
+            if ring_of[one] != ring_of[other]:
+                mine, theirs = partner[switch, one], partner[switch, other]
+                for left, right in ((one, other), (mine, theirs)):
+                    partner[switch, left], partner[switch, right] = right, left
+                return
+    raise AssertionError("a connected network has a switch with two rings")
+
+
+def torus_rings(side: int) -> list[Ring]:
+    """Four rings through a square torus: two without a common link, each both ways round.
+
+    The first takes side - 1 steps along a row and one down, over and over; the second is its
+    mirror image. Together they use every link.
+    """
+    require_whole(3, side=side)
+    across = [(row, (step - row) % side) for row in range(side) for step in range(side)]
+    down = [(c, r) for r, c in across]
+    found = [tuple(r * side + c for r, c in cells) for cells in (across, down)]
+    return [way for ring in found for way in (ring, reversed_ring(ring))]
+
+
+def paired_ring_exists(ports: int, levels: int = 2) -> bool:
+    """Whether some ring of a small BCube enters every server by one link, leaves by another, and
+    uses no link of a switch twice, in either direction: all orders of servers are tried.
+
+    Meant for up to sixteen servers.
+    """
+    network = bcube(ports, levels)
+    require(network.servers <= 16, f"{network!r} has too many servers to try all orders")
+    free = {frozenset(link) for link in network.links}
+
+    def grow(server: int, came_by: int | None, passed: set[int], first: int | None) -> bool:
+        for switch in network.neighbours[server]:
+            if switch == came_by or frozenset((server, switch)) not in free:
+                continue
+            for near in network.neighbours[switch]:
+                closes = near == 0 and len(passed) == network.servers
+                if near == server or frozenset((near, switch)) not in free:
+                    continue
+                if closes and switch != first:
+                    return True
+                if near in passed:
+                    continue
+                taken = {frozenset((server, switch)), frozenset((near, switch))}
+                free.difference_update(taken)
+                if grow(near, switch, passed | {near}, switch if first is None else first):
+                    return True
+                free.update(taken)
+        return False
+
+    return grow(0, None, {0}, None)
+
+
+def two_way_rings(network: NetworkGraph) -> list[Ring] | None:
+    """Two rings of a small BCube that share no direction of a link, found by search; or None.
+
+    They need not be each other's reverse. Meant for nine servers or so.
+    """
+    require(network.servers <= 9, f"{network!r} has too many servers to try all orders")
+    used: set[tuple[int, int]] = set()
+
+    def grow(ring: list[int], rings: list[Ring]) -> list[Ring] | None:
+        server = ring[-1]
+        for switch in network.neighbours[server]:
+            if (server, switch) in used:
+                continue
+            for near in network.neighbours[switch]:
+                closes = near == 0 and len(ring) == 2 * network.servers - 1
+                if (switch, near) in used or (near in ring and not closes) or near == server:
+                    continue
+                taken = {(server, switch), (switch, near)}
+                used.update(taken)
+                if closes:
+                    done = [*rings, (*ring, switch)]
+                    found = done if len(done) == 2 else grow([0], done)
+                else:
+                    found = grow([*ring, switch, near], rings)
+                if found is not None:
+                    return found
+                used.difference_update(taken)
+        return None
+
+    return grow([0], [])
