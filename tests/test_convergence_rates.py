@@ -1,0 +1,199 @@
+"""Convergence rates: the fit of slopes on curves that are known, and laws on tiny runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ddlnb.convergence_problems import PROBLEMS, expected_of_bsp, get_problem
+from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS, gradient_norms, rate_study
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.figure_rates import convergence_rates
+from ddlnb.gap_check import gap_check
+from ddlnb.rate_slopes import (
+    AGREES,
+    DISAGREES,
+    OPEN,
+    RATES,
+    log_slope,
+    rate_slopes,
+    slope_interval,
+    verdict,
+)
+from ddlnb.training.tasks import get_learning_task
+
+
+def synthetic(slope_t: float, slope_n: float, spread: float = 0.0, runs: int = 6) -> pd.DataFrame:
+    """The table of a study whose gradients fall exactly so, with log-normal noise."""
+    draw = np.random.default_rng(5)
+    cells = [(4, 500), (4, 1000), (4, 2000), (2, 2000), (8, 2000)]
+    rows = []
+    for workers, steps in cells:
+        for run in range(runs):
+            value = steps**slope_t * workers**slope_n * math.exp(spread * draw.standard_normal())
+            rows.append(("made-up", "bsp on A2A", workers, steps, run, value, value))
+    names = ["problem", "method", "workers", "steps", "run", AT_MEAN, AT_WORKERS]
+    return pd.DataFrame(rows, columns=names).assign(source="simulated")
+
+
+@pytest.mark.parametrize("power", [-1.0, -0.5, 0.0, 0.3])
+def test_the_slope_of_a_power_is_its_exponent(power):
+    x = np.array([100.0, 300.0, 1000.0])
+    assert log_slope(x, 7 * x**power) == pytest.approx(power)
+
+
+def test_the_interval_of_slopes_covers_the_true_one_about_as_often_as_it_says():
+    draw, x = np.random.default_rng(1), np.array([1.0, 2.0, 4.0, 8.0])
+    covered = 0
+    for _ in range(300):
+        runs = x**-0.5 * np.exp(0.2 * draw.standard_normal((6, 4)))
+        slope, half = slope_interval(x.tolist(), runs)
+        covered += abs(slope + 0.5) <= half
+    # Binomial(300, 0.95): outside of these with a chance below 1e-4.
+    assert 268 <= covered <= 299
+
+
+@pytest.mark.parametrize(
+    ("slope", "half_width", "said"),
+    [
+        (-0.5, 0.05, AGREES),
+        (-0.58, 0.01, AGREES),
+        (-0.58, 0.05, OPEN),
+        (-0.7, 0.05, DISAGREES),
+        (-0.3, 0.05, DISAGREES),
+        (-0.5, 0.5, OPEN),
+        (-0.5, math.nan, OPEN),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval_on_one_side(slope, half_width, said):
+    assert verdict(slope, half_width) == said
+
+
+def test_slopes_of_a_synthetic_study_are_found_in_both_directions():
+    found = rate_slopes(synthetic(-0.5, -0.2)).set_index(["against", "gradient"])
+    assert found.loc[("steps", AT_MEAN), "slope"] == pytest.approx(-0.5)
+    assert found.loc[("workers", AT_WORKERS), "slope"] == pytest.approx(-0.2)
+    assert found.loc[("steps", AT_MEAN), "verdict"] == AGREES
+    assert found.loc[("workers", AT_MEAN), "verdict"] == DISAGREES
+    assert set(rate_slopes(synthetic(-0.5, -0.5, spread=1.0))["verdict"]) == {OPEN}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradients_in_closed_form_are_those_of_the_task(name):
+    problem = get_problem(name)
+    generator = torch.Generator().manual_seed(2)
+    points = torch.randn(3, problem.dimensions, generator=generator)
+    chosen = torch.tensor([0, 5, problem.samples - 1])
+    own = problem.sampled(points, chosen)
+    for row, sample, gradient in zip(points, chosen, own, strict=True):
+        module = problem.task.build(0)
+        (weights,) = module.parameters()
+        weights.data.copy_(row)
+        batch = tuple(tensor[sample : sample + 1] for tensor in problem.task.samples().tensors)
+        problem.task.loss(module, batch).backward()
+        torch.testing.assert_close(weights.grad, gradient)
+    everything = torch.arange(problem.samples)
+    each = problem.sampled(points[:1].expand(problem.samples, -1), everything).double()
+    torch.testing.assert_close(each.mean(0).float(), problem.mean(points[:1])[0])
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_gradient_vanishes_at_the_known_optimum(name):
+    problem = get_problem(name)
+    optimum = torch.tensor([problem.task.constants().optimum])
+    assert problem.mean(optimum).abs().max() < 1e-6
+    assert problem.gap > 0
+
+
+def test_bsp_on_the_quadratic_is_what_it_is_expected_to_be():
+    problem = get_problem("quadratic")
+    runs = gradient_norms(problem, "bsp", workers=2, steps=150, runs=60).at_mean.numpy()
+    error = runs.std(ddof=1) / math.sqrt(len(runs))
+    # Beyond four standard errors with a chance below 1e-3.
+    assert abs(runs.mean() - expected_of_bsp(2, 150)) < 4 * error
+    assert runs.mean() + 4 * error < problem.bound(2, 150)
+
+
+@pytest.mark.parametrize("method", ["local(3)", "d-psgd(ring)", "choco(ring, 0.3) + top-k(0.2)"])
+def test_where_gradients_are_linear_the_mean_model_moves_as_that_of_bsp(method):
+    problem = get_problem("quadratic")
+    exact = gradient_norms(problem, "bsp", workers=4, steps=60, runs=3)
+    found = gradient_norms(problem, method, workers=4, steps=60, runs=3)
+    torch.testing.assert_close(found.at_mean, exact.at_mean, rtol=1e-4, atol=0)
+    assert (found.at_workers > found.at_mean).all()
+    torch.testing.assert_close(exact.at_workers, exact.at_mean)
+
+
+def test_runs_of_one_worker_are_independent_of_how_many_there_are():
+    problem, method = get_problem("logistic"), "bsp + top-k(0.1) + feedback"
+    some = gradient_norms(problem, method, workers=2, steps=30, runs=2)
+    assert some.at_mean[0] != some.at_mean[1]
+    assert torch.equal(
+        some.at_mean, gradient_norms(problem, method, workers=2, steps=30, runs=2).at_mean
+    )
+
+
+def test_quantisation_costs_what_its_variance_says_at_most():
+    problem = get_problem("quadratic")
+    one, other = (
+        gradient_norms(problem, method, workers=2, steps=300, runs=6).at_mean.mean()
+        for method in ("bsp", "bsp + qsgd(1)")
+    )
+    variance = min(problem.dimensions, math.sqrt(problem.dimensions))  # w, of one level
+    assert one < other < (1 + variance) * one
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return rate_study(["bsp", "local(4)"], steps=(100, 200, 400), workers=(1, 2, 4), runs=4, jobs=1)
+
+
+def test_a_study_has_a_row_per_cell_and_run_and_falls_in_both_directions(table):
+    assert len(table) == 2 * 2 * 5 * 4
+    found = rate_slopes(table)
+    assert (found["slope"] < -0.25).all()
+    assert set(found["tag"]) == {"[k]"}
+    assert (
+        table[table["problem"] == "quadratic"].groupby("steps")[AT_MEAN].mean().diff()[1:] < 0
+    ).all()
+
+
+def test_the_figure_has_a_panel_per_problem_and_sweep(table):
+    figure = convergence_rates(table)
+    assert len(figure.axes) == 6
+    assert "quadratic, at the mean model" in [ax.get_title() for ax in figure.axes]
+    assert figure.get_supxlabel().startswith("source: simulated | mean and standard error of 4")
+    with pytest.raises(InputError, match="no rates"):
+        convergence_rates(table.iloc[:0])
+
+
+def test_every_rate_of_theory_has_a_tag_and_a_method_that_runs():
+    for one in RATES:
+        assert one.tag.startswith("[")
+        norms = gradient_norms(get_problem("quadratic"), one.method, workers=3, steps=20, runs=2)
+        assert torch.isfinite(norms.at_mean).all()
+
+
+def test_spectral_gaps_are_those_that_were_written_down():
+    check = gap_check()
+    assert check["same"].all(), check[~check["same"]]
+    assert set(check["graph"]) == {"ring", "torus", "complete"}
+
+
+def test_what_makes_no_sense_is_refused():
+    problem = get_problem("quadratic")
+    with pytest.raises(InputError, match="above 1/L"):
+        problem.rate(16, 4)
+    with pytest.raises(InputError, match="needs a server"):
+        gradient_norms(problem, "asp", workers=2, steps=100)
+    with pytest.raises(InputError, match="make no slope"):
+        rate_study(["bsp"], steps=[100], workers=[1, 2])
+    with pytest.raises(InputError, match="finite numbers above 0"):
+        log_slope([1, 2], [1.0, 0.0])
+    with pytest.raises(UnknownName, match="did you mean 'quadratic'"):
+        get_problem("quadratics")
+    assert get_learning_task("quadratic").constants().noise != problem.task.constants().noise
