@@ -7,6 +7,12 @@ and every figure says where its numbers come from.
 from ddlnb.figure_architectures import all_reduce_times, architecture_bottleneck
 from ddlnb.figure_bandwidth import effective_bandwidth
 from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
+from ddlnb.figure_challenges import (
+    gradient_histograms,
+    level_curves,
+    loss_by_bytes,
+    period_bars,
+)
 from ddlnb.figure_claims import claim_verdicts
 from ddlnb.figure_compression import compression_losses, feedback_residuals
 from ddlnb.figure_emulated import over_baselines
@@ -18,6 +24,7 @@ from ddlnb.figure_losses import loss_bars
 from ddlnb.figure_lossy import iteration_parts, lossy_traffic, time_to_target
 from ddlnb.figure_parallelism import parallelism_schematic
 from ddlnb.figure_protocols import protocol_times
+from ddlnb.figure_rates import convergence_rates
 from ddlnb.figure_schedules import schedules
 from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
@@ -33,20 +40,25 @@ __all__ = [
     "claim_verdicts",
     "colour_of",
     "compression_losses",
+    "convergence_rates",
     "cost_against_workers",
     "effective_bandwidth",
     "engine_bars",
     "feedback_residuals",
     "forecast_bars",
     "gossip_mixing",
+    "gradient_histograms",
     "intensity_bars",
     "iteration_parts",
     "learning_curves",
+    "level_curves",
     "loss_bars",
+    "loss_by_bytes",
     "lossy_traffic",
     "over_baselines",
     "parallelism_schematic",
     "parameter_intervals",
+    "period_bars",
     "protocol_times",
     "residuals",
     "schedules",

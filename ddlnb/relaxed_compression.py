@@ -1,0 +1,132 @@
+"""Section 5.2: relaxed synchronisation together with compression, at equal bytes.
+
+Bytes are those that pass a worker's link in both directions. What a parameter server answers is
+dense, whatever workers push, so that compressing pushes alone saves half of the traffic at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlnb.errors import InputError, require
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.relaxed import Relaxed
+from ddlnb.training.summaries import t_interval
+from ddlnb.training.tasks import get_learning_task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMPRESSIONS = ("", " + top-k(0.01) + feedback", " + ef-sign + feedback")
+SYNCHRONISATIONS = ("bsp", "local(4)", "ssp(3)")
+DENSE = "bsp on A2A"
+BETTER, WORSE, OPEN = "better", "worse", "no clear difference"
+
+
+def combined_methods(
+    synchronisations: Sequence[str] = SYNCHRONISATIONS, compressions: Sequence[str] = COMPRESSIONS
+) -> list[str]:
+    """Every synchronisation with every compression.
+
+    >>> combined_methods(["ssp(3)"])[1]
+    'ssp(3) + top-k(0.01) + feedback'
+    """
+    return [one + other for one in synchronisations for other in compressions]
+
+
+def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
+    """The curves with ``link_bytes``: sent and received by a worker in the mean, so far.
+
+    In a ring as much is received as sent; a server answers every push with all parameters, four
+    bytes each. Raises InputError for other methods.
+    """
+    import pandas as pd
+
+    parts = []
+    for (task, name), part in curves.groupby(["task", "method"], sort=False):
+        parts.append(part.assign(link_bytes=_both_ways(part, str(task), training_method(name))))
+    require(bool(parts), "there are no curves")
+    return pd.concat(parts).sort_index()
+
+
+def _both_ways(part: pd.DataFrame, task: str, method: TrainingMethod) -> pd.Series:
+    if method.architecture == "A2A":
+        return 2 * part["bytes_sent"]
+    if not isinstance(method.synchronisation, Relaxed):
+        raise InputError(f"how often {method} pulls is not known; choose A2A, ssp or asp")
+    parameters = sum(one.numel() for one in get_learning_task(task).build(0).parameters())
+    return part["bytes_sent"] + 4 * parameters * part["step"]
+
+
+def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.DataFrame:
+    """A row per budget and method: the loss when a worker's link has carried so many bytes.
+
+    A budget is what so many iterations of dense BSP take. ``loss`` is the mean over seeds of the
+    test loss in the last row within the budget, ``steps`` where that is; ``ended`` if the whole run
+    is within it, so that more steps could still lower the loss. ``gap`` is the loss minus that of
+    dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is BETTER or WORSE
+    where that interval leaves out 0. Runs that diverged have infinite loss. Raises InputError for
+    curves without dense BSP.
+    """
+    import pandas as pd
+
+    known = link_bytes(curves)
+    require(DENSE in set(known["method"]), f"the curves lack {DENSE!r}, which others are beside")
+    dense = known[(known["method"] == DENSE) & (known["step"] > 0)]
+    per_iteration = float((dense["link_bytes"] / dense["step"]).iloc[0])
+    rows = []
+    for iterations in dense_iterations:
+        budget = iterations * per_iteration
+        found = {
+            str(method): _within(part, budget)
+            for method, part in known.groupby("method", sort=False)
+        }
+        of_dense = found[DENSE]["loss"].to_numpy()
+        for method, losses in found.items():
+            loss, half = t_interval(losses["loss"].to_numpy())
+            rows.append(
+                {
+                    "dense_iterations": iterations,
+                    "bytes": budget,
+                    "method": method,
+                    "loss": loss,
+                    "half_width": half,
+                    "steps": float(losses["step"].mean()),
+                    "ended": bool(losses["ended"].all()),
+                    **_gap(losses["loss"].to_numpy(), of_dense, method == DENSE),
+                }
+            )
+    return pd.DataFrame(rows).assign(source="lockstep, bytes counted")
+
+
+def _within(part: pd.DataFrame, budget: float) -> pd.DataFrame:
+    """By seed: the last row within the budget."""
+    import pandas as pd
+
+    rows = []
+    for _, run in part.groupby("seed", sort=True):
+        run = run.sort_values("step")
+        last = run[run["link_bytes"] <= budget * (1 + 1e-9)].iloc[-1]
+        loss = math.inf if last["diverged"] else float(last["test_loss"])
+        rows.append((last["step"], loss, last["step"] == run["step"].iloc[-1]))
+    return pd.DataFrame(rows, columns=["step", "loss", "ended"])
+
+
+def _gap(losses: np.ndarray, dense: np.ndarray, itself: bool) -> dict[str, object]:
+    if itself:
+        return {"gap": 0.0, "gap_half_width": 0.0, "verdict": ""}
+    if len(losses) != len(dense):
+        raise InputError("methods have other seeds than dense BSP; run the same seeds")
+    gap, half = t_interval(losses - dense)
+    choice = OPEN
+    if math.isinf(gap):
+        choice = WORSE
+    elif gap + half < 0:
+        choice = BETTER
+    elif gap - half > 0:
+        choice = WORSE
+    return {"gap": gap, "gap_half_width": half, "verdict": choice}
