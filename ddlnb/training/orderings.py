@@ -96,7 +96,7 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
                 lost = np.array([[mine[seed] for seed in seeds] for mine in pair])
                 rows.append(
                     {"better": better, "worse": worse, "workers": workers, "seeds": len(seeds)}
-                    | _verdict(lost[0], lost[1])
+                    | paired_verdict(lost[0], lost[1])
                     | {"why": one.why, "source": one.source}
                 )
     require(bool(rows), "the curves have no two methods of an ordering with two seeds in common")
@@ -109,8 +109,8 @@ def _of(losses: pd.Series, method: str, workers: int) -> dict[int, float]:
     return losses.loc[method, workers].to_dict()
 
 
-def _verdict(better: np.ndarray, worse: np.ndarray) -> dict[str, object]:
-    """Of losses by seed."""
+def paired_verdict(better: np.ndarray, worse: np.ndarray) -> dict[str, object]:
+    """``difference``, ``half_width`` and ``verdict``, as of `judged`, of final losses by seed."""
     if np.isfinite(better).all() and np.isfinite(worse).all():
         mean, half = t_interval(worse - better)
         verdict = HOLDS if mean - half > 0 else CONTRADICTED if mean + half < 0 else OPEN

@@ -232,6 +232,15 @@ def final_loss(curve: pd.DataFrame) -> float:
     return math.inf if last["diverged"] or math.isnan(loss) else loss
 
 
+def tuned_rate(run: Run) -> tuple[float, pd.DataFrame]:
+    """The rate found for these settings, its own being the first guess, and one row per rate tried.
+
+    All in this process, and nothing is kept.
+    """
+    [search] = _tuned([run], run.lr, _Runner(None, 1, False))
+    return search.best, search.frame()
+
+
 @dataclass
 class _Runner:
     """Runs what has not been run, in other processes, and keeps it."""
