@@ -50,6 +50,7 @@ def period_methods(fixed: Sequence[int] = (1, 2, 4, 8, 16)) -> list[str]:
 def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd.DataFrame:
     """The curves with the columns ``rounds`` and ``seconds``, had they been of that model there.
 
+    A row within a round counts one average more, without which its model would not exist.
     ``curves`` are those of `ddlnb.training.study` of local SGD without compression, on A2A. Raises
     InputError for others.
     """
@@ -75,6 +76,8 @@ def _timed(part: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd
         size += LOSS_BYTES
         round_seconds += request_cost(there, AllReduce, LOSS_BYTES).seconds
     rounds = (part["bytes_sent"] / ring_bytes_sent(size, workers)).round()
+    # The model of a row is the workers' mean; while they differ, it takes an average more.
+    rounds += part["consensus_distance"] > 0
     seconds = part["step"] * compute_seconds(workload, there) + rounds * round_seconds
     return part.assign(rounds=rounds, seconds=seconds, machine=there.name, network=there.network)
 
