@@ -22,6 +22,7 @@ from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError, UnknownName, require_whole
 from ddlnb.placement import PLACEMENTS
 from ddlnb.plan import Gate, Launch, Order, Plan
+from ddlnb.sentence import sentence
 from ddlnb.units import MB, bytes_from
 from ddlnb.workload import Workload
 
@@ -62,11 +63,13 @@ class Method:
         >>> METHODS["BSP-A2A"].sentence()
         'it exploits BSP with no compression and no scheduling, running on A2A built on TCP/IP and a ring'
         """  # noqa: E501
-        topology = topology or ("a star" if self.architecture == "PS" else "a ring")
-        return (
-            f"it exploits {self.synchronisation} with {self.compression or 'no compression'} "
-            f"and {self.scheduling or 'no scheduling'}, running on {self.architecture} "
-            f"built on {protocol} and {topology}"
+        return sentence(
+            self.synchronisation,
+            self.compression,
+            self.scheduling,
+            self.architecture,
+            protocol,
+            topology,
         )
 
     def plan(

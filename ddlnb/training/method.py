@@ -10,6 +10,7 @@ from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.rules import Decoding, Rule
+from ddlnb.sentence import sentence
 from ddlnb.training.catalogue import get_synchronisation
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Compression
@@ -83,6 +84,30 @@ class TrainingMethod:
             return rule
         elements = tuple(stop - start for start, stop, _ in pieces)
         return Decoding(rule, Payloads(self.compressor, elements).decode)
+
+    def sentence(
+        self, scheduling: str | None = None, protocol: str = "TCP/IP", topology: str | None = None
+    ) -> str:
+        """The survey's one-sentence description; ``scheduling`` is its word for how messages go.
+
+        By default the topology is a star for servers, the graph of who gossips, else a ring.
+
+        >>> training_method("ssp(3) + top-k(0.01) on PS").sentence()
+        'it exploits SSP with top-k compression and no scheduling, running on PS built on TCP/IP and a star'
+        """  # noqa: E501
+        compression = None
+        if self.compressor is not None:
+            feedback = ", error feedback" if self.feedback else ""
+            compression = f"{self.compressor.name} compression{feedback}"
+        graph = getattr(self.synchronisation, "graph", None)
+        return sentence(
+            self.synchronisation.name,
+            compression,
+            scheduling,
+            self.architecture,
+            protocol,
+            topology or (graph and f"a {graph}"),
+        )
 
     def __str__(self) -> str:
         parts = [str(self.synchronisation)]
