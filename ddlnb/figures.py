@@ -30,6 +30,7 @@ from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
 from ddlnb.figure_synchronisation import staleness_histogram, synchronisation_timelines
 from ddlnb.figure_target import target_speedups
+from ddlnb.figure_taxonomy import taxonomy_tree
 from ddlnb.figure_throughput import throughput_bars
 from ddlnb.figure_timelines import timelines
 from ddlnb.figure_training import learning_curves
@@ -66,6 +67,7 @@ __all__ = [
     "staleness_histogram",
     "synchronisation_timelines",
     "target_speedups",
+    "taxonomy_tree",
     "throughput_bars",
     "time_to_target",
     "timelines",

@@ -1,0 +1,183 @@
+"""The survey's Fig. 2 as data: three levels, six aspects, and what this edition has for each.
+
+Every leaf comes from a registry, so that a new method is in the tree once it is registered. What is
+known under one name by several registries, because one runs it and one computes its cost, is one
+leaf. Levels are called as in the journal edition of the survey (IEEE Network 35(3), 2021,
+abstract); sections are those of arXiv 2005.13247, version 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddlnb.collectives import ALL_REDUCES
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.families import FAMILIES, family
+from ddlnb.engines.topologies import ALGORITHMS
+from ddlnb.engines.transports import TOPOLOGIES
+from ddlnb.lines import KINDS
+from ddlnb.methods import METHODS
+from ddlnb.network_graphs import NETWORK_GRAPHS
+from ddlnb.placement import PLACEMENTS
+from ddlnb.protocol_study import facts
+from ddlnb.training.catalogue import SYNCHRONISATIONS
+from ddlnb.training.graphs import GRAPHS
+from ddlnb.training.local import Local
+from ddlnb.training.method import ARCHITECTURES
+from ddlnb.training.relaxed import Relaxed
+from ddlnb.training.synchronisation import Synchronisation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Registration = tuple[str, str]  # the registry and the name there
+LEVELS = ("learning algorithm", "system architecture", "network infrastructure")
+SAME = {"mesh": "direct mesh"}  # the name of an all-reduce in a setting, and its own
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Something that can be chosen, and where it is registered."""
+
+    name: str
+    registered: tuple[Registration, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Choices of one kind."""
+
+    name: str
+    leaves: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """One of the six. ``level`` is its place in LEVELS, from 1."""
+
+    name: str
+    level: int
+    section: str
+    branches: tuple[Branch, ...]
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """All choices, branch by branch."""
+        return [leaf for branch in self.branches for leaf in branch.leaves]
+
+
+def registries() -> dict[str, tuple[str, ...]]:
+    """The names in every registry that the tree is made of."""
+    return {
+        "SYNCHRONISATIONS": tuple(SYNCHRONISATIONS),
+        "COMPRESSORS": tuple(COMPRESSORS),
+        "METHODS": tuple(METHODS),
+        "ARCHITECTURES": ARCHITECTURES,
+        "PLACEMENTS": tuple(PLACEMENTS),
+        "KINDS": KINDS,
+        "protocols.csv": tuple(
+            fact["protocol"] for fact in facts() if fact["property"] == "latency"
+        ),
+        "ALGORITHMS": tuple(ALGORITHMS),
+        "TOPOLOGIES": TOPOLOGIES,
+        "ALL_REDUCES": tuple(ALL_REDUCES),
+        "GRAPHS": tuple(GRAPHS),
+        "NETWORK_GRAPHS": tuple(NETWORK_GRAPHS),
+    }
+
+
+def taxonomy() -> tuple[Aspect, ...]:
+    """The six aspects in the survey's order, with all that is registered now."""
+    known = registries()
+    synchronisations = _grouped(
+        "SYNCHRONISATIONS", SYNCHRONISATIONS, lambda name: _kind(SYNCHRONISATIONS[name])
+    )
+    # Parameters do not change the kind of a compressor.
+    families = {name: family(kind()) for name, kind in COMPRESSORS.items()}
+    compressions = _grouped("COMPRESSORS", COMPRESSORS, families.__getitem__, FAMILIES)
+    schedules = _grouped(
+        "METHODS", METHODS, lambda name: METHODS[name].scheduling or "no scheduling"
+    )
+    return (
+        Aspect("synchronisation", 1, "3.1.2", synchronisations),
+        Aspect("compression", 1, "3.1.3", compressions),
+        Aspect("scheduling", 1, "3.1.4", schedules),
+        Aspect(
+            "architecture",
+            2,
+            "3.2",
+            (
+                _branch("architectures", known, "ARCHITECTURES"),
+                _branch("keys of parameter servers", known, "PLACEMENTS"),
+            ),
+        ),
+        Aspect(
+            "protocol",
+            3,
+            "3.3.1",
+            (
+                _branch("between machines, as published", known, "protocols.csv"),
+                _branch("between processes, measured", known, "KINDS"),
+            ),
+        ),
+        Aspect(
+            "topology",
+            3,
+            "3.3.2",
+            (
+                _branch("of cables", known, "NETWORK_GRAPHS"),
+                _branch("of an all-reduce", known, "ALGORITHMS", "TOPOLOGIES", "ALL_REDUCES"),
+                _branch("of gossip", known, "GRAPHS"),
+            ),
+        ),
+    )
+
+
+def taxonomy_table(aspects: Iterable[Aspect]) -> pd.DataFrame:
+    """One row per leaf: level, aspect, kind, choice, and the registries that know it."""
+    import pandas as pd
+
+    rows = [
+        {
+            "level": LEVELS[aspect.level - 1],
+            "aspect": aspect.name,
+            "section": aspect.section,
+            "kind": branch.name,
+            "choice": leaf.name,
+            "registered in": ", ".join(registry for registry, _ in leaf.registered),
+        }
+        for aspect in aspects
+        for branch in aspect.branches
+        for leaf in branch.leaves
+    ]
+    return pd.DataFrame(rows)
+
+
+def _kind(synchronisation: type[Synchronisation]) -> str:
+    if issubclass(synchronisation, Local):
+        return "local steps"
+    if issubclass(synchronisation, Relaxed):
+        return "stale"
+    return "gossip" if synchronisation.architectures == ("gossip",) else "synchronous"
+
+
+def _grouped(
+    registry: str,
+    names: Iterable[str],
+    kind_of: Callable[[str], str],
+    order: Iterable[str] = (),
+) -> tuple[Branch, ...]:
+    kinds: dict[str, list[Leaf]] = {kind: [] for kind in order}
+    for name in names:
+        kinds.setdefault(kind_of(name), []).append(Leaf(name, ((registry, name),)))
+    return tuple(Branch(kind, tuple(leaves)) for kind, leaves in kinds.items() if leaves)
+
+
+def _branch(name: str, known: dict[str, tuple[str, ...]], *from_: str) -> Branch:
+    found: dict[str, list[Registration]] = {}
+    for registry in from_:
+        for entry in known[registry]:
+            found.setdefault(SAME.get(entry, entry), []).append((registry, entry))
+    return Branch(name, tuple(Leaf(leaf, tuple(where)) for leaf, where in found.items()))
