@@ -39,14 +39,18 @@ def quickest(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per verdict on a `time_to_target`: network, workers, method, choice, said."""
+    """One row per verdict on a `time_to_target`: network, workers, method, choice, said.
+
+    What is said begins with the place.
+    """
     import pandas as pd
 
     networks = dict(zip(table["machine"], table["network"], strict=True))
-    rows = [
-        (networks[one.machine], one.workers, one.method, one.choice, str(one))
-        for one in verdicts(table)
-    ]
+    rows = []
+    for one in verdicts(table):
+        network = networks[one.machine]
+        said = f"{network}, {one.workers} workers: {one}"
+        rows.append((network, one.workers, one.method, one.choice, said))
     return pd.DataFrame(rows, columns=["network", "workers", "method", "choice", "said"])
 
 

@@ -72,6 +72,7 @@ def test_every_lossy_row_has_a_verdict(table):
     assert choice[FAST.network, 4, SIGN] == NO
     assert (choice.xs(TOP_K, level="method") == NO).all()
     assert said["said"].str.contains("here: ").all()
+    assert said["said"][0].startswith(f"{SLOW.network}, 4 workers: compress here: ")
 
 
 def test_speedups_are_drawn_where_there_are_any(table):
