@@ -18,6 +18,7 @@ import numpy as np
 
 from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS
 from ddlnb.errors import require
+from ddlnb.training.local import LocalSGD
 from ddlnb.training.method import training_method
 from ddlnb.training.summaries import t_interval
 
@@ -86,8 +87,9 @@ def rate_slopes(table: pd.DataFrame, rates: Sequence[Rate] = RATES) -> pd.DataFr
     """A row per problem, method, what it is against (T or n) and where gradients are taken.
 
     ``table`` is that of `rate_study`. Columns: problem, method, against, gradient, slope,
-    half_width, low, high, theory, verdict, rate, tag. Raises InputError for a table that varies
-    nothing.
+    half_width, low, high, theory, verdict, promised, rate, tag. ``promised`` is false where a
+    period of local SGD is longer than `local_steps_allowed` in some cell, so that theory is silent.
+    Raises InputError for a table that varies nothing.
     """
     import pandas as pd
 
@@ -112,11 +114,20 @@ def rate_slopes(table: pd.DataFrame, rates: Sequence[Rate] = RATES) -> pd.DataFr
                         "high": slope + half,
                         "theory": LEADING,
                         "verdict": verdict(slope, half),
+                        "promised": _promised(str(method), swept),
                         "rate": stated.rate if stated else "",
                         "tag": stated.tag if stated else "",
                     }
                 )
     return pd.DataFrame(rows)
+
+
+def _promised(method: str, swept: pd.DataFrame) -> bool:
+    synchronisation = training_method(method).synchronisation
+    if not isinstance(synchronisation, LocalSGD):
+        return True
+    cells = zip(swept["steps"], swept["workers"], strict=True)
+    return all(synchronisation.period <= local_steps_allowed(*cell) for cell in cells)
 
 
 def sweep(part: pd.DataFrame, against: str) -> pd.DataFrame:

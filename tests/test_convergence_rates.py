@@ -157,6 +157,9 @@ def test_a_study_has_a_row_per_cell_and_run_and_falls_in_both_directions(table):
     found = rate_slopes(table)
     assert (found["slope"] < -0.25).all()
     assert set(found["tag"]) == {"[k]"}
+    promised = found.groupby("method")["promised"].agg(["any", "all"])
+    assert promised.loc["bsp on A2A", "all"]
+    assert not promised.loc["local(4) on A2A", "any"]
     assert (
         table[table["problem"] == "quadratic"].groupby("steps")[AT_MEAN].mean().diff()[1:] < 0
     ).all()
