@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS
 from ddlnb.errors import require
@@ -88,6 +89,8 @@ def _panel(
     ax.set_yscale("log")
     ticks = sorted(swept[against].unique())
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # often less than a decade
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.minorticks_off()
 
 
