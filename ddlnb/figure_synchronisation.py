@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import legend_line, styled
+from ddlnb.figure_style import legend_line, say_source, styled
 from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH
+from ddlnb.figure_training import BAND, PALETTE
 
 COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
 
@@ -91,6 +92,61 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
     figure.legend(
         handles=[legend_line("black", "mean", ":")], loc="outside upper right", frameon=False
     )
+    return figure
+
+
+@styled
+def waiting_against_bound(waits: pd.DataFrame) -> Figure:
+    """Seconds that a worker waits per gradient against the bound s, a line per straggler's law.
+
+    ``waits`` is that of `ddlnb.synchronisation_study`; bands reach from the least to the most of
+    its seeds. Bound 0 is a barrier after every iteration.
+    """
+    require(not waits.empty, "there are no waits to draw")
+    figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
+    for number, (law, part) in enumerate(waits.groupby("straggler", sort=False)):
+        by_bound = part.groupby("bound")["waiting_seconds"]
+        colour = PALETTE[1 + number % (len(PALETTE) - 1)]
+        middle = by_bound.mean()
+        ax.plot(middle.index, middle, marker="o", markersize=4, color=colour, label=law)
+        ax.fill_between(middle.index, by_bound.min(), by_bound.max(), color=colour, alpha=BAND)
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
+    ax.legend(frameon=False, title="seconds of a gradient")
+    say_source(figure, waits, f"mean and range over {waits['seed'].nunique()} seeds")
+    return figure
+
+
+@styled
+def loss_against_traffic(periods: pd.DataFrame) -> Figure:
+    """Final test loss and accuracy of local SGD against what a worker sent, a point per period.
+
+    ``periods`` is a `period_table` of `ddlnb.synchronisation_learning`; bars are its intervals.
+    """
+    require(not periods.empty, "there are no periods to draw")
+    figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True, layout="constrained")
+    megabytes = periods["bytes_sent"] / 1e6
+    for ax, measure, factor, label in zip(
+        panels,
+        ("test_loss", "test_accuracy"),
+        (1, 100),
+        ("test loss", "test accuracy (%)"),
+        strict=True,
+    ):
+        half = factor * periods[f"{measure}_half_width"].fillna(0.0)
+        y = factor * periods[measure]
+        ax.errorbar(megabytes, y, yerr=half, marker="o", color=COLOURS["compute"], capsize=2)
+        for period, x, height in zip(periods.index, megabytes, y, strict=True):
+            where = {"xytext": (4, 5), "textcoords": "offset points", "fontsize": 8}
+            ax.annotate(f"H = {period}", (x, height), **where)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(megabytes, [f"{x:.2g}" for x in megabytes])
+        ax.minorticks_off()
+        ax.margins(x=0.12)
+        ax.set(xlabel="MB sent by a worker", ylabel=label)
+    seeds = int(periods["seeds"].min())
+    bars = f"mean and 95 % t-interval over {seeds} seeds" if seeds > 1 else "one seed"
+    say_source(figure, periods, bars)
     return figure
 
 
