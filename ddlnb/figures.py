@@ -20,6 +20,7 @@ from ddlnb.figure_engines import engine_bars
 from ddlnb.figure_forecast import forecast_bars
 from ddlnb.figure_gossip import gossip_mixing
 from ddlnb.figure_intensity import intensity_bars
+from ddlnb.figure_large_batch import large_batch_quality
 from ddlnb.figure_losses import loss_bars
 from ddlnb.figure_lossy import iteration_parts, lossy_traffic, time_to_target
 from ddlnb.figure_parallelism import parallelism_schematic
@@ -28,7 +29,12 @@ from ddlnb.figure_rates import convergence_rates
 from ddlnb.figure_schedules import schedules
 from ddlnb.figure_simulated import simulated_against_measured
 from ddlnb.figure_style import colour_of
-from ddlnb.figure_synchronisation import staleness_histogram, synchronisation_timelines
+from ddlnb.figure_synchronisation import (
+    loss_against_traffic,
+    staleness_histogram,
+    synchronisation_timelines,
+    waiting_against_bound,
+)
 from ddlnb.figure_target import target_speedups
 from ddlnb.figure_taxonomy import taxonomy_tree
 from ddlnb.figure_throughput import throughput_bars
@@ -51,8 +57,10 @@ __all__ = [
     "gradient_histograms",
     "intensity_bars",
     "iteration_parts",
+    "large_batch_quality",
     "learning_curves",
     "level_curves",
+    "loss_against_traffic",
     "loss_bars",
     "loss_by_bytes",
     "lossy_traffic",
@@ -71,4 +79,5 @@ __all__ = [
     "throughput_bars",
     "time_to_target",
     "timelines",
+    "waiting_against_bound",
 ]

@@ -224,6 +224,38 @@ def stale() -> Figure:
     return figures.staleness_histogram(pd.DataFrame(frame))
 
 
+def large_batches() -> pd.DataFrame:
+    frame = {
+        "recipe": ["SGD", "SGD", "LARS", "LARS"],
+        "batch": [64, 1024] * 2,
+        "seeds": 3,
+        "test_loss": [0.1, float("inf"), 0.1, 0.2],
+        "test_loss_half_width": [0.2, float("nan"), 0.01, 0.05],
+        "test_accuracy": [0.97, 0.5, 0.97, 0.94],
+        "test_accuracy_half_width": 0.01,
+        "source": "measured in lockstep",
+    }
+    return pd.DataFrame(frame)
+
+
+def periods() -> pd.DataFrame:
+    frame = {
+        "bytes_sent": [8e6, 4e6, 2e6],
+        "seeds": 1,
+        "test_loss": [0.1, 0.11, 0.12],
+        "test_loss_half_width": float("nan"),
+        "test_accuracy": [0.98, 0.97, 0.97],
+        "test_accuracy_half_width": float("nan"),
+        "source": "measured in lockstep",
+    }
+    return pd.DataFrame(frame, index=[1, 2, 4])
+
+
+def waits() -> pd.DataFrame:
+    frame = {"straggler": "constant", "bound": [0, 1], "seed": 0, "waiting_seconds": [0.5, 0.2]}
+    return pd.DataFrame(frame).assign(source="simulated")
+
+
 DRAWN: dict[str, Callable[[], Figure]] = {
     "throughput_bars": lambda: figures.throughput_bars(pd.concat([rows(), rows("published")])),
     "timelines": lambda: figures.timelines({name: timeline(name) for name in METHODS}),
@@ -252,6 +284,9 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "protocol_times": protocols,
     "synchronisation_timelines": lambda: figures.synchronisation_timelines(activities()),
     "staleness_histogram": stale,
+    "large_batch_quality": lambda: figures.large_batch_quality(large_batches()),
+    "loss_against_traffic": lambda: figures.loss_against_traffic(periods()),
+    "waiting_against_bound": lambda: figures.waiting_against_bound(waits()),
 }
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 
