@@ -5,7 +5,7 @@
 #
 # Each engine has a script scripts/engines/NAME.sh that puts a wheel into the folder it is given. A
 # wheel is kept under the user's cache and built again only when Python, torch or the recipe change.
-# An engine that cannot be built here is reported and left out: `ddlnb doctor` says what is missing.
+# `NAME.sh variant` tells what else a build depends on. An engine that cannot be built here is reported and left out: `ddlnb doctor` says what is missing.
 set -u
 python=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,7 +15,8 @@ versions=$("$python" -c 'import sys, platform, torch; print(sys.implementation.c
 for script in "$here"/engines/*.sh; do
     name=$(basename "$script" .sh)
     recipe=$(cat "$script" $(find "$here/engines/$name" -type f 2>/dev/null | sort) | sha256sum | cut -c1-12)
-    folder="$cache/$name-$(echo "$versions" | tr ' +' '--')-$recipe"
+    variant=$(sh "$script" variant)
+    folder="$cache/$name-$(echo "$versions $variant" | tr ' +' '--')-$recipe"
     if ! ls "$folder"/*.whl >/dev/null 2>&1; then
         echo "Building the engine $name; this takes some minutes, once. Log: $folder.log"
         mkdir -p "$cache"

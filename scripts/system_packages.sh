@@ -1,6 +1,7 @@
 #!/bin/sh
 # Sees to the system packages that the set-up needs: installs them where root, else says which.
-# Without those of the second list only the engines that have to be built are left out.
+# Without those of the second list the engines that have to be built are left out; without those of
+# the third Horovod is built without MPI, and there is no launcher mpi.
 set -eu
 python=${1:-python3}
 
@@ -14,15 +15,22 @@ command -v c++ >/dev/null 2>&1 || useful="$useful g++"
 command -v patch >/dev/null 2>&1 || useful="$useful patch"
 "$python" -c 'import pathlib, sysconfig; assert pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()' \
     >/dev/null 2>&1 || useful="$useful python3-dev"
-[ -z "$lacking$useful" ] && exit 0
+mpi=""
+printf '#include <mpi.h>\n' | mpicxx -fsyntax-only -x c++ - >/dev/null 2>&1 || mpi=" libopenmpi-dev"
+command -v mpiexec >/dev/null 2>&1 || mpi="$mpi openmpi-bin"
+[ -z "$lacking$useful$mpi" ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     apt-get update -qq
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $lacking $useful
+    # shellcheck disable=SC2086
+    [ -z "$mpi" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $mpi ||
+        echo "MPI was not installed; all else works without it" >&2
 elif [ -n "$lacking" ]; then
     echo "Please install:$lacking$useful (Debian and Ubuntu: sudo apt-get install$lacking$useful), then try again." >&2
     exit 1
 else
-    echo "Horovod and BytePS will be left out; to have them: sudo apt-get install$useful, then make engines" >&2
+    [ -z "$useful" ] || echo "Horovod and BytePS will be left out; to have them: sudo apt-get install$useful, then make engines" >&2
+    [ -z "$mpi" ] || echo "MPI will be left out; to have it: sudo apt-get install$mpi, then make engines" >&2
 fi

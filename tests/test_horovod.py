@@ -22,7 +22,7 @@ from toy import COST, in_double, mlp, train_alone
 from ddlnb.emulation.network import lacking
 from ddlnb.engines import horovod_world
 from ddlnb.engines.catalogue import ENGINES, get_engine
-from ddlnb.engines.horovod_world import slots
+from ddlnb.engines.horovod_world import imported, slots
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
@@ -134,10 +134,15 @@ class TestOnRanks:
             with pytest.raises(MissingPart, match="needs a Horovod with NCCL"):
                 begin(None, replace(job, **changes), None, job.task.build())
 
-    def test_horovodrun_from_a_terminal(self, tmp_path):
+    @pytest.mark.parametrize("way", ["--gloo", "--mpi"])
+    def test_horovodrun_from_a_terminal(self, tmp_path, way):
+        if way == "--mpi":
+            pytest.importorskip("mpi4py", exc_type=ImportError)
+            if not imported().mpi_built():
+                pytest.skip("this Horovod was built without MPI")
         out = tmp_path / "rows.csv"
         program = Path(sys.executable).with_name("horovodrun")
-        words = [program, "-np", "2", "--gloo", sys.executable, "-m", "ddlnb.engines.horovodrun"]
+        words = [program, "-np", "2", way, sys.executable, "-m", "ddlnb.engines.horovodrun"]
         words += ["--model", "small-conv", "--batch", "4", "--iterations", "3", "--warmup", "1"]
         words += ["--method", "MG-WFBP", "--method", "WFBP-A2A", "--out", out]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

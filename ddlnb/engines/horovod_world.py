@@ -3,7 +3,7 @@
 Horovod finds its peers by environment variables and a small HTTP server. Here the processes are
 there already, so worker 0 opens that server for as long as all need it, and every worker sets
 the variables of its slot for as long as Horovod reads them. So do processes that ``horovodrun``
-started: its server is not made for being asked twice.
+started: its server is not made for being asked twice. Those that it started by MPI need neither.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def missing() -> str:
 def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
     """The module ``horovod.torch``, initialised with these workers over gloo.
 
+    Over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which `ddlnb.engines.horovodrun` sets.
     Call `leave` when all is done. Horovod merges tensors that are ready at the same time up to
     ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here, InputError for settings
     in the environment that it would not survive.
@@ -97,7 +98,8 @@ def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    with _rendezvous(place, store, workers) as variables, environment(common | variables):
+    way = _by_mpi(workers) if over_mpi() else _rendezvous(place, store, workers)
+    with way as variables, environment(common | variables):
         hvd.init()
         store.set(f"horovod joined {place.rank}", "")
     _joined = True
@@ -119,6 +121,27 @@ def imported() -> Any:
             f"the torch that is installed"
         ) from error
     return hvd
+
+
+def over_mpi() -> bool:
+    """Whether this process was told to leave Horovod's communication to MPI."""
+    return os.environ.get("HOROVOD_CONTROLLER") == "mpi"
+
+
+@contextmanager
+def _by_mpi(workers: int) -> Iterator[dict[str, str]]:
+    """MPI knows who takes part: always all of its processes."""
+    from mpi4py import MPI
+
+    if not imported().mpi_built():
+        raise MissingPart(
+            "this Horovod was built without MPI; install libopenmpi-dev and openmpi-bin, then "
+            "scripts/install_engines.sh builds one with it"
+        )
+    size = MPI.COMM_WORLD.Get_size()
+    if workers != size:
+        raise InputError(f"{workers} workers of {size} MPI processes; over MPI all take part")
+    yield {"HOROVOD_CPU_OPERATIONS": "mpi"}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
     horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun --model small-conv --method MG-WFBP
 
+With ``--mpi`` in place of ``--gloo`` MPI starts the processes and carries Horovod's gradients.
 All processes run `ddlnb.measure` alike; where it asks its ranks for a run, they run it together.
 """
 
@@ -21,7 +22,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from ddlnb.errors import DdlnbError, require
+from ddlnb.errors import DdlnbError, MissingPart, require
 from ddlnb.place import Place, address_towards, prepare
 from ddlnb.terminal import Batch, Credit, Model, Partition, print_table
 
@@ -30,21 +31,18 @@ class Slots:
     """The processes of this horovodrun in the shape of `Ranks`, seen from inside.
 
     Every process must make the same calls in the same order. Raises InputError in a process that
-    horovodrun did not start over gloo.
+    horovodrun did not start.
     """
 
     launcher, source = "horovodrun", "measured"
     scale, ranks_per_node = 1.0, 1  # as of ranks that are not emulated
 
     def __init__(self, timeout_seconds: float):
-        require(
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ,
-            "this process has no slot of horovodrun; start it with "
-            "horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun",
-        )
-        self.count, rank = int(os.environ["HOROVOD_SIZE"]), int(os.environ["HOROVOD_RANK"])
-        host = address_towards(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"])
-        store_host, port = self._open_store(host) if rank == 0 else _announced(timeout_seconds)
+        meeting = _meeting(timeout_seconds)
+        self.count, rank = meeting.count, meeting.rank
+        if rank == 0:
+            meeting.announce(self._open_store(meeting.host))
+        host, (store_host, port) = meeting.host, meeting.announced()
         with tempfile.TemporaryDirectory() as folder:
             prepare(folder, None, store_host)
         self._place = Place(
@@ -99,7 +97,7 @@ class Slots:
             store.wait([f"gone {rank}" for rank in range(self.count)])
 
     def _open_store(self, host: str) -> tuple[str, int]:
-        """Address and port of a store that this process holds, told to the others."""
+        """Address and port of a store that this process holds."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((host, 0), backlog=512)
@@ -107,8 +105,6 @@ class Slots:
         self._store = TCPStore(
             host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
-        request = urllib.request.Request(_bulletin(), f"{host} {port}".encode(), method="PUT")
-        urllib.request.urlopen(request).close()
         return host, port
 
 
@@ -116,23 +112,72 @@ def _host(place: Place) -> str:
     return place.host
 
 
-def _bulletin() -> str:
-    """Where process 0 tells where its store is: a key of horovodrun's own server."""
-    host, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
-    return f"http://{host}:{port}/ddlnb/store"
+class _OverGloo:
+    """Processes that find one another by the server of horovodrun, which keeps what it is told."""
+
+    def __init__(self, timeout_seconds: float):
+        address, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
+        self.count, self.rank = int(os.environ["HOROVOD_SIZE"]), int(os.environ["HOROVOD_RANK"])
+        self.host = address_towards(address)
+        self._bulletin = f"http://{address}:{port}/ddlnb/store"
+        self._timeout = timeout_seconds
+
+    def announce(self, store: tuple[str, int]) -> None:
+        """Tell the others where the store is."""
+        told = f"{store[0]} {store[1]}".encode()
+        request = urllib.request.Request(self._bulletin, told, method="PUT")
+        urllib.request.urlopen(request).close()
+
+    def announced(self) -> tuple[str, int]:
+        """Where the store is."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                with urllib.request.urlopen(self._bulletin) as answer:
+                    host, port = answer.read().decode().split()
+                    return host, int(port)
+            except urllib.error.HTTPError:  # not there yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
 
-def _announced(timeout_seconds: float) -> tuple[str, int]:
-    deadline = time.monotonic() + timeout_seconds
-    while True:
+class _OverMpi:
+    """Processes that MPI started, and that tell one another by its broadcast."""
+
+    def __init__(self) -> None:
         try:
-            with urllib.request.urlopen(_bulletin()) as answer:
-                host, port = answer.read().decode().split()
-                return host, int(port)
-        except urllib.error.HTTPError:  # not there yet
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            from mpi4py import MPI
+        except ImportError as error:
+            raise MissingPart(
+                f"horovodrun --mpi needs mpi4py ({error}); install it beside MPI: "
+                f"pip install mpi4py"
+            ) from error
+
+        self._world = MPI.COMM_WORLD
+        self.count, self.rank = self._world.Get_size(), self._world.Get_rank()
+        hosts = self._world.allgather(MPI.Get_processor_name())
+        together = len(set(hosts)) == 1
+        self.host = "127.0.0.1" if together else socket.gethostbyname(socket.gethostname())
+        self._told: tuple[str, int] | None = None
+        os.environ["HOROVOD_CONTROLLER"] = "mpi"
+
+    def announce(self, store: tuple[str, int]) -> None:
+        self._told = store
+
+    def announced(self) -> tuple[str, int]:
+        return self._world.bcast(self._told, root=0)
+
+
+def _meeting(timeout_seconds: float) -> _OverGloo | _OverMpi:
+    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
+        return _OverGloo(timeout_seconds)
+    require(
+        any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
+        "this process has no slot of horovodrun; start it with "
+        "horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun",
+    )
+    return _OverMpi()
 
 
 def main(

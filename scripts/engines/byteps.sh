@@ -7,6 +7,7 @@
 # For PyTorch on CPUs only: no CUDA, NCCL or RDMA. Takes three to four minutes. ps-lite and
 # ZeroMQ 4.1.4 come with the source. docs/byteps.md says what the patches mend.
 set -eu
+if [ "$1" = variant ]; then echo cpu && exit; fi
 version=0.2.5.post15
 python=$1
 folder=$(cd "$2" && pwd)

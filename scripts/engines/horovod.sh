@@ -7,7 +7,18 @@
 # Horovod looks up the interface it was told (HOROVOD_GLOO_IFACE) for one of its connections and the
 # host's name for the other, which is 127.0.0.1 on many machines and on every emulated node. The
 # wheel's version ends in +iface. Takes 3 to 7 minutes on two cores.
+#     scripts/engines/horovod.sh variant     # prints mpi or gloo: what it would be built with
 set -eu
+
+# Some distributions have mpicxx without MPI's headers.
+has_mpi() {
+    command -v mpirun >/dev/null && printf '#include <mpi.h>\n' | mpicxx -fsyntax-only -x c++ - 2>/dev/null
+}
+if [ "$1" = variant ]; then
+    if has_mpi; then echo mpi; else echo gloo; fi
+    exit
+fi
+
 version=0.28.1
 python=$1
 folder=$2
@@ -39,9 +50,7 @@ if ! command -v cmake >/dev/null; then
     export PATH
 fi
 
-# Some distributions have mpicxx without MPI's headers.
-if command -v mpirun >/dev/null &&
-    printf '#include <mpi.h>\n' | mpicxx -fsyntax-only -x c++ - 2>/dev/null; then
+if has_mpi; then
     export HOROVOD_WITH_MPI=1
 else
     echo "without MPI: there is no mpirun, or mpicxx does not find mpi.h"
