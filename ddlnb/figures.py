@@ -5,6 +5,7 @@ and every figure says where its numbers come from.
 """
 
 from ddlnb.figure_architectures import all_reduce_times, architecture_bottleneck
+from ddlnb.figure_attributes import attribute_cells
 from ddlnb.figure_bandwidth import effective_bandwidth
 from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
 from ddlnb.figure_challenges import (
@@ -44,6 +45,7 @@ from ddlnb.figure_training import learning_curves
 __all__ = [
     "all_reduce_times",
     "architecture_bottleneck",
+    "attribute_cells",
     "claim_verdicts",
     "colour_of",
     "compression_losses",

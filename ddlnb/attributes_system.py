@@ -1,0 +1,236 @@
+"""Table 1, scheduling and levels 2 and 3: numbers simulated on clusters, or computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ddlnb.attributes import Derived
+from ddlnb.bandwidth import quoted_fits
+from ddlnb.clusters import get_cluster
+from ddlnb.collectives import AlphaBeta, push_pull, ring_all_reduce
+from ddlnb.errors import InputError
+from ddlnb.fig4 import CLUSTERS, fig4_workload
+from ddlnb.lossy_cost import dense_cost
+from ddlnb.methods import METHODS
+from ddlnb.network_graphs import NetworkGraph, make_network
+from ddlnb.network_rings import (
+    Ring,
+    bcube_rings,
+    check_rings,
+    fat_tree_ring,
+    rings_bound,
+    torus_rings,
+)
+from ddlnb.protocol_study import facts
+from ddlnb.simulator import plan_on
+from ddlnb.tables import plans_table
+from ddlnb.training.catalogue import SYNCHRONISATIONS
+from ddlnb.training.clock import Clock
+from ddlnb.training.method import TrainingMethod
+from ddlnb.training.null_worker import null_run
+from ddlnb.training.requests import Gradient
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEDULES = {
+    "pipelining (WFBP)": ("WFBP-PS", "WFBP-A2A"),
+    "tensor fusion (MG-WFBP)": ("MG-WFBP",),
+    "tensor partition (ByteScheduler)": ("ByteScheduler-PS", "ByteScheduler-A2A"),
+}
+ARCHITECTURES = {"PS": "PS", "all-to-all": "A2A"}
+NETWORKS = ("fat-tree", "BCube", "torus")
+FOR_EVER = 1e9  # seconds of a gradient of the worker that has stopped
+STEPS = 200  # more than any registered synchronisation does without an exchange
+
+
+def hidden_shares(models: Sequence[str], gpus: int = 32) -> pd.DataFrame:
+    """What every schedule hides, simulated: one row per model, network and method.
+
+    ``hidden`` is the time saved over BSP on the same architecture, as a share of what computation
+    could hide at best: the shorter one of BSP's computation and communication. Below zero where
+    the schedule costs more than it hides. Columns: row, model, network, method, hidden.
+    """
+    import pandas as pd
+
+    rows = []
+    for model in models:
+        workload = fig4_workload(model)
+        for network, name in CLUSTERS.items():
+            cluster = get_cluster(name, gpus)
+            costs = {method: dense_cost(workload, cluster, method) for method in METHODS}
+            for row, methods in SCHEDULES.items():
+                for method in methods:
+                    plain = costs[f"BSP-{METHODS[method].architecture}"]
+                    best = min(plain.compute_seconds, plain.waiting_seconds)
+                    saved = plain.iteration_seconds - costs[method].iteration_seconds
+                    rows.append((row, model, network, method, saved / best))
+    return pd.DataFrame(rows, columns=["row", "model", "network", "method", "hidden"])
+
+
+def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
+    """The cells of the three schedules; ``hidden`` comes from `hidden_shares`."""
+    found = []
+    workload = fig4_workload(str(hidden["model"].iloc[0]))
+    cluster = get_cluster(next(iter(CLUSTERS.values())), gpus)
+    for row, methods in SCHEDULES.items():
+        plans = {name: plan_on(cluster, workload, name) for name in methods}
+        sent = plans_table(plans)
+        wrong = (sent["least_times_sent"] != 1) | (sent["most_times_sent"] != 1)
+        mine = hidden.loc[hidden["row"] == row, "hidden"]
+        note = f"from {mine.min():.2f} to {mine.max():.2f} over {len(mine)} cells, {gpus} GPUs"
+        found += [
+            Derived(row, "loss", float(wrong.mean()), "computed", f"plans of {workload.model}"),
+            Derived(row, "efficiency", float(mine.median()), "simulated", note),
+        ]
+    return found
+
+
+def architecture_numbers(workers: int = 32) -> list[Derived]:
+    """The cells of parameter servers and all-to-all."""
+    byte = AlphaBeta(0.0, 1.0)
+    server = push_pull(byte, workers, 1).seconds_per_byte
+    many = push_pull(byte, workers, workers).seconds_per_byte
+    ring = ring_all_reduce(byte, workers).seconds_per_byte
+    found = [
+        Derived(
+            "PS",
+            "traffic",
+            server,
+            "computed",
+            f"{workers} workers, one server; {many:g} with as many servers as workers",
+        ),
+        Derived("all-to-all", "traffic", ring, "computed", f"a ring of {workers} workers"),
+    ]
+    for row, architecture in ARCHITECTURES.items():
+        shares = work_without_one(architecture)
+        best = max(shares, key=shares.__getitem__)
+        said = f"{best}; bsp {shares['bsp']:.2g}"
+        if architecture == "PS":
+            said += "; a server that stops, stops all"
+        found.append(Derived(row, "robustness", shares[best], "simulated", said))
+    return found
+
+
+@cache
+def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
+    """What the others still do when worker 0 stops at once, as a share of what they should.
+
+    By the name of every synchronisation that runs on this architecture; its own loop runs.
+    """
+
+    def seconds(rank: int, step: int) -> float:
+        return 1.0 if rank else FOR_EVER
+
+    found = {}
+    for name, kind in SYNCHRONISATIONS.items():
+        try:
+            method = TrainingMethod(kind(), architecture=architecture)
+        except InputError:
+            continue  # it runs elsewhere
+        run = null_run(method, [(8,)], workers, STEPS, Clock(compute=seconds), noting=True)
+        done = sum(
+            note.kind == Gradient.__name__ and note.rank > 0 and note.end < FOR_EVER
+            for note in run.lockstep.notes
+        )
+        found[name] = done / (STEPS * (workers - 1))
+    return found
+
+
+def protocol_numbers() -> list[Derived]:
+    """The cells of the three protocols, from the survey's own messages (A14 and A15)."""
+    startups = quoted_fits()["startup_us"]
+    least = startups.min()
+    said = facts()
+    found = []
+    for row in dict.fromkeys(one["protocol"] for one in said if one["property"] == "latency"):
+        networks = [
+            one["value"] for one in said if one["protocol"] == row and one["property"] == "network"
+        ]
+        if not networks:
+            note = "the survey quotes no message of it, and there is no such card here"
+            found.append(Derived(row, "latency", math.nan, "computed", note))
+            continue
+        each = ", ".join(f"{name} {startups[name]:.3g} us" for name in networks)
+        number = min(startups[name] for name in networks) / least
+        note = f"fits of quoted messages: {each}"
+        found.append(Derived(row, "latency", float(number), "computed", note))
+    return found
+
+
+def network_rings(network: str, servers: int) -> list[Ring]:
+    """Rings that fit a network at once, built and checked; no more than these are possible."""
+    made = make_network(network, servers)
+    side = math.isqrt(servers)
+    rings = {
+        "fat-tree": lambda: fat_tree_ring(round((4 * servers) ** (1 / 3))),
+        "BCube": lambda: bcube_rings(side),
+        "torus": lambda: torus_rings(side),
+    }[network]()
+    check_rings(made, rings)
+    if len(rings) != rings_bound(made):
+        raise AssertionError(f"{made!r} could carry more rings")
+    return rings
+
+
+def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd.DataFrame:
+    """The networks of Table 1 with so many servers: what they cost, and what they give.
+
+    rings: through all servers, at once (see `network_rings`). rings_per_link: of a server's links.
+    survival: the share of random losses of so many links that leave all servers connected.
+    cutting: link failures that it takes to cut a server off. halves: links between halves.
+    """
+    import pandas as pd
+
+    rows = {}
+    for name in NETWORKS:
+        made: NetworkGraph = make_network(name, servers)
+        rings = len(network_rings(name, servers))
+        rows[name] = {
+            "servers": made.servers,
+            "switches": made.switches,
+            "links": len(made.links),
+            "links_per_server": made.degree(0),
+            "diameter": made.diameter,
+            "mean_hops": made.mean_hops,
+            "halves": made.halves_cut,
+            "rings": rings,
+            "rings_per_link": rings / made.degree(0),
+            "cutting": made.weakest_server,
+            "survival": made.survival(failures, draws),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def topology_numbers(table: pd.DataFrame, failures: int = 2) -> list[Derived]:
+    """The cells of the three topologies, from `network_table` with the same ``failures``."""
+    found = []
+    for name, row in table.iterrows():
+        found += [
+            Derived(
+                str(name),
+                "efficiency",
+                float(row["rings"]),
+                "computed",
+                f"{row['rings_per_link']:g} per link of a server; mean way {row['mean_hops']:.2f} "
+                f"links, {row['halves']:g} links between halves",
+            ),
+            Derived(
+                str(name),
+                "robustness",
+                float(row["survival"]),
+                "simulated",
+                f"{failures} of {row['links']:g} links lost; {row['cutting']:g} cut a server off",
+            ),
+        ]
+    return found
+
+
+def median_hidden(hidden: pd.DataFrame) -> pd.DataFrame:
+    """Medians of `hidden_shares` over the models: one row per method, one column per network."""
+    table = hidden.pivot_table("hidden", "method", "network", aggfunc=median, sort=False)
+    return table[list(dict.fromkeys(hidden["network"]))]
