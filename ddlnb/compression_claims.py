@@ -74,13 +74,13 @@ def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFram
     rows = [
         ("top-k(0.001), one message: D / 2k", 500.0, "[d]", 4 * elements / payload),
         (
-            f"top-k(0.001), all-gather of {n} against a dense ring: D / nk",
+            f"top-k(0.001) gathered, {n} workers: D / nk",
             1000 / n,
             "[d]",
             compression_ratio(top, shape, n),
         ),
         (
-            f"top-k(1/{n}): as much as a dense ring",
+            f"top-k(1/{n}) gathered, {n} workers",
             1.0,
             "[d]",
             compression_ratio(_one(f"top-k({1 / n!r})"), shape, n),
@@ -99,7 +99,7 @@ def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFram
         ),
         ("signs, one message", 32.0, "[A s.3.1.3]", 4 * elements / sign_payload),
         (
-            f"signs, all-gather of {n} against a dense ring: 64 / n",
+            f"signs gathered, {n} workers: 64 / n",
             64 / n,
             "[d]",
             compression_ratio(sign, shape, n),
