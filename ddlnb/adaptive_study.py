@@ -28,6 +28,7 @@ from ddlnb.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+NEGLIGIBLE = 0.01  # of the time: the four bytes of a loss make no method slower
 LOSS_BYTES = 4  # what adaptive local SGD sends beside every average
 FASTER, SLOWER, OPEN = "faster", "slower", "no clear difference"
 
@@ -91,8 +92,8 @@ def period_times(
     ``steps`` and ``rounds`` are means at the target. The best fixed H has the least mean, which
     favours it: it is chosen after the fact. ``over_fixed`` is the geometric mean of its seconds
     over the method's, with an interval over the seeds (``over_low``, ``over_high``); ``verdict`` is
-    FASTER or SLOWER where the interval leaves out 1. Raises InputError if no fixed H gets there in
-    all its runs.
+    FASTER or SLOWER where all of the interval is beyond 1 by more than NEGLIGIBLE. Raises
+    InputError if no fixed H gets there in all its runs.
     """
     import pandas as pd
 
@@ -159,5 +160,5 @@ def _beside(values: np.ndarray, best: np.ndarray) -> dict[str, object]:
         }
     mean, half = t_interval(np.log(best / values))
     over, low, high = (math.exp(value) for value in (mean, mean - half, mean + half))
-    choice = FASTER if low > 1 else SLOWER if high < 1 else OPEN
+    choice = FASTER if low > 1 + NEGLIGIBLE else SLOWER if high < 1 - NEGLIGIBLE else OPEN
     return {"over_fixed": over, "over_low": low, "over_high": high, "verdict": choice}
