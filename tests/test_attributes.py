@@ -73,7 +73,7 @@ def test_table_1_has_seventeen_rows_and_a_scale_for_every_cell():
 def test_a_damaged_table_is_refused(tmp_path):
     path = tmp_path / "table1.csv"
     path.write_text(",".join(COLUMNS) + "\nBSP,3,synchronisation,traffic,huge,A\n")
-    with pytest.raises(ResultsError, match="line 2.*'huge'"):
+    with pytest.raises(ResultsError, match=r"line 2.*'huge'"):
         survey_attributes(path)
     path.write_text(",".join(COLUMNS) + "\nBSP,3,synchronisation\n")
     with pytest.raises(ResultsError, match="line 2"):
