@@ -51,9 +51,9 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
             for verdict, colour in COLOURS.items()
         ],
     )
-    sources = " or ".join(dict.fromkeys(table["source"]))
+    sources = ", ".join(sorted(set(table["source"])))
     figure.supxlabel(
-        f"first line: the survey's word (Table 1); second: ours, from a number that is {sources}",
+        f"first line: the survey's word (Table 1); second: ours, by a number that is {sources}",
         fontsize=8,
         x=0.99,
         ha="right",

@@ -118,8 +118,8 @@ def taxonomy() -> tuple[Aspect, ...]:
             3,
             "3.3.1",
             (
-                _branch("between machines, as published", known, "protocols.csv"),
-                _branch("between processes, measured", known, "KINDS"),
+                _branch("machines, as published", known, "protocols.csv"),
+                _branch("processes, measured", known, "KINDS"),
             ),
         ),
         Aspect(
