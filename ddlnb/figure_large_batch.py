@@ -42,6 +42,8 @@ def large_batch_quality(quality: pd.DataFrame, note: str = "") -> Figure:
         ax.minorticks_off()
         ax.set(xlabel="global batch", ylabel=MEASURES[measure])
     panels[0].set_yscale("log")
+    low, high = panels[1].get_ylim()
+    panels[1].set_ylim(max(low, -2.0), min(high, 102.0))  # intervals know no bounds, shares do
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False)
     seeds = int(quality["seeds"].max())
