@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ddlnb.errors import require
 from ddlnb.figure_style import METHOD_COLOURS, legend_line, say_source, styled
@@ -185,6 +186,9 @@ def level_curves(table: pd.DataFrame) -> Figure:
         ax.set(title=part["network"].iloc[0], xlabel="density k/D")
         ax.set_xscale("log")
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # often less than a decade
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     axes[0][0].set_ylabel("times the best lossless method")
     figure.legend(
         *axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False

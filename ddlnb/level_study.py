@@ -52,10 +52,10 @@ def level_times(
     profile: str | CompressionProfile = FREE,
     base: str | Method = "MG-WFBP",
 ) -> pd.DataFrame:
-    """The rows of `time_to_target` with the column ``density``; 1 for the dense method."""
+    """The rows of `time_to_target` with the column ``density``, the least first; 1 if dense."""
     table = time_to_target(curves, target, workload, clusters, profile, base)
     density = [_density(method) for method in table["method"]]
-    return table.assign(density=density).sort_values(["machine", "workers", "density"])
+    return table.assign(density=density).sort_values("density", kind="stable")
 
 
 def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
