@@ -35,11 +35,13 @@ engines: ## build Horovod and BytePS again if their recipes changed, or if it fa
 reproduce: env ## execute every notebook and write the report (PROFILE=quick|full)
 	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS)
 
+# Those without processes of their own side by side, a thread each; the others have the machine to themselves.
 test: env ## run all tests, the notebooks included
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not ranks and not notebook and not slow"
+	$(BIN)/python -m pytest -m "ranks or notebook or slow"
 
 test-quick: env ## only the tests that start no processes
-	$(BIN)/python -m pytest -m "not ranks and not notebook and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not ranks and not notebook and not slow"
 
 launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (root installs what is missing)
 	$(BIN)/python -m pytest tests/test_launchers.py --durations=10
