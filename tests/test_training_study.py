@@ -20,6 +20,7 @@ import pytest
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.exchange import AllReduce
 from ddlnb.figure_training import learning_curves
+from ddlnb.training import parallel_runs
 from ddlnb.training import study as study_module
 from ddlnb.training.clock import Clock
 from ddlnb.training.parallel_runs import in_parallel
@@ -235,10 +236,26 @@ def test_t_intervals_cover_as_often_as_they_say():
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
 
 
-def test_an_error_in_another_process_is_raised_here():
+def test_an_error_in_another_process_is_raised_here(monkeypatch):
+    monkeypatch.setattr(parallel_runs, "START_SECONDS", -1.0)  # other processes, however short
     assert in_parallel(math.factorial, [(number,) for number in range(5)], 2) == [1, 1, 2, 6, 24]
     with pytest.raises(ValueError, match="negative"):
         in_parallel(math.factorial, [(0,), (-1,), (2,)], jobs=2)
+
+
+def test_short_work_starts_no_processes():
+    assert in_parallel(_pid, [() for _ in range(3)], jobs=2) == [os.getpid()] * 3
+
+
+def test_long_work_goes_on_in_others(monkeypatch):
+    monkeypatch.setattr(parallel_runs, "START_SECONDS", -1.0)
+    first, *others = in_parallel(_pid, [() for _ in range(4)], jobs=2)
+    assert first == os.getpid()
+    assert first not in others
+
+
+def _pid() -> int:
+    return os.getpid()
 
 
 INTERRUPTED = """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from ddlnb.errors import require_whole
 from ddlnb.machine import cores
 
 T = TypeVar("T")
+START_SECONDS = 6.0  # of new processes, which load torch
 
 
 def in_parallel(
@@ -26,21 +29,28 @@ def in_parallel(
     """The results of calling the function with each of the tuples, in their order.
 
     One job runs in this process, more in as many new ones; by default there is one per core. The
-    first error, or Ctrl-C, ends all of them and is raised. Raises InputError for a number of jobs
-    that is not whole and positive.
+    first piece always runs here: processes take START_SECONDS to begin, so that they are started
+    only if it shows that they save more. The first error, or Ctrl-C, ends all of them and is
+    raised. Raises InputError for a number of jobs that is not whole and positive.
     """
     jobs = cores() if jobs is None else jobs
     require_whole(jobs=jobs)
     from tqdm.auto import tqdm
 
     with tqdm(total=len(work), unit="run", desc=what, disable=not progress or not work) as bar:
-        if min(jobs, len(work)) <= 1:
-            results = []
-            for arguments in work:
-                results.append(function(*arguments))
-                bar.update()
-            return results
-        return _in_processes(function, work, min(jobs, len(work)), bar.update)
+        results = []
+        for arguments in work:
+            start = time.perf_counter()
+            results.append(function(*arguments))
+            bar.update()
+            left = len(work) - len(results)
+            saved = (time.perf_counter() - start) * (left - math.ceil(left / jobs))
+            if jobs > 1 and saved > START_SECONDS:
+                break
+        rest = work[len(results) :]
+        if rest:
+            results += _in_processes(function, rest, min(jobs, len(rest)), bar.update)
+        return results
 
 
 def _in_processes(
