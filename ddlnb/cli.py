@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,6 +47,7 @@ def main() -> None:
 
 
 def _say_interrupted() -> None:
+    logging.getLogger("asyncio").disabled = True  # it tells of tasks that this end leaves undone
     typer.echo("ddlnb: interrupted", err=True)
     sys.exit(INTERRUPTED)
 
