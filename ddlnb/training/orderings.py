@@ -57,7 +57,7 @@ _ALL = (
     ("d-psgd(complete)", "d-psgd(ring)", "a larger spectral gap", "Lian et al. 2017"),
     ("choco(ring) + top-k(0.01)", "dcd-psgd(ring) + top-k(0.01)", "CHOCO stands any compression",
      "Koloskova et al. 2019, Table 1"),
-    ("choco(ring) + qsgd(7)", "ecd-psgd(ring) + qsgd(7)", "CHOCO stands any compression",
+    ("choco(ring) + qsgd(7, 49)", "ecd-psgd(ring) + qsgd(7, 49)", "CHOCO stands any compression",
      "Koloskova et al. 2019, Table 1"),
 )  # fmt: skip
 ORDERINGS = tuple(Ordering(*row) for row in _ALL)
