@@ -8,6 +8,7 @@ Schedules, linear scaling with warm-up among them, are in `ddlnb.training.schedu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from ddlnb.errors import require
 
 
-class _LayerWise(torch.optim.Optimizer):
+class _LayerWise(torch.optim.Optimizer, ABC):
     """Optimizers that treat one tensor at a time, with the options of its group."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], options: dict[str, Any]):
@@ -39,8 +40,9 @@ class _LayerWise(torch.optim.Optimizer):
                     self._update(parameter, parameter.grad, group, adapts)
         return loss
 
+    @abstractmethod
     def _update(self, weights: Tensor, gradient: Tensor, group: Any, adapts: bool) -> None:
-        raise NotImplementedError
+        """One step of one parameter; its rate is that of its layer if it ``adapts``."""
 
 
 class LARS(_LayerWise):
