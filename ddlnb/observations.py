@@ -164,15 +164,6 @@ class AllReduceTime(Quantity):
 
 
 @dataclass(frozen=True)
-class AllReduceWhileComputing(AllReduceTime):
-    """Seconds of one all-reduce among the workers while all of them compute."""
-
-    def value(self, world: World, seconds: Sequence[float]) -> float:
-        """Its seconds."""
-        return world.cluster(self.cluster).cost.seconds(self.message_bytes)
-
-
-@dataclass(frozen=True)
 class Observation:
     """A quantity, the value it was seen to have, and the standard deviation of its logarithm."""
 

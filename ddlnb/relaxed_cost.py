@@ -7,11 +7,7 @@ its definition. Nothing overlaps in lockstep: communication follows computation.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.compression.base import Codec
@@ -46,13 +42,6 @@ class RelaxedRun:
     def waiting_share(self) -> float:
         """The share of a worker's time in which it does not compute, of the mean worker."""
         return self.cost.waiting_seconds / self.cost.iteration_seconds
-
-    def staleness(self) -> list[int]:
-        """How many other workers' pushes came between a worker's pull and its own next push.
-
-        One number for every push but each worker's first; empty without parameter servers.
-        """
-        return staleness(self.notes)
 
 
 def relaxed_run(
@@ -116,36 +105,7 @@ def lossy_cost(
     return relaxed_run(workload, cluster, method, profile, workers=workers, steps=steps).cost
 
 
-def lossy_seconds(
-    workload: Workload,
-    cluster: str | Cluster,
-    method: str | TrainingMethod,
-    profile: str | CompressionProfile = FREE,
-    base: str | Method = "WFBP-A2A",
-    *,
-    workers: int | None = None,
-    steps: int = STEPS,
-) -> float:
-    """Seconds per iteration of any training method on a cluster; see `lossy_cost`."""
-    found = lossy_cost(workload, cluster, method, profile, base, workers=workers, steps=steps)
-    return found.iteration_seconds
-
-
 COMPUTE = Gradient.__name__
-
-
-def staleness(notes: Sequence[Note]) -> list[int]:
-    """As `RelaxedRun.staleness`, of any notes."""
-    answered: dict[int, list[float]] = defaultdict(list)
-    for note in notes:
-        if note.kind == "PushPull":
-            answered[note.rank].append(note.end)
-    found = []
-    for rank, ends in answered.items():
-        others = sorted(end for other, all_ in answered.items() if other != rank for end in all_)
-        for before, now in pairwise(ends):
-            found.append(bisect_left(others, now) - bisect_left(others, before))
-    return found
 
 
 def _computing_share(done: NullRun) -> float:

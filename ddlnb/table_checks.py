@@ -115,29 +115,6 @@ def without_suspicious(rows: pd.DataFrame, findings: Iterable[Finding]) -> pd.Da
     return rows[np.array(kept, dtype=bool)]
 
 
-def replicate_groups(rows: pd.DataFrame, gpus_per_node: int = GPUS_PER_NODE) -> pd.Series:
-    """A label per row, the same for rows that repeat one configuration; for cross-validation.
-
-    Within one node the network is not used, so those rows differ from each other by noise alone:
-    a fold that holds out one of them and trains on another has seen its answer.
-    """
-    require_whole(gpus_per_node=gpus_per_node)
-    labels = [str(_configuration(cell, gpus_per_node)) for cell in cells_of(checked_table(rows))]
-    return pd.Series(labels, index=rows.index, name="group", dtype=object)
-
-
-def replicate_spreads(rows: pd.DataFrame, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
-    """How far rows of one configuration lie apart: their number and max / min - 1, widest first."""
-    require_whole(gpus_per_node=gpus_per_node)
-    groups = _replicates(cell_rates(rows), gpus_per_node)
-    lines = [
-        {"configuration": str(configuration), "rows": len(group), "spread": _spread(group)}
-        for configuration, group in groups.items()
-    ]
-    table = pd.DataFrame(lines, columns=["configuration", "rows", "spread"])
-    return table.sort_values("spread", ascending=False, ignore_index=True, kind="stable")
-
-
 # The rules. Each gives its findings; none knows of the others.
 
 

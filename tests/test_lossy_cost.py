@@ -27,11 +27,10 @@ from ddlnb.lossy_cost import compressed_cost, dense_cost
 from ddlnb.lossy_program import CompressedMessage, compressed
 from ddlnb.player import play
 from ddlnb.program import lower
-from ddlnb.relaxed_cost import lossy_cost, lossy_seconds, relaxed_run, staleness
+from ddlnb.relaxed_cost import lossy_cost, relaxed_run
 from ddlnb.request_cost import request_cost, requests_cost
 from ddlnb.simulator import plan_on
 from ddlnb.training.cluster_clock import compute_seconds
-from ddlnb.training.lockstep import Note
 from ddlnb.training.method import training_method
 from ddlnb.training.null_worker import Sized
 from ddlnb.training.stragglers import OneSlow
@@ -208,12 +207,6 @@ def test_without_barriers_a_straggler_holds_up_itself_alone():
     assert asp.waiting_share < ssp.waiting_share
 
 
-@pytest.mark.parametrize("workers", [8, 16])
-def test_asynchronous_pushes_are_n_minus_one_stale(workers):
-    found = relaxed_run(WORKLOAD, cluster("survey-10GbE", workers), "asp", steps=20).staleness()
-    assert np.mean(found) == pytest.approx(workers - 1, rel=0.05)
-
-
 def test_a_ring_of_neighbours_costs_the_same_whatever_the_workers():
     costs = [
         relaxed_run(WORKLOAD, cluster("survey-10GbE", n), "d-psgd", steps=4).cost
@@ -224,18 +217,12 @@ def test_a_ring_of_neighbours_costs_the_same_whatever_the_workers():
         assert cost.iteration_seconds == pytest.approx(costs[0].iteration_seconds)
 
 
-def test_staleness_counts_the_pushes_of_others():
-    pushes = [(0, 1.0), (1, 1.5), (0, 2.0), (1, 2.5), (1, 2.75), (0, 3.0)]
-    notes = [Note(rank, "PushPull", end - 0.1, end) for rank, end in pushes]
-    assert sorted(staleness(notes)) == [0, 1, 1, 2]
-
-
 def test_any_method_goes_one_way():
     here = cluster("survey-10GbE")
     method = "bsp + top-k(0.01)"
     assert lossy_cost(WORKLOAD, here, method, SLOW) == compressed_cost(WORKLOAD, here, method, SLOW)
-    on_servers = lossy_seconds(WORKLOAD, here, "bsp on PS", steps=2)
-    assert on_servers == relaxed_run(WORKLOAD, here, "bsp on PS", steps=2).cost.iteration_seconds
+    on_servers = lossy_cost(WORKLOAD, here, "bsp on PS", steps=2)
+    assert on_servers == relaxed_run(WORKLOAD, here, "bsp on PS", steps=2).cost
 
 
 def test_what_does_not_fit_is_refused():

@@ -12,8 +12,6 @@ from ddlnb.table_checks import (
     Finding,
     check_table,
     findings_frame,
-    replicate_groups,
-    replicate_spreads,
     without_suspicious,
 )
 from ddlnb.throughput_table import COLUMNS, NETWORKS, Cell, cell_rates, read_table
@@ -207,28 +205,6 @@ def test_replicates_are_those_within_one_node_of_any_network():
     assert found(rows, "replicates differ", gpus_per_node=2) == []
     renamed = rows.replace({"network": {"10GbE": "made-up"}})
     assert len(found(renamed, "replicates differ")) == 1
-
-
-def test_spreads_are_listed_widest_first():
-    rows = edited({cell("10GbE", gpus=4): as_fast_as(cell("10GbE", gpus=4), 0.5)})
-    spreads = replicate_spreads(rows)
-    assert len(spreads) == len(ALONE) * len(METHODS)
-    assert (spreads["rows"] == 3).all()
-    assert spreads.loc[0, "configuration"] == "small-conv/16 one-node early 4 GPUs"
-    assert spreads["spread"].tolist() == pytest.approx([1.01] + [0.005] * 5)
-
-
-def test_groups_join_exactly_the_replicates():
-    rows = table().sample(frac=1.0, random_state=0)
-    groups = replicate_groups(rows)
-    assert groups.index.equals(rows.index)
-    sizes = groups.value_counts()
-    assert (sizes[sizes > 1] == 3).all()
-    for _, part in rows.groupby(groups):
-        assert len(part[["model", "local_batch", "method", "gpus"]].drop_duplicates()) == 1
-        assert len(part) == 1 or (part["gpus"] <= 4).all()
-    assert replicate_groups(rows, gpus_per_node=1).is_unique
-    assert replicate_groups(rows, gpus_per_node=16).nunique() == 2 + 2 * 3 * 3
 
 
 # More GPUs
@@ -428,7 +404,7 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
 
 def test_frames_that_are_no_tables_are_refused_everywhere():
     twice = pd.concat([table(), table()])
-    for function in (check_table, cell_rates, replicate_groups, replicate_spreads):
+    for function in (check_table, cell_rates):
         with pytest.raises(InputError, match="the same cell stands there twice; keep one"):
             function(twice)
         with pytest.raises(InputError, match="lacks the columns method"):
@@ -437,14 +413,12 @@ def test_frames_that_are_no_tables_are_refused_everywhere():
         without_suspicious(twice, [])
     with pytest.raises(InputError, match=r"row 1 of the table \(.*nan.*\): network is empty"):
         check_table(table(network=["none", None] * (len(table()) // 2)))
-    for function in (check_table, replicate_groups, replicate_spreads):
-        with pytest.raises(InputError, match="gpus_per_node 0 must be a whole number"):
-            function(table(), gpus_per_node=0)
+    with pytest.raises(InputError, match="gpus_per_node 0 must be a whole number"):
+        check_table(table(), gpus_per_node=0)
 
 
 def test_checking_changes_no_row():
     rows = edited({cell(): as_fast_as(cell("10GbE"))})
     before = rows.copy()
     without_suspicious(rows, check_table(rows))
-    replicate_groups(rows)
     pd.testing.assert_frame_equal(rows, before)
