@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from toy_exchange import normal, recorded
 
 from ddlnb.compression.base import Codec, Compressor, Round, Traffic
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.exchange import AllGather, AllReduce, Messages, lockstep
+from ddlnb.exchange import AllGather, lockstep
 
 WRITTEN = (
     *("top-k(0.5)", "gtop-k(0.5)", "random-k(0.5)", "random-k(0.5, True)", "powersgd(1)"),
@@ -30,28 +31,8 @@ def compressor(spec: str) -> Compressor:
     return found
 
 
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def shares(workers: int, shape: tuple[int, ...], step: int = 0) -> list[torch.Tensor]:
     return [normal(*shape, seed=100 * step + rank) for rank in range(workers)]
-
-
-def noting(flow, made: list[Traffic]):
-    """The flow, with its requests noted."""
-    answer = None
-    while True:
-        try:
-            request = flow.send(answer)
-        except StopIteration as finished:
-            return finished.value
-        if isinstance(request, Messages):
-            size = sum(payload.nbytes for payload in request.outgoing.values())
-        else:
-            size = (request.tensor if isinstance(request, AllReduce) else request.payload).nbytes
-        made.append(Traffic(type(request), size))
-        answer = yield request
 
 
 def averages(spec: str, tensors: list[torch.Tensor], step: int = 0):
@@ -124,7 +105,7 @@ def test_requests_are_those_that_are_counted(spec, workers):
     for shape in SHAPES:
         made: list[list[Traffic]] = [[] for _ in range(workers)]
         flows = [
-            noting(compressor(spec).average(tensor, Round(rank, workers, 0), {}), made[rank])
+            recorded(compressor(spec).average(tensor, Round(rank, workers, 0), {}), made[rank])
             for rank, tensor in enumerate(shares(workers, shape))
         ]
         lockstep(flows)

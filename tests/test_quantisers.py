@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from toy_exchange import normal
 
 from ddlnb.compression import packing
 from ddlnb.compression.base import Averaged, Codec, Round
@@ -27,10 +28,6 @@ from ddlnb.training.method import training_method
 ALONE = Round(rank=0, workers=1, step=0)
 ERROR_LEVEL = 1e-9  # of every test by Hoeffding's inequality
 DRAWS = 4000
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def through(codec: Codec, tensor: torch.Tensor, round_: Round = ALONE) -> torch.Tensor:

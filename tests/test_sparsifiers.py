@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from toy_exchange import normal, recorded
 
 from ddlnb.compression import selection
 from ddlnb.compression.base import Averaged, Round, Traffic
@@ -30,28 +31,8 @@ from ddlnb.training.worker import Worker
 TEXTS = ("top-k", "gtop-k", "random-k", "dgc", "powersgd", "powersgd(1, True)")
 
 
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def gradients(workers: int, *shape: int, seed: int = 0) -> list[torch.Tensor]:
     return [normal(*shape, seed=100 * seed + rank) for rank in range(workers)]
-
-
-def recorded(flow, requests: list):
-    """The flow, its requests noted as `Traffic`."""
-    answer = None
-    while True:
-        try:
-            request = flow.send(answer)
-        except StopIteration as finished:
-            return finished.value
-        if isinstance(request, Messages):
-            size = sum(payload.nbytes for payload in request.outgoing.values())
-        else:
-            size = (request.tensor if isinstance(request, AllReduce) else request.payload).nbytes
-        requests.append(Traffic(type(request), size))
-        answer = yield request
 
 
 def averages(compressor, tensors, memories=None, step=0, feedback=False) -> list[Averaged]:
