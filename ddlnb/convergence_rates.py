@@ -76,13 +76,8 @@ def gradient_norms(
         for rank in range(workers)
     ]
     watch = _Watch(problem, team, runs, steps)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small tensors
-    try:
-        watch.look(0)
-        Lockstep(team, method.synchronisation.loop, steps, on_step=watch).run()
-    finally:
-        torch.set_num_threads(threads)
+    watch.look(0)
+    Lockstep(team, method.synchronisation.loop, steps, on_step=watch).run()
     return watch.norms()
 
 

@@ -6,8 +6,7 @@ import os
 import platform
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import nn
 from ddlnb.errors import ModelError, require
 from ddlnb.models import Task, get_task
 from ddlnb.paths import PROFILES
+from ddlnb.threads import torch_threads
 from ddlnb.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.units import MS
 from ddlnb.workload import Workload
@@ -54,7 +54,7 @@ def profile(
     require(threads is None or threads >= 1, f"threads {threads} must be at least 1")
     task = get_task(task)
     workload = trace(task, task.local_batch if local_batch is None else local_batch)
-    with _cpu_threads(threads):
+    with torch_threads(threads):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module = task.build().to(device)
@@ -191,17 +191,6 @@ def write_profile(workload: Workload, name: str, folder: Path = PROFILES) -> Pat
         Path(unfinished).unlink()
         raise
     return path
-
-
-@contextmanager
-def _cpu_threads(threads: int | None) -> Iterator[None]:
-    """Run with this many torch threads, and go back to the number before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _stamp(device: str) -> Stamp:

@@ -23,6 +23,7 @@ from ddlnb.compression.seconds import CompressionProfile, CompressorSeconds, Lin
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import AllGather, Messages, answer_together
 from ddlnb.machine import machine
+from ddlnb.threads import torch_threads
 
 SIDES = (32, 128, 512, 1024)  # of square tensors: 1 Ki to 1 Mi elements
 WORKERS = (2, 8)
@@ -63,29 +64,24 @@ def profile_compression(
     asked = [kind() for kind in COMPRESSORS.values()] if compressors is None else compressors
     named = [one for one in map(get_compressor, asked) if one is not None]
     chosen = list(dict.fromkeys(form for one in named for form in (one, one.for_whole_model())))
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
     found: dict[str, CompressorSeconds] = {}
     left_out: dict[str, str] = {}
     samples: list[Sample] = []
-    try:
-        with _on(device):
-            for one in chosen:
-                try:
-                    taken = [
-                        measure(one, side, count, repeats, device)
-                        for side in sides
-                        for count in workers
-                    ]
-                except (RuntimeError, TypeError, ValueError) as error:
-                    left_out[str(one)] = f"fails on {device}: {str(error).splitlines()[0]}"
-                    continue
-                found[str(one)] = fit(taken, growth_of(one))
-                samples += taken
-            feedback = _fit_line([(side**2, _feedback(side, repeats, device)) for side in sides])
+    with torch_threads(threads), _on(device):
+        for one in chosen:
+            try:
+                taken = [
+                    measure(one, side, count, repeats, device)
+                    for side in sides
+                    for count in workers
+                ]
+            except (RuntimeError, TypeError, ValueError) as error:
+                left_out[str(one)] = f"fails on {device}: {str(error).splitlines()[0]}"
+                continue
+            found[str(one)] = fit(taken, growth_of(one))
+            samples += taken
+        feedback = _fit_line([(side**2, _feedback(side, repeats, device)) for side in sides])
         where = _where(device)
-    finally:
-        torch.set_num_threads(before)
     rows = tuple(asdict(sample) for sample in samples)
     return CompressionProfile(where, found, feedback, left_out, rows)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from ddlnb.errors import DdlnbError
 from ddlnb.exchange import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.rules import Rule
+from ddlnb.threads import torch_threads
 from ddlnb.training.clock import Clock
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
@@ -74,17 +75,22 @@ class Lockstep:
         self._since: dict[int, tuple[str, float]] = {}
 
     def run(self) -> float:
-        """The virtual seconds until the last worker was done."""
+        """The virtual seconds until the last worker was done. Torch has one thread meanwhile."""
+        with torch_threads(1):
+            now = self._play()
+        stuck = [rank for rank, done in enumerate(self._done) if done < self._steps]
+        if stuck:
+            waits = {rank: self._since.get(rank, ("nothing", 0.0))[0] for rank in stuck}
+            raise DdlnbError(f"workers wait for one another for ever, by rank: {waits}")
+        return now
+
+    def _play(self) -> float:
         for rank in range(len(self._workers)):
             self._at(0.0, partial(self._resume, rank, None))
         now = 0.0
         while self._events:
             now, _, event = heapq.heappop(self._events)
             event(now)
-        stuck = [rank for rank, done in enumerate(self._done) if done < self._steps]
-        if stuck:
-            waits = {rank: self._since.get(rank, ("nothing", 0.0))[0] for rank in stuck}
-            raise DdlnbError(f"workers wait for one another for ever, by rank: {waits}")
         return now
 
     def _at(self, time: float, event: Callable[[float], None]) -> None:
