@@ -43,7 +43,7 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
         spine.set_visible(False)
     counts = table["verdict"].value_counts()
     figure.legend(
-        loc="outside lower center",
+        loc="outside lower left",
         ncols=len(COLOURS),
         frameon=False,
         handles=[
