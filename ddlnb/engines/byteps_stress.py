@@ -6,6 +6,9 @@ Workers push tensors from one element to several partitions, all at once, with v
 by worker, round and tensor and whose sums are exact. They stall at random, and start a tensor's
 next round as soon as they have its sum, so some are a round ahead of others. Every element of
 every sum is compared. The command ends with status 1 if one is wrong.
+
+With ``--asynchronous`` the servers answer at once with the sum of all pushes so far, and what is
+compared is said in `ddlnb.engines.byteps_updates`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 import torch
 
 from ddlnb.engines import byteps_world
+from ddlnb.engines.byteps_updates import CountingTensor
 from ddlnb.place import Place
 from ddlnb.ranks import Ranks
 from ddlnb.units import MIB
@@ -44,15 +48,29 @@ class Count:
 
 
 def stress(
-    place: Place, workers: int, servers: int, rounds: int, credit_partitions: int = 0
+    place: Place,
+    workers: int,
+    servers: int,
+    rounds: int,
+    credit_partitions: int = 0,
+    asynchronous: bool = False,
 ) -> Count | None:
     """What this rank saw in so many rounds; None from a server. Ranks.run calls it."""
     store = place.store()
     if place.rank >= workers:
-        byteps_world.serve(place, store, workers, servers)
+        byteps_world.serve(place, store, workers, servers, asynchronous)
         return None
-    world = byteps_world.World(place, store, workers, servers, PARTITION_BYTES, credit_partitions)
-    tensors = [_Tensor(world, number, place.rank, workers) for number in range(len(ELEMENTS))]
+    world = byteps_world.World(
+        place, store, workers, servers, PARTITION_BYTES, credit_partitions, asynchronous
+    )
+    tensors: list[Any] = [
+        CountingTensor(
+            world, f"tensor {number}", size, place.rank, workers, rounds, PARTITION_BYTES
+        )
+        if asynchronous
+        else _Tensor(world, number, place.rank, workers)
+        for number, size in enumerate(ELEMENTS)
+    ]
     chance = random.Random(place.rank)
     start = time.perf_counter()
     wrong = 0
@@ -65,8 +83,20 @@ def stress(
             if step < rounds:
                 tensor.push(step, priority=chance.randrange(8))
     seconds = time.perf_counter() - start
+    sums = rounds * len(tensors)
+    if asynchronous:
+        _await_all(store, workers)
+        wrong += sum(not tensor.holds_all() for tensor in tensors)
+        sums += len(tensors)
     world.leave()
-    return Count(rounds * len(tensors), wrong, seconds)
+    return Count(sums, wrong, seconds)
+
+
+def _await_all(store: Any, workers: int) -> None:
+    """Return when all workers have come here."""
+    if store.add("here", 1) == workers:
+        store.set("all here", "")
+    store.wait(["all here"])
 
 
 class _Tensor:
@@ -120,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--credit", type=int, default=0, help="in partitions of a MiB; 0: none")
+    parser.add_argument("--asynchronous", action="store_true", help="answers at once")
     parser.add_argument("--load", type=int, default=0, help="processes that compute meanwhile")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one combination")
     given = parser.parse_args(arguments)
@@ -129,7 +160,8 @@ def main(arguments: list[str] | None = None) -> int:
     with Ranks(max(given.workers) + max(given.servers)) as ranks, load(given.load):
         for workers in given.workers:
             for servers in given.servers:
-                settings: list[Any] = [workers, servers, given.rounds, given.credit]
+                settings: list[Any] = [workers, servers, given.rounds]
+                settings += [given.credit, given.asynchronous]
                 counts = ranks.run(
                     work, *settings, count=workers + servers, timeout_seconds=given.timeout
                 )

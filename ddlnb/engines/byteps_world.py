@@ -121,8 +121,12 @@ class World:
         servers: int,
         partition_bytes: int,
         credit_partitions: int = 0,
+        asynchronous: bool = False,
     ):
-        """Join, with all workers and servers of the run. Raises BytePSError or MissingPart."""
+        """Join, with all workers and servers of the run. Raises BytePSError or MissingPart.
+
+        The servers of an ``asynchronous`` world must be told so, too.
+        """
         self.ops = imported()
         self._timeout = place.timeout_seconds
         self._scheduler: Helper | None = None
@@ -139,10 +143,12 @@ class World:
         try:
             if place.rank == 0:
                 root = f"{place.host} {_free_port(place.host)}"
-                self._scheduler = Helper("scheduler", _variables(place, root, workers, servers))
+                shared = _variables(place, root, workers, servers, asynchronous)
+                self._scheduler = Helper("scheduler", shared)
                 store.set("byteps root", root)
             root = store.get("byteps root").decode()
-            with environment(_variables(place, root, workers, servers) | variables):
+            shared = _variables(place, root, workers, servers, asynchronous)
+            with environment(shared | variables):
                 self._call("joined", self._join)
         except BaseException:
             self._end_scheduler()
@@ -213,17 +219,23 @@ class World:
             self._scheduler.end()
 
 
-def serve(place: Place, store: Any, workers: int, servers: int) -> None:
-    """Be a server until all workers have left. Raises BytePSError as soon as it dies."""
+def serve(place: Place, store: Any, workers: int, servers: int, asynchronous: bool = False) -> None:
+    """Be a server until all workers have left. Raises BytePSError as soon as it dies.
+
+    It answers a pull when all workers have pushed, with the sum of that round. An ``asynchronous``
+    server answers at once, with the sum of all pushes since the start.
+    """
     root = store.get("byteps root").decode()
-    server = Helper("server", _variables(place, root, workers, servers))
+    server = Helper("server", _variables(place, root, workers, servers, asynchronous))
     try:
         server.wait(place.timeout_seconds)
     finally:
         server.end()
 
 
-def _variables(place: Place, root: str, workers: int, servers: int) -> dict[str, str]:
+def _variables(
+    place: Place, root: str, workers: int, servers: int, asynchronous: bool
+) -> dict[str, str]:
     """What every part of the world is told. All sockets listen on their rank's address only."""
     host, port = root.split()
     return {
@@ -233,7 +245,7 @@ def _variables(place: Place, root: str, workers: int, servers: int) -> dict[str,
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
         "DMLC_ENABLE_RDMA": "zmq",
-        "BYTEPS_ENABLE_ASYNC": "0",
+        "BYTEPS_ENABLE_ASYNC": str(int(asynchronous)),
         "BYTEPS_SERVER_ENGINE_BLOCKING": "0",  # sums in a buffer that is not there
         "BYTEPS_OMP_THREAD_PER_GPU": str(place.threads),  # of a server, for one sum
     }
