@@ -17,7 +17,9 @@ from ddlnb.compression.base import Codec, Compressor, Memory, Round
 from ddlnb.compression.bounds import error_bound
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
+from ddlnb.compression.random_k import RandomK
 from ddlnb.compression.seconds import CompressionProfile, compression_profile
+from ddlnb.compression.top_k import TopK
 from ddlnb.compression_claims import quoted
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import AllGather, AllReduce, Flow, lockstep
@@ -80,11 +82,8 @@ def compressor_table(
 def message_bytes(compressor: Compressor, tensor: Tensor) -> int:
     """Bytes that one worker makes of its own tensor, counted on what it really asks for.
 
-    Of a codec that is the payload; of others all tensors to reduce, payloads to gather and messages
-    of the second of two workers.
+    All tensors to reduce, payloads to gather and messages of the second of two workers.
     """
-    if isinstance(compressor, Codec):
-        return len(compressor.encode(tensor, Round(0, 1, 0), {}))
     counted: list[int] = []
     flows = [compressor.average(tensor, Round(rank, 2, 0), {}) for rank in range(2)]
     lockstep([flows[0], _counted(flows[1], counted)])
@@ -96,10 +95,8 @@ def entropy_bits(compressor: Compressor, tensor: Tensor) -> float:
 
     NaN also for payloads of entries and their places, which do not stand for a string of codes.
     """
-    dense = isinstance(compressor, Codec) and compressor.name != "top-k"
-    if not dense:
+    if not isinstance(compressor, Codec) or isinstance(compressor, TopK | RandomK):
         return math.nan
-    assert isinstance(compressor, Codec)
     payload = compressor.encode(tensor, Round(0, 1, 0), {})
     values = compressor.decode(payload, tensor.numel())
     counts = values.unique(return_counts=True)[1].double()

@@ -331,6 +331,28 @@ def test_every_entry_is_drawn_as_often(count, elements):
     assert ((hits - draws * share).abs() <= 6 * math.sqrt(draws * share * (1 - share))).all()
 
 
+def test_workers_draw_alike_for_an_all_reduce_and_on_their_own_for_payloads():
+    codec, tensor = RandomK(0.1), torch.ones(200)
+    together = [averages(codec, [tensor] * 2)[rank].sent for rank in range(2)]
+    assert torch.equal(*together)
+    payloads = [codec.encode(tensor, Round(rank, 2, 0), {}) for rank in range(2)]
+    alone = [codec.decode(payload, 200) for payload in payloads]
+    assert [int(entries.count_nonzero()) for entries in alone] == [20, 20]
+    assert not torch.equal(*alone)
+    assert {len(payload) for payload in payloads} == {8 + 4 * 20}
+
+
+@pytest.mark.parametrize(("unbiased", "scale"), [(False, 1.0), (True, 10.0)])
+def test_a_payload_of_random_entries_says_by_itself_which_they_are(unbiased, scale):
+    """Another process reads it with nothing but the number of elements."""
+    codec, tensor = RandomK(0.1, unbiased), normal(200)
+    payload = codec.encode(tensor, Round(3, 8, 5, piece=2, seed=7), {})
+    read = RandomK(0.1, unbiased).decode(torch.tensor(payload.tolist(), dtype=torch.uint8), 200)
+    found = read.nonzero().flatten()
+    assert len(found) == 20
+    assert torch.equal(read[found], tensor[found] * scale)
+
+
 def test_scaled_entries_are_not_fed_back():
     assert training_method("bsp + random-k(0.1) + feedback").feedback
     with pytest.raises(InputError, match="no contraction"):
