@@ -206,11 +206,14 @@ def excess_of(method: str) -> list[float]:
         "d-psgd",
         "dcd-psgd + qsgd(127)",
         "dcd-psgd + ef-sign",
+        "dcd-psgd + random-k(0.5, True)",
         "choco(ring, 0.5) + qsgd(127)",
         "choco(ring, 0.1, 0.12) + qsgd(1)",
         "choco(ring, 0.5) + ef-sign",
         "choco(ring, 0.5) + top-k(0.1)",
         "choco(ring, 0.05) + top-k(0.01)",
+        "choco(ring, 0.1) + random-k(0.1)",
+        "choco(ring, 0.1, 0.1) + random-k(0.1, True)",
     ],
 )
 def test_what_converges_goes_on_converging(method):
@@ -224,15 +227,17 @@ def test_what_converges_goes_on_converging(method):
     [
         ("dcd-psgd + qsgd(1)", 1e6),
         ("dcd-psgd + top-k(0.01)", 100),
+        ("dcd-psgd + random-k(0.1, True)", 1e6),
         ("ecd-psgd + qsgd(7)", 1e3),
         ("ecd-psgd + top-k(0.1)", 0.8),
         ("ecd-psgd + ef-sign", 0.8),
+        ("ecd-psgd + random-k(0.5)", 0.8),
         ("choco(ring, 0.1) + qsgd(1)", 1e6),  # no contraction: the scale is missing
     ],
 )
 def test_dcd_and_ecd_fail_where_choco_does_not(method, least):
     early, late = excess_of(method)
-    assert late > least  # D-PSGD reaches 0.02
+    assert not late <= least  # D-PSGD reaches 0.02; what is no number any more has failed, too
     assert not late < 0.75 * early
 
 
@@ -243,6 +248,7 @@ def test_dcd_and_ecd_fail_where_choco_does_not(method, least):
         ("dcd-psgd({}) + top-k(0.1)", 8 * (4 + 16)),
         ("ecd-psgd({}) + top-k(0.1) + whole-model", 8 * 20),
         ("choco({}) + top-k(0.1)", 8 * (4 + 16)),
+        ("choco({}) + random-k(0.1)", 2 * 8 + 4 * (4 + 16)),
     ],
 )
 @pytest.mark.parametrize(("graph", "count"), GRAPHS)
