@@ -13,7 +13,8 @@ How a plan maps on BytePS's own means:
 - Placement is not the plan's: BytePS chooses a message's server by a hash of its number.
 - BytePS does not tell when a message has reached its server, only when its sum is back. That is
   when a timeline's spans end.
-- There is no bounded staleness, and nothing but push_pull.
+- There is no bounded staleness, and nothing but push_pull. Its asynchronous mode is for training
+  methods: `ddlnb.training.byteps_servers`.
 
 GPUs need another build of BytePS, which has not been tried: see docs/byteps.md.
 """
@@ -51,21 +52,22 @@ PAGE_BYTES = 4096  # BytePS rounds partitions up to it
 class BytePSTransport:
     """Sums tensors by BytePS. ``bytes_sent`` counts payload, without BytePS's headers."""
 
-    def __init__(self, place: Place, store: Any, plan: Plan, workers: int, dtype: torch.dtype):
+    def __init__(self, world: World):
         self.bytes_sent = 0.0
-        partition, credit = partition_and_credit(plan)
-        self._world = World(place, store, workers, plan.servers, partition, credit)
-        self._lib = self._world.ops.c_lib
-        self._push_pull = getattr(self._lib, f"byteps_torch_push_pull_async_torch_{KINDS[dtype]}")
-        # Equal on all workers; numbered, because pieces of one gradient may look alike.
-        self._names = [f"{number} {message}" for number, message in enumerate(plan.messages)]
-        self._priorities = [-message.priority for message in plan.messages]
-        for name in self._names:
-            self._lib.byteps_torch_declare_tensor(name)
-        # The first sum of a tensor also sets up its buffers, which is not part of an iteration.
-        for number, message in enumerate(plan.messages):
-            self.start(number, PushPull(torch.zeros(message.elements, dtype=dtype))).wait()
-        self.bytes_sent = 0.0
+        self._world = world
+        self._messages: list[tuple[str, int]] = []
+
+    def declare(self, name: str, like: torch.Tensor, priority: int = 0) -> int:
+        """The number of a new message, of tensors like this one; larger priorities go first.
+
+        All workers declare the same ones in the same order, and wait for one another in it: that
+        sets up the buffers, which is not part of an iteration.
+        """
+        self._world.ops.c_lib.byteps_torch_declare_tensor(name)
+        self._messages.append((name, priority))
+        number = len(self._messages) - 1
+        self._start(number, torch.zeros_like(like), None).wait()
+        return number
 
     def start(
         self,
@@ -79,12 +81,15 @@ class BytePSTransport:
         ``released`` must be None, as BytePS does not tell when a message has reached its server.
         """
         assert released is None, "BytePS keeps the credit itself"
-        tensor, name = request.tensor, self._names[message]
-        self.bytes_sent += tensor.numel() * tensor.element_size()
+        self.bytes_sent += request.tensor.numel() * request.tensor.element_size()
+        return self._start(message, request.tensor, answered)
+
+    def _start(self, message: int, tensor: torch.Tensor, answered: Callback) -> Handle:
+        name, priority = self._messages[message]
+        kind = KINDS[tensor.dtype]
+        push_pull = getattr(self._world.ops.c_lib, f"byteps_torch_push_pull_async_torch_{kind}")
         is_average, version = 0, 0
-        number = self._push_pull(
-            tensor, tensor, is_average, name, version, self._priorities[message]
-        )
+        number = push_pull(tensor, tensor, is_average, name, version, priority)
         return _Sum(self._world, number, name, tensor, answered)
 
     def close(self) -> None:
@@ -118,15 +123,16 @@ class _Sum:
 
 
 def partition_and_credit(plan: Plan) -> tuple[int, int]:
-    """The partition in bytes and the credit in partitions, 0 for none, that stand for a plan's.
-
-    The partition is the largest message, in whole pages and at most 1 GiB.
-    """
-    largest = min(max(plan.message_bytes), GIB)
-    partition = -(-largest // PAGE_BYTES) * PAGE_BYTES
+    """The partition in bytes and the credit in partitions, 0 for none, that stand for a plan's."""
+    partition = uncut(max(plan.message_bytes))
     if plan.credit_bytes is None:
         return partition, 0
     return partition, max(1, plan.credit_bytes // partition)
+
+
+def uncut(message_bytes: int) -> int:
+    """The partition that leaves a message of so many bytes whole: whole pages, at most 1 GiB."""
+    return -(-min(message_bytes, GIB) // PAGE_BYTES) * PAGE_BYTES
 
 
 def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:
@@ -136,7 +142,13 @@ def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replic
     """
     assert job.plan is not None
     dtype = _require_possible(job, module)
-    transport = BytePSTransport(place, store, job.plan, job.workers, dtype)
+    partition, credit = partition_and_credit(job.plan)
+    world = World(place, store, job.workers, job.plan.servers, partition, credit)
+    transport = BytePSTransport(world)
+    # Names are equal on all workers; numbered, because pieces of one gradient may look alike.
+    for number, message in enumerate(job.plan.messages):
+        like = torch.empty(message.elements, dtype=dtype)
+        transport.declare(f"{number} {message}", like, -message.priority)
     plan = replace(job.plan, credit_bytes=None)  # BytePS keeps it
     timeout = place.timeout_seconds
     replica = Replica(module, plan, transport, job.make_optimizer, job.workers, timeout)
@@ -155,6 +167,11 @@ def _require_possible(job: Job, module: nn.Module) -> torch.dtype:
             f"device {job.device!r} needs a BytePS with CUDA and NCCL, and this one is built "
             f"without; use 'cpu', or see docs/byteps.md"
         )
+    return summed_dtype(module)
+
+
+def summed_dtype(module: nn.Module) -> torch.dtype:
+    """The dtype of the trained parameters. Raises ModelError if BytePS does not sum it."""
     dtypes = {p.dtype: name for name, p in module.named_parameters() if p.requires_grad}
     for dtype, name in dtypes.items():
         if dtype not in KINDS:

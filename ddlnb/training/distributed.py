@@ -12,25 +12,31 @@ from typing import Any
 import torch.distributed as dist
 
 from ddlnb.engines.network import process_group
-from ddlnb.engines.server import serve_workers
-from ddlnb.engines.transports import connect_to_servers
 from ddlnb.place import Place
 from ddlnb.ranks import Ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
-from ddlnb.training.replaying import Noting
 from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.servers import get_servers, require_trains
 from ddlnb.training.transport import BlockingTransport
 
 
 def train_on_ranks(
-    ranks: Ranks, job: TrainingJob, timeout_seconds: float | None = None
+    ranks: Ranks,
+    job: TrainingJob,
+    timeout_seconds: float | None = None,
+    executor: str = "distributed",
 ) -> TrainingRun:
-    """The job on so many of these processes as it needs.
+    """The job on so many of these processes as it needs, by the executor's parameter servers.
 
-    Raises InputError if there are too few, and RankError, naming the rank, if one fails.
+    Raises UnknownName, InputError if there are too few or the servers cannot run the method,
+    MissingPart, and RankError, naming the rank, if one fails.
     """
-    job.worker(0)  # so that a wrong job is refused here, before anything starts
-    reports = ranks.run(run_on_rank, job, count=job.ranks, timeout_seconds=timeout_seconds)
+    # So that a wrong job is refused here, before anything starts.
+    require_trains(executor, job.method)
+    job.worker(0)
+    reports = ranks.run(
+        run_on_rank, job, executor, count=job.ranks, timeout_seconds=timeout_seconds
+    )
     return as_run(reports)
 
 
@@ -41,7 +47,9 @@ def as_run(reports: list[Any]) -> TrainingRun:
     return TrainingRun(workers, arrivals[0] if arrivals else ())
 
 
-def run_on_rank(place: Place, job: TrainingJob) -> WorkerReport | tuple[Arrival, ...] | None:
+def run_on_rank(
+    place: Place, job: TrainingJob, executor: str = "distributed"
+) -> WorkerReport | tuple[Arrival, ...] | None:
     """This rank's part: a worker's report, a server's arrivals, None beyond the job's ranks.
 
     Ranks.run calls it on every rank.
@@ -50,18 +58,16 @@ def run_on_rank(place: Place, job: TrainingJob) -> WorkerReport | tuple[Arrival,
     if place.rank >= job.ranks:
         return None
     if place.rank >= job.workers:
-        rule = job.rule()
-        assert rule is not None, f"{job.method.synchronisation} has no rule for its server"
-        noting = Noting(rule)
-        serve_workers(place, store, job.workers, noting)
-        return tuple(noting.arrivals)
+        return get_servers(executor).serve(place, store, job)
     with process_group(place, store, job.workers):
-        return _train(place, job, store)
+        return _train(place, job, store, executor)
 
 
-def _train(place: Place, job: TrainingJob, store: Any) -> WorkerReport:
+def _train(place: Place, job: TrainingJob, store: Any, executor: str) -> WorkerReport:
     worker = job.worker(place.rank)
-    servers = connect_to_servers(place, store, job.servers, [0]) if job.servers else None
+    servers = None
+    if job.servers:
+        servers = get_servers(executor).connect(place, store, job, worker)
     transport = BlockingTransport(servers)
     flow = job.method.synchronisation.loop(worker)
     losses: list[float] = []

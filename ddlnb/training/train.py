@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddlnb.ranks import Ranks
     from ddlnb.training.curve import Row
 
-EXECUTORS = ("lockstep", "distributed")
+EXECUTORS = ("lockstep", "distributed", "byteps")
 EVALUATIONS = 20  # of a run, if not told otherwise
 
 
@@ -62,7 +62,10 @@ def train(
 
     With executor "distributed" the workers are processes, of ``ranks`` or new ones, and seconds are
     real; a row holds the workers as they were at that step of their own, and bytes are known in
-    the last row only (NaN before). Raises UnknownName and InputError, and RankError if one fails.
+    the last row only (NaN before). "byteps" is the same with BytePS's parameter servers, for
+    methods on PS that wait for everybody or for nobody (`ddlnb.training.byteps_servers`).
+
+    Raises UnknownName, InputError and MissingPart, and RankError if a rank fails.
     """
     import pandas as pd
 
@@ -90,7 +93,7 @@ def train(
         rows = _in_lockstep(task, job, evaluate_every, clock)
     else:
         require(clock is None, "a clock is for lockstep; real processes take real time")
-        rows = _on_ranks(task, job, evaluate_every, ranks)
+        rows = _on_ranks(task, job, evaluate_every, executor, ranks)
     settings = {
         "task": task.name,
         "method": str(method),
@@ -129,13 +132,17 @@ def _in_lockstep(
         return curve.of(run)
 
 
-def _on_ranks(task: LearningTask, job: TrainingJob, every: int, ranks: Ranks | None) -> list[Row]:
+def _on_ranks(
+    task: LearningTask, job: TrainingJob, every: int, executor: str, ranks: Ranks | None
+) -> list[Row]:
     from ddlnb.ranks import Ranks
     from ddlnb.training.distributed import train_on_ranks
+    from ddlnb.training.servers import require_trains
 
+    require_trains(executor, job.method)  # before ranks start
     observed = replace(job, observe=Observing(job.steps, every))
     with Ranks(job.ranks) if ranks is None else nullcontext(ranks) as placed:
-        run = train_on_ranks(placed, observed)
+        run = train_on_ranks(placed, observed, executor=executor)
     with _one_thread():
         return curve_of_ranks(task, job, run)
 

@@ -1,4 +1,4 @@
-"""Answers one request of a worker after the other over the network: gloo, and ZeroMQ to servers."""
+"""Answers one request of a worker after the other over the network: gloo, and parameter servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddlnb.engines.all_reduce import AllReduceTransport
-from ddlnb.engines.push_pull import PushPullTransport
+from ddlnb.engines.base import Transport
 from ddlnb.errors import DdlnbError
 from ddlnb.exchange import AllGather, AllReduce, Messages, PushPull
 
@@ -24,7 +24,7 @@ class BlockingTransport:
     Works on the default process group; ``servers`` leads to the parameter server if there is one.
     """
 
-    def __init__(self, servers: PushPullTransport | None = None):
+    def __init__(self, servers: Transport | None = None):
         self._servers = servers
         self._all_reduce = AllReduceTransport()
         self._workers = dist.get_world_size()
@@ -33,7 +33,7 @@ class BlockingTransport:
 
     @property
     def bytes_sent(self) -> float:
-        """By this worker so far. All-reduces count as rings, pushes with their headers."""
+        """By this worker so far. All-reduces count as rings, pushes as their transport does."""
         pushed = self._servers.bytes_sent if self._servers is not None else 0.0
         return self._all_reduce.bytes_sent + self._bytes + pushed
 

@@ -1,0 +1,95 @@
+"""BytePS's servers under our training loops: its two modes are two of our rules.
+
+A synchronous server of BytePS answers when all workers have pushed, with the sum of the round: the
+rule of BSP and of local SGD. An asynchronous one (``BYTEPS_ENABLE_ASYNC=1``) adds every push to
+what it keeps, which is zero at first, and answers a pull at once: the rule of ASP. A worker pulls
+when its push has been added, so its answer holds its own push, and may hold some that came in
+between. There is no bound between the two modes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ddlnb.engines import byteps_world
+from ddlnb.engines.base import Callback, Handle
+from ddlnb.engines.byteps import BytePSTransport, summed_dtype, uncut
+from ddlnb.engines.byteps_world import World
+from ddlnb.exchange import PushPull
+from ddlnb.place import Place
+from ddlnb.relaxed_rules import BoundedStaleness
+from ddlnb.rules import BulkSynchronous, Rule
+from ddlnb.training.job import Arrival, TrainingJob
+from ddlnb.training.method import TrainingMethod
+from ddlnb.training.worker import Worker
+
+
+class OneMessagePerSize(BytePSTransport):
+    """Answers the pushes of a loop. BytePS's messages keep their size, so each size is another.
+
+    Workers push a new size for the first time all together, whatever the mode.
+    """
+
+    def __init__(self, world: World):
+        super().__init__(world)
+        self._numbers: dict[int, int] = {}
+
+    def prepare(self, tensor: Tensor) -> int:
+        """The number of the message of tensors like this one, which is declared if it is new."""
+        size = tensor.numel()
+        if size not in self._numbers:
+            self._numbers[size] = self.declare(f"{size} elements", tensor)
+        return self._numbers[size]
+
+    def start(
+        self, message: int, request: PushPull, released: Callback = None, answered: Callback = None
+    ) -> Handle:
+        """Push the request's tensor; it holds the answer once the handle's wait returns."""
+        return super().start(self.prepare(request.tensor), request, released, answered)
+
+
+def connect(place: Place, store: Any, job: TrainingJob, worker: Worker) -> OneMessagePerSize:
+    """This worker's way to the server, with all others.
+
+    Raises ModelError, BytePSError and MissingPart.
+    """
+    summed_dtype(worker.module)
+    whole = uncut(worker.parameters.nbytes)
+    asynchronous = bool(_is_asynchronous(job.method))
+    world = World(place, store, job.workers, job.servers, whole, asynchronous=asynchronous)
+    transport = OneMessagePerSize(world)
+    transport.prepare(worker.parameters)
+    return transport
+
+
+def serve(place: Place, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
+    """Be the server until all workers have left. It does not tell in which order they pushed."""
+    asynchronous = bool(_is_asynchronous(job.method))
+    byteps_world.serve(place, store, job.workers, job.servers, asynchronous)
+    return ()
+
+
+def refuses(method: TrainingMethod) -> str:
+    """Why BytePS's servers cannot run a training method; "" if they can."""
+    if method.architecture != "PS":
+        return f"BytePS has parameter servers only, and the method runs on {method.architecture}"
+    if method.compressor is not None:
+        return f"BytePS's servers add what they receive, and cannot decode {method.compressor}"
+    if _is_asynchronous(method) is None:
+        return (
+            f"BytePS's servers answer when all workers have pushed, as bsp wants, or at once, as "
+            f"asp does, and {method.synchronisation} wants neither"
+        )
+    return ""
+
+
+def _is_asynchronous(method: TrainingMethod) -> bool | None:
+    """The mode that is the method's rule; None if neither is."""
+    rule: Rule | None = method.synchronisation.rule(1)
+    if isinstance(rule, BulkSynchronous):
+        return False
+    if isinstance(rule, BoundedStaleness) and rule.bound is None:
+        return True
+    return None
