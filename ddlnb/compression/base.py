@@ -116,15 +116,15 @@ class Codec(Compressor):
         """All workers get all payloads and average what they stand for, in rank order."""
         payload = self.encode(tensor, round_, memory)
         payloads = yield AllGather(payload)
-        total = made_once(payloads, lambda: self._total(payloads, tensor.numel()))
+        average = made_once(payloads, lambda: self._average(payloads, tensor.numel()))
         sent = self.decode(payload, tensor.numel())
-        return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
+        return Averaged(average.view_as(tensor), sent.view_as(tensor))
 
-    def _total(self, payloads: Sequence[Tensor], elements: int) -> Tensor:
+    def _average(self, payloads: Sequence[Tensor], elements: int) -> Tensor:
         total = torch.zeros(elements)
         for theirs in payloads:
             self.add(theirs, total)
-        return total
+        return total / len(payloads)
 
     def add(self, payload: Tensor, total: Tensor) -> None:
         """Add what a payload stands for to a flat float32 tensor, with less work if possible."""

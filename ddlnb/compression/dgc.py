@@ -18,7 +18,7 @@ from torch import Tensor
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
-    from_payload,
+    add_payload,
     kept,
     largest_entries,
     require_density,
@@ -101,5 +101,5 @@ class DeepGradientCompression(Compressor):
 def _total(payloads: Sequence[Tensor], like: Tensor) -> Tensor:
     total = torch.zeros_like(like)
     for theirs in payloads:
-        from_payload(theirs).add_to(total)
+        add_payload(theirs, total)
     return total

@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddlnb.errors import require
+from ddlnb.errors import InputError, require
 
 Bits = NDArray[np.uint32]  # of float32 magnitudes, which are ordered as their bits are
 Indices = NDArray[np.int64]
@@ -28,8 +28,13 @@ SIGNLESS = np.uint32(0x7FFFFFFF)
 INFINITE = np.uint32(0x7F800000)  # and above it, what is not a number
 SAMPLE = 1 << 16
 FEWEST = 1 << 17  # a sample of fewer entries would save nothing
+SHORT = 1 << 13  # up to here calling NumPy takes longer than what it does
 BLOCK = 64  # entries that are passed over together when none of them is large
 ENTRIES_PER_THREAD = 1 << 20
+NOT_FINITE = (
+    "the tensor has entries that are infinite or not a number, so that its largest mean nothing; "
+    "lower the learning rate or clip gradients"
+)
 
 
 def largest(flat: Tensor, count: int) -> Tensor:
@@ -42,22 +47,22 @@ def largest(flat: Tensor, count: int) -> Tensor:
     >>> largest(torch.tensor([1.0, -3.0, 0.0, 2.0]), 2)
     tensor([1, 3])
     """
-    require(
-        flat.dim() == 1 and flat.dtype == torch.float32 and flat.device.type == "cpu",
-        f"entries are chosen from flat float32 tensors on the CPU, not from one of shape "
-        f"{tuple(flat.shape)} and {flat.dtype} on {flat.device}; flatten and convert it",
-    )
-    elements = len(flat)
-    require(
-        0 < count <= elements,
-        f"count {count!r} of the largest entries must be from 1 to the {elements} there are",
-    )
+    if flat.dim() != 1 or flat.dtype != torch.float32 or flat.device.type != "cpu":
+        raise InputError(
+            f"entries are chosen from flat float32 tensors on the CPU, not from one of shape "
+            f"{tuple(flat.shape)} and {flat.dtype} on {flat.device}; flatten and convert it"
+        )
+    elements = flat.numel()
+    if not 0 < count <= elements:
+        raise InputError(
+            f"count {count!r} of the largest entries must be from 1 to the {elements} there are"
+        )
     bits = flat.detach().contiguous().numpy().view(np.uint32)
     chosen = None
     if elements >= FEWEST and 4 * count <= elements:
         chosen = _largest_beyond(_sampled_threshold(bits, count), bits, count)
     if chosen is None:
-        chosen = _largest_of(bits & SIGNLESS, count)
+        chosen = _largest_of(bits, count)
     return torch.from_numpy(chosen)
 
 
@@ -93,15 +98,16 @@ def _largest_beyond(threshold: np.uint32, bits: Bits, count: int) -> Indices | N
     if total < count:
         first_zeros = np.flatnonzero((bits[:count] & SIGNLESS) == 0)[: count - total]
         candidates = np.sort(np.concatenate([candidates, first_zeros]))
-    return candidates[_largest_of(bits[candidates] & SIGNLESS, count)]
+    return candidates[_largest_of(bits[candidates], count)]
 
 
-def _largest_of(magnitudes: Bits, count: int) -> Indices:
-    require(
-        bool(magnitudes.max() < INFINITE),
-        "the tensor has entries that are infinite or not a number, so that its largest mean "
-        "nothing; lower the learning rate or clip gradients",
-    )
+def _largest_of(bits: Bits, count: int) -> Indices:
+    if len(bits) <= SHORT:
+        chosen = _largest_of_few(bits, count)
+        require(len(chosen) > 0, NOT_FINITE)
+        return chosen
+    magnitudes = bits & SIGNLESS
+    require(bool(magnitudes.max() < INFINITE), NOT_FINITE)
     last = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
     above = np.flatnonzero(magnitudes > last)
     equal = np.flatnonzero(magnitudes == last)[: count - len(above)]
@@ -136,3 +142,45 @@ def _found(threshold, bits, passing, total):
                     found[filled] = i
                     filled += 1
     return found
+
+
+@njit(cache=True, nogil=True)
+def _largest_of_few(bits, count):
+    """As `_largest_of`; nothing if some entries are not finite.
+
+    Only entries that reach a power of two are looked at. It is lowered in steps that double until
+    enough of them do.
+    """
+    most = np.uint32(0)
+    for i in range(len(bits)):
+        most = max(most, bits[i] & SIGNLESS)
+    if most >= INFINITE:
+        return np.empty(0, np.int64)
+    exponent, step, reaching = np.int64(most >> np.uint32(23)), 1, 0
+    threshold = most
+    while reaching < count:
+        threshold = np.uint32(exponent) << np.uint32(23)
+        reaching = 0
+        for i in range(len(bits)):
+            reaching += (bits[i] & SIGNLESS) >= threshold
+        exponent, step = max(exponent - step, 0), 2 * step
+    where = np.empty(reaching, np.int64)
+    magnitudes = np.empty(reaching, np.uint32)
+    filled = 0
+    for i in range(len(bits)):
+        magnitude = np.uint32(bits[i] & SIGNLESS)
+        if magnitude >= threshold:
+            where[filled], magnitudes[filled] = i, magnitude
+            filled += 1
+    last = np.partition(magnitudes, reaching - count)[reaching - count]
+    equal = count
+    for i in range(reaching):
+        equal -= magnitudes[i] > last
+    chosen = np.empty(count, np.int64)
+    filled = 0
+    for i in range(reaching):
+        if magnitudes[i] > last or (magnitudes[i] == last and equal > 0):
+            equal -= magnitudes[i] == last
+            chosen[filled] = where[i]
+            filled += 1
+    return chosen

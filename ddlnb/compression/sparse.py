@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
-from ddlnb.compression.base import as_bytes
 from ddlnb.compression.selection import largest
-from ddlnb.errors import require
+from ddlnb.errors import DdlnbError, require
 
 ENTRY_BYTES = 8  # four of the value, four of the index
 
@@ -22,7 +23,9 @@ class Sparse(NamedTuple):
 
     def payload(self) -> Tensor:
         """Flat bytes: all indices as int32, then all values."""
-        return torch.cat([as_bytes(self.indices.int()), as_bytes(self.values)])
+        payload = torch.empty(ENTRY_BYTES * self.indices.numel(), dtype=torch.uint8)
+        _pack(self.indices.numpy(), self.values.numpy(), payload.numpy().view(np.int32))
+        return payload
 
     def dense(self, elements: int) -> Tensor:
         """The flat tensor, zero elsewhere."""
@@ -38,6 +41,18 @@ def from_payload(payload: Tensor) -> Sparse:
     half = len(payload) // 2
     indices, values = payload[:half].view(torch.int32), payload[half:].view(torch.float32)
     return Sparse(indices.long(), values)
+
+
+def add_payload(payload: Tensor, flat: Tensor) -> None:
+    """As ``from_payload(payload).add_to(flat)``, sooner.
+
+    Raises DdlnbError for indices beyond the tensor, a sign that workers disagree on their model.
+    """
+    if not _add(payload.numpy().view(np.int32), flat.numpy()):
+        raise DdlnbError(
+            f"a sparse payload has indices beyond the {flat.numel()} entries of its tensor; "
+            f"workers must train the same model"
+        )
 
 
 def largest_entries(tensor: Tensor, count: int) -> Sparse:
@@ -59,3 +74,23 @@ def kept(density: float, elements: int) -> int:
 def require_density(density: float) -> None:
     """Raise InputError unless it is a share of entries."""
     require(0 < density <= 1, f"density {density!r} must be above 0 and at most 1")
+
+
+@njit(cache=True, nogil=True)
+def _pack(indices: Any, values: Any, words: Any) -> None:
+    count = len(indices)
+    bits = values.view(np.int32)
+    for i in range(count):
+        words[i] = indices[i]
+        words[count + i] = bits[i]
+
+
+@njit(cache=True, nogil=True)
+def _add(words: Any, flat: Any) -> bool:
+    count = len(words) // 2
+    values = words[count:].view(np.float32)
+    for i in range(count):
+        if not 0 <= words[i] < len(flat):
+            return False
+        flat[words[i]] += values[i]
+    return True

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
-    from_payload,
+    add_payload,
     kept,
     largest_entries,
     require_density,
@@ -39,7 +40,9 @@ class TopK(Codec):
         return largest_entries(tensor, kept(self.density, tensor.numel())).payload()
 
     def decode(self, payload: Tensor, elements: int) -> Tensor:
-        return from_payload(payload).dense(elements)
+        flat = torch.zeros(elements)
+        add_payload(payload, flat)
+        return flat
 
     def add(self, payload: Tensor, total: Tensor) -> None:
-        from_payload(payload).add_to(total)
+        add_payload(payload, total)

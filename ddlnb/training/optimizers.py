@@ -31,9 +31,9 @@ class Choice:
 
 
 OPTIMIZERS = {
-    "sgd": Choice(torch.optim.SGD, "plain stochastic gradient descent"),
+    "sgd": Choice(partial(torch.optim.SGD, fused=True), "plain stochastic gradient descent"),
     "momentum": Choice(
-        partial(torch.optim.SGD, momentum=MOMENTUM),
+        partial(torch.optim.SGD, momentum=MOMENTUM, fused=True),
         f"SGD with heavy-ball momentum {MOMENTUM}",
         factor=1 - MOMENTUM,
     ),

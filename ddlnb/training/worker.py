@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from ddlnb.compression.payloads import Payloads
 from ddlnb.exchange import AllReduce, Flow, PushPull
 from ddlnb.models import Batch
 
+Piece = tuple[int, int, tuple[int, ...]]
 Schedule = Callable[[int], float]  # the learning rate's factor at a step
 
 
@@ -93,12 +95,12 @@ class Worker:
         if self.compression is None:
             total = yield from self.summed(gradient)
             return total / self.workers
-        result = torch.empty_like(gradient)
-        for piece, (start, stop, shape) in enumerate(self.pieces()):
+        averages = []
+        for piece, (start, stop, shape) in enumerate(self._pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             averaged: Averaged = yield from self._average(gradient[start:stop].view(shape), round_)
-            result[start:stop] = averaged.average.reshape(-1)
-        return result
+            averages.append(averaged.average.reshape(-1))
+        return torch.cat(averages)
 
     def summed(self, tensor: Tensor) -> Flow:
         """The sum of the workers' tensors, never compressed."""
@@ -116,7 +118,7 @@ class Worker:
         joint = self.payloads()
         encode = encode_with_feedback if self.compression.feedback else _encode
         parts = []
-        for piece, (start, stop, shape) in enumerate(self.pieces()):
+        for piece, (start, stop, shape) in enumerate(self._pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             memory = self.memories.setdefault(piece, {})
             parts.append(encode(joint.codec, tensor[start:stop].view(shape), round_, memory))
@@ -127,10 +129,14 @@ class Worker:
         assert self.compression is not None
         codec = self.compression.compressor
         assert isinstance(codec, Codec), "training methods refuse others on servers and in gossip"
-        return Payloads(codec, tuple(stop - start for start, stop, _ in self.pieces()))
+        return Payloads(codec, tuple(stop - start for start, stop, _ in self._pieces))
 
-    def pieces(self) -> list[tuple[int, int, tuple[int, ...]]]:
+    def pieces(self) -> list[Piece]:
         """What is compressed on its own: (start, stop, shape) within the flat vector."""
+        return list(self._pieces)
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
         if self.compression is not None and self.compression.whole_model:
             return [(0, len(self.parameters), (len(self.parameters),))]
         found, start = [], 0
