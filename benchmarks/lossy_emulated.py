@@ -1,0 +1,48 @@
+"""Forecasts of lossy methods against runs on emulated links: the error of every cell.
+
+    python -m benchmarks.lossy_emulated [--out FOLDER] [--networks ...] [--method ...]
+
+For each network a twin is calibrated by lossless runs of made-up models, its iterations with each
+method are forecast, and measured. Everything is kept in the folder; a second call completes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ddlnb.lossy_emulated import METHODS, PROFILES, lossy_errors, lossy_on_emulated, order_kept
+from ddlnb.machine import machine
+from ddlnb.paths import BUILD
+
+
+def main() -> None:
+    """Run what is missing; print every cell, and how large errors are."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=BUILD / "lossy-emulated")
+    parser.add_argument("--networks", nargs="+", default=list(PROFILES))
+    parser.add_argument("--method", action="append")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--repetitions", type=int, default=3)
+    asked = parser.parse_args()
+    rows = lossy_on_emulated(
+        asked.out,
+        asked.networks,
+        asked.method or METHODS,
+        workers=asked.workers,
+        repetitions=asked.repetitions,
+        progress=True,
+    )
+    errors = lossy_errors(rows)
+    print(f"{asked.workers} workers, emulated on {machine()}")
+    print(errors.round(3).to_string(index=False))
+    size = errors["error"].abs()
+    print(
+        f"forecast against emulated: median error {size.median():.1%}, within 10 %: "
+        f"{(size <= 0.1).sum()} of {len(size)}, within 25 %: {(size <= 0.25).sum()}, largest "
+        f"{size.max():.1%}; {order_kept(errors):.1%} of pairs in the right order"
+    )
+
+
+if __name__ == "__main__":
+    main()

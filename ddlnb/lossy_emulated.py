@@ -1,0 +1,191 @@
+"""Lossy methods on emulated links: seconds of an iteration, forecast and then measured.
+
+Nodes wait where the recorded model would compute; gradients, compression, payloads and sockets are
+real. The forecast knows the links from a micro-benchmark of lossless methods on made-up models,
+the model and the compressors from their profiles: no lossy run takes part in it. Nothing overlaps
+in a lossy run on processes, and so nothing does in its forecast (`ddlnb.relaxed_cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from ddlnb.clusters import Cluster
+from ddlnb.compression.seconds import CompressionProfile
+from ddlnb.emulated_study import WARMUP
+from ddlnb.errors import UnknownName, require_whole
+from ddlnb.files import write_atomically
+from ddlnb.here import calibrate_here
+from ddlnb.machine import provenance
+from ddlnb.micro_benchmark import micro_benchmark
+from ddlnb.models import Batch, Task
+from ddlnb.ranks import Ranks
+from ddlnb.relaxed_cost import relaxed_run
+from ddlnb.replay import replayed
+from ddlnb.setting import emulated
+from ddlnb.training.distributed import train_on_ranks
+from ddlnb.training.job import TrainingJob
+from ddlnb.training.method import training_method
+from ddlnb.training.optimizers import get_optimizer
+from ddlnb.training.worker import Worker
+from ddlnb.workload import read_profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Batches are such that computing takes about as long as an all-reduce. The world is not slowed,
+# since compression would not be.
+PROFILES = {
+    "1Gb/s 50us": "small-conv_b64_cpu-1thread",
+    "1Gb/s 1ms": "small-conv_b64_cpu-1thread",
+    "100Mb/s 50us": "small-conv_b1024_cpu-1thread",
+    "100Mb/s 1ms": "small-conv_b1024_cpu-1thread",
+}
+METHODS = (
+    *("bsp", "bsp + fp16", "bsp + qsgd", "bsp + terngrad", "bsp + signsgd"),
+    *("bsp + top-k(0.01) + feedback", "bsp + top-k(0.01) + feedback + whole-model"),
+    *("bsp + gtop-k(0.01) + feedback", "bsp + random-k(0.01) + feedback", "bsp + powersgd(4)"),
+    *("local(4)", "d-psgd(ring)", "d-psgd(complete)", "choco + top-k(0.01)"),
+)
+LR = 1e-3  # of no consequence: replayed gradients are constants
+
+
+def lossy_on_emulated(
+    folder: str | Path,
+    networks: Sequence[str] = tuple(PROFILES),
+    methods: Sequence[str] = METHODS,
+    *,
+    workers: int = 4,
+    compression: str | CompressionProfile = "cpu-1thread",
+    iterations: int = 8,
+    repetitions: int = 3,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Measured and forecast seconds per iteration: one row per network, method and repetition.
+
+    Methods take turns in every repetition. ``iterations`` are measured after a first one; they
+    should be a multiple of the local steps of local SGD. Kept in the folder, run by run; a second
+    call completes what is missing. Raises UnknownName, InputError, and MissingPart where networks
+    cannot be emulated.
+    """
+    import pandas as pd
+
+    require_whole(iterations=iterations, repetitions=repetitions)
+    require_whole(2, workers=workers)
+    methods, found = [str(training_method(method)) for method in methods], []
+    for network in networks:
+        if network not in PROFILES:
+            raise UnknownName("network", network, PROFILES)
+        setting, workload = emulated(network), read_profile(PROFILES[network])
+        there = Path(folder) / setting.name
+        cluster = _cluster(there, network, workers, progress)
+        runs = _runs(
+            there / "lossy.csv",
+            [(repetition, method) for repetition in range(repetitions) for method in methods],
+            partial(setting.ranks, workers),
+            partial(_seconds, replayed(workload), workers, iterations),
+            progress,
+        )
+        forecast = {
+            method: relaxed_run(workload, cluster, method, compression).cost.iteration_seconds
+            for method in methods
+        }
+        runs["forecast"] = runs["method"].map(forecast)
+        found.append(runs.assign(network=network, model=workload.model, workers=workers))
+    return pd.concat(found, ignore_index=True)
+
+
+def lossy_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per network and method: median measured seconds, forecast, error and spread.
+
+    ``error`` is forecast over measured, less one; ``spread`` the largest over the smallest measured
+    value, less one.
+    """
+    cells = rows.groupby(["network", "method"], sort=False)
+    measured = cells["iteration_seconds"].median()
+    table = measured.rename("measured").to_frame()
+    table["forecast"] = cells["forecast"].first()
+    table["error"] = table["forecast"] / table["measured"] - 1
+    table["spread"] = cells["iteration_seconds"].max() / cells["iteration_seconds"].min() - 1
+    return table.reset_index()
+
+
+def order_kept(errors: pd.DataFrame) -> float:
+    """The share of pairs of methods on one network whose order is forecast as it was measured."""
+    right = total = 0
+    for _, cell in errors.groupby("network"):
+        pairs = list(zip(cell["measured"], cell["forecast"], strict=True))
+        for i, (seen, told) in enumerate(pairs):
+            for seen_too, told_too in pairs[:i]:
+                right += (seen < seen_too) == (told < told_too)
+                total += 1
+    return right / total
+
+
+def _cluster(folder: Path, network: str, workers: int, progress: bool) -> Cluster:
+    probed = micro_benchmark(
+        folder,
+        workers=[workers],
+        servers=None,
+        iterations=3,
+        warmup=WARMUP,
+        repetitions=1,
+        setting=emulated(network),
+        progress=progress,
+    )
+    _, [cluster] = calibrate_here(probed)
+    return cluster
+
+
+def _runs(
+    path: Path,
+    wanted: Sequence[tuple[int, str]],
+    start_ranks: Callable[[], Ranks],
+    seconds: Callable[[Ranks, str], float],
+    progress: bool,
+) -> pd.DataFrame:
+    """The wanted rows of the file, once each run that it lacks was made and added to it."""
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    kept = pd.read_csv(path).to_dict("records") if path.exists() else []
+    there = {(row["repetition"], row["method"]): row for row in kept}
+    if missing := [cell for cell in wanted if cell not in there]:
+        with start_ranks() as ranks:
+            for cell in tqdm(missing, unit="run", desc=path.parent.name, disable=not progress):
+                there[cell] = {
+                    **dict(zip(("repetition", "method"), cell, strict=True)),
+                    "iteration_seconds": seconds(ranks, cell[1]),
+                    "source": "emulated",
+                    **provenance(),
+                }
+                write_atomically(path, pd.DataFrame(there.values()).to_csv(index=False))
+    return pd.DataFrame([there[cell] for cell in wanted])
+
+
+def _seconds(task: Task, workers: int, iterations: int, ranks: Ranks, method: str) -> float:
+    """Of one iteration, in the mean of workers and iterations."""
+    job = TrainingJob(
+        training_method(method),
+        task.build,
+        task.loss,
+        partial(_batches, task, workers),
+        get_optimizer("sgd", LR),
+        workers,
+        WARMUP + iterations,
+        observe=_now,
+    )
+    reports = train_on_ranks(ranks, job).workers
+    return mean((one.observed[-1] - one.observed[WARMUP - 1]) / iterations for one in reports)
+
+
+def _batches(task: Task, workers: int) -> list[Callable[[int], Batch]]:
+    return [lambda step: task.batch(1, step)] * workers
+
+
+def _now(worker: Worker, iterations: int, seconds: float) -> float:
+    return seconds

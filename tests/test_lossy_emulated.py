@@ -1,0 +1,85 @@
+"""Lossy methods on emulated links: what is kept, what is compared, and real seconds."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pandas as pd
+import pytest
+
+from ddlnb import lossy_emulated
+from ddlnb.architecture_study import made_up_workload
+from ddlnb.emulation.network import lacking
+from ddlnb.errors import UnknownName
+from ddlnb.lossy_emulated import lossy_errors, lossy_on_emulated, order_kept
+from ddlnb.replay import replayed
+
+
+def rows(**seconds: tuple[float, float]) -> pd.DataFrame:
+    """Two repetitions of each method, measured so and a fifth slower, and its forecast."""
+    return pd.DataFrame(
+        [
+            {"network": "n", "method": method, "iteration_seconds": slower * seen, "forecast": told}
+            for method, (seen, told) in seconds.items()
+            for slower in (1.0, 1.2)
+        ]
+    )
+
+
+def test_errors_are_of_the_median():
+    table = lossy_errors(rows(bsp=(1.0, 2.2), local=(2.0, 1.1)))
+    assert table["measured"].tolist() == pytest.approx([1.1, 2.2])
+    assert table["error"].tolist() == pytest.approx([1.0, -0.5])
+    assert table["spread"].tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_pairs_in_the_right_order_are_counted():
+    assert order_kept(lossy_errors(rows(a=(1, 1), b=(2, 3), c=(3, 2)))) == pytest.approx(2 / 3)
+
+
+def test_only_missing_runs_are_made(tmp_path):
+    made = []
+
+    def seconds(ranks, method):
+        made.append(method)
+        if method == "breaks":
+            raise KeyboardInterrupt
+        return 1.0
+
+    def runs(*wanted):
+        path = tmp_path / "lossy.csv"
+        return lossy_emulated._runs(path, wanted, lambda: nullcontext(None), seconds, False)
+
+    with pytest.raises(KeyboardInterrupt):
+        runs((0, "bsp"), (0, "breaks"))
+    table = runs((0, "local"), (0, "bsp"))
+    assert made == ["bsp", "breaks", "local"]
+    assert table["method"].tolist() == ["local", "bsp"]
+    assert runs((0, "bsp"))["iteration_seconds"].tolist() == [1.0]
+    assert made == ["bsp", "breaks", "local"]
+
+
+def test_networks_without_a_profile_are_refused(tmp_path):
+    with pytest.raises(UnknownName, match="1Gb/s 50us"):
+        lossy_on_emulated(tmp_path, ["1Gb/s 51us"])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("method", ["bsp + top-k(0.1) + feedback", "local(2)", "d-psgd(ring)"])
+def test_an_iteration_takes_its_computation_at_least(four_ranks, method):
+    workload = made_up_workload(4, 1024, forward_seconds=5e-3, backward_seconds=10e-3)
+    seconds = lossy_emulated._seconds(replayed(workload), 4, 4, four_ranks, method)
+    assert seconds >= 0.99 * workload.compute_seconds
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.skipif(bool(lacking()), reason=str(lacking()))
+def test_forecast_and_measured_on_a_real_emulated_link(tmp_path):
+    table = lossy_on_emulated(
+        tmp_path, ["1Gb/s 50us"], ["bsp", "local(4)"], workers=2, iterations=4, repetitions=1
+    )
+    assert set(table["source"]) == {"emulated"}
+    by = table.set_index("method")
+    assert (by[["iteration_seconds", "forecast"]] > 0.028).all(axis=None)  # what is replayed
+    assert by.loc["local(4) on A2A", "forecast"] < by.loc["bsp on A2A", "forecast"]
