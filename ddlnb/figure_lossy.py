@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import ScalarFormatter
 
 from ddlnb.errors import require
-from ddlnb.figure_style import BAR_GROUP, METHOD_COLOURS, OTHER_COLOUR, say_source, styled
+from ddlnb.figure_style import BAR_GROUP, METHOD_COLOURS, OTHER_COLOUR, say_source, short, styled
 from ddlnb.units import MB, MS
 
 if TYPE_CHECKING:
@@ -130,15 +130,6 @@ def time_to_target(table: pd.DataFrame) -> Figure:
     only = table.head(1)[["source"]].assign(source="iterations measured, seconds simulated")
     say_source(figure, only, _compression_note(table))
     return figure
-
-
-def short(method: str) -> str:
-    """The method without what is usual: BSP, and the architecture A2A.
-
-    >>> short("bsp + top-k(0.01) + feedback on A2A"), short("bsp on A2A"), short("MG-WFBP")
-    ('top-k(0.01) + feedback', 'bsp', 'MG-WFBP')
-    """
-    return method.removesuffix(" on A2A").removeprefix("bsp + ")
 
 
 def _stack(ax: Axes, part: pd.DataFrame, count: int) -> None:

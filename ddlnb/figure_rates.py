@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS
 from ddlnb.errors import require
-from ddlnb.figure_style import legend_line, say_source, styled
+from ddlnb.figure_style import legend_line, say_source, short, styled
 from ddlnb.figure_training import PALETTE
 from ddlnb.rate_slopes import LEADING, sweep
 
@@ -74,7 +74,7 @@ def _panel(
             marker="o",
             markersize=3,
             linewidth=1.2,
-            label=_short(method),
+            label=short(method),
         )
     guide = swept[swept["method"] == methods[0]].groupby(against)[measure].mean()
     ends = np.array([guide.index.min(), guide.index.max()], dtype=float)
@@ -92,7 +92,3 @@ def _panel(
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # often less than a decade
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.minorticks_off()
-
-
-def _short(method: str) -> str:
-    return method.partition(" on ")[0]

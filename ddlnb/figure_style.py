@@ -64,6 +64,15 @@ def colour_of(method: str) -> str:
     return METHOD_COLOURS.get(method, OTHER_COLOUR)
 
 
+def short(method: str) -> str:
+    """The method without what is usual: BSP, and the architecture A2A.
+
+    >>> short("bsp + top-k(0.01) + feedback on A2A"), short("bsp on A2A"), short("MG-WFBP")
+    ('top-k(0.01) + feedback', 'bsp', 'MG-WFBP')
+    """
+    return method.removesuffix(" on A2A").removeprefix("bsp + ")
+
+
 def on_bar(ax: Axes, x: float, top: float, text: str, *, lift: float = 2) -> Annotation:
     """The text written upright on top of a bar, ``lift`` points above it."""
     return ax.annotate(

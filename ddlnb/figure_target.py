@@ -9,8 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_lossy import short
-from ddlnb.figure_style import say_source, styled
+from ddlnb.figure_style import say_source, short, styled
 from ddlnb.figure_training import BAND, DASHES, PALETTE
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.figure_style import styled
+from ddlnb.figure_style import short, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +34,7 @@ MEASURES = {
     "consensus_distance": "squared distance from the mean model",
 }
 BAND = 0.18  # how opaque
+LEGEND_COLUMNS = (1, 3)  # above one panel, and above several
 
 
 @styled
@@ -65,10 +66,11 @@ def learning_curves(
         "these curves have no seconds; train with a clock, or leave that axis out",
     )
     lines = _lines(curves)
+    columns = max(1, min(LEGEND_COLUMNS[len(against) > 1], len(lines)))
     figure, grid = plt.subplots(
         len(measures),
         len(against),
-        figsize=(1 + 4.2 * len(against), 0.8 + 2.7 * len(measures) + 0.2 * len(lines)),
+        figsize=(1 + 4.2 * len(against), 0.8 + 2.7 * len(measures) + 0.2 * len(lines) / columns),
         sharex="col",
         sharey="row",
         squeeze=False,
@@ -89,7 +91,7 @@ def learning_curves(
         if axis == "bytes_sent":
             ax.set_xscale("log")  # methods differ by orders of magnitude
     handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", frameon=False)
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False)
     seeds = curves["seed"].nunique()
     figure.supxlabel(
         f"{tasks[0]}, executor {' and '.join(curves['executor'].unique())} | "
@@ -122,7 +124,7 @@ def _lines(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
             else f"{value} {name}"
             for name, value in zip(varying, names[1:], strict=True)
         ]
-        found[", ".join([names[0], *extra])] = rows
+        found[", ".join([short(names[0]), *extra])] = rows
     return found
 
 
