@@ -37,12 +37,12 @@ reproduce: env ## execute every notebook and write the report (PROFILE=quick|ful
 
 # Side by side what starts no processes (a thread each), and notebooks; the others have the machine to themselves.
 test: env ## run all tests, the notebooks included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not ranks and not notebook and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
 	$(BIN)/python -m pytest -n $(JOBS) -m notebook
 	$(BIN)/python -m pytest -m "(ranks or slow) and not notebook"
 
 test-quick: env ## only the tests that start no processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not ranks and not notebook and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
 
 launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (root installs what is missing)
 	$(BIN)/python -m pytest tests/test_launchers.py --durations=10
