@@ -1,22 +1,32 @@
-"""Choices written as text: a name of a catalogue and its parameters, ``"top-k(0.01)"``."""
+"""Choices written as text: a name of a catalogue and its parameters, ``"top-k(0.01)"``.
+
+What a choice is written as reads back as an equal one, so that texts can stand in tables.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
+import sys
+import types
+import typing
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ddlnb.errors import InputError, UnknownName
 
 T = TypeVar("T")
+WORDS = {"true": True, "false": False}
 
 
 def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
     """The dataclass of that name, made with the parameters in brackets: numbers and words.
 
-    Raises UnknownName for the name and InputError for parameters that it does not have.
+    Parameters are of the types that the dataclass says: bool, int, float, str, None, tuples of
+    these. Numbers are finite; a whole one will do for a float. Raises UnknownName for the name and
+    InputError for parameters that it does not have or that are of another type.
     """
     match = re.fullmatch(r"\s*([\w.+-]+)\s*(?:\((.*)\))?\s*", text)
     if match is None:
@@ -27,33 +37,121 @@ def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
     if name not in known:
         raise UnknownName(what, match.group(1), known)
     kind = known[name]
-    fields = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     try:
-        call = ast.parse(f"f({inside})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        positional = [_value(node) for node in call.args]
-        named = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
-        return kind(*positional, **named)
-    except InputError:
-        raise
+        given = inspect.signature(kind).bind(*_positional(inside), **_named(inside)).arguments
     except (SyntaxError, TypeError, ValueError) as error:
-        takes = f"takes {', '.join(fields)}" if fields else "takes none"
+        names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        takes = f"takes {', '.join(names)}" if names else "takes none"
         raise InputError(
             f"{what} {text!r} has parameters it cannot have; {name} {takes}"
         ) from error
+    hints = typing.get_type_hints(kind)
+    for field, value in given.items():
+        try:
+            given[field] = _of_type(value, hints[field])
+        except TypeError as error:
+            raise InputError(
+                f"{what} {text!r}: {field} {_text(value)} must be {_in_words(hints[field])}"
+            ) from error
+    return kind(**given)
+
+
+def shown(name: str, choice: object, brief: bool = False) -> str:
+    """The text that `parsed` reads: all parameters, the shortest digits that read back.
+
+    In ``brief`` the last ones are left out if they have their defaults.
+
+    >>> from ddlnb.compression.top_k import TopK
+    >>> shown("top-k", TopK(0.01)), shown("top-k", TopK(0.01), brief=True)
+    ('top-k(0.01)', 'top-k')
+    """
+    fields = list(dataclasses.fields(choice))  # type: ignore[arg-type]
+    while brief and fields and getattr(choice, fields[-1].name) == fields[-1].default:
+        fields.pop()
+    inside = ", ".join(_text(getattr(choice, field.name)) for field in fields)
+    return f"{name}({inside})" if inside else name
+
+
+def parts_of(text: str, separator: str) -> list[str]:
+    """The text between separators that are not in brackets, without spaces around.
+
+    >>> parts_of("local(8) + signsgd(1e+16)", "+")
+    ['local(8)', 'signsgd(1e+16)']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _positional(inside: str) -> list[object]:
+    return [_value(node) for node in _call(inside).args]
+
+
+def _named(inside: str) -> dict[str, object]:
+    keywords = _call(inside).keywords
+    named = {str(keyword.arg): _value(keyword.value) for keyword in keywords}
+    if len(named) < len(keywords):
+        raise ValueError("a parameter is given twice")
+    return named
+
+
+def _call(inside: str) -> ast.Call:
+    call = ast.parse(f"f({inside})", mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError("brackets do not match")
+    return call
 
 
 def _value(node: ast.expr) -> object:
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_value, node.elts))
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
-def shown(name: str, choice: object) -> str:
-    """The text that `parsed` reads.
+def _of_type(value: object, hint: Any) -> object:
+    """The value as one of this type. Raises TypeError if it is none."""
+    if isinstance(hint, types.UnionType):
+        for one in typing.get_args(hint):
+            try:
+                return _of_type(value, one)
+            except TypeError:
+                continue
+    elif typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)
+        if isinstance(value, tuple):
+            each = inner[:1] * len(value) if inner[1:] == (...,) else inner
+            if len(each) == len(value):
+                return tuple(_of_type(part, one) for part, one in zip(value, each, strict=True))
+    elif hint is bool and isinstance(value, str):
+        if value.casefold() in WORDS:
+            return WORDS[value.casefold()]
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if abs(value) <= sys.float_info.max:
+            return float(value)
+    elif hint is types.NoneType and value in (None, "none"):
+        return None
+    elif type(value) is hint:
+        return value
+    raise TypeError
 
-    >>> from ddlnb.compression.top_k import TopK
-    >>> shown("top-k", TopK(0.01))
-    'top-k(0.01)'
-    """
-    values = [getattr(choice, field.name) for field in dataclasses.fields(choice)]  # type: ignore[arg-type]
-    inside = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
-    return f"{name}({inside})" if inside else name
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, float):
+        return float.__repr__(value).removesuffix(".0")
+    return str(value)
+
+
+def _in_words(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(map(_in_words, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return f"a tuple of values, each {_in_words(typing.get_args(hint)[0])}"
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a word"}
+    return words.get(hint, "None")

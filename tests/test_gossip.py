@@ -285,8 +285,8 @@ def test_stragglers_change_when_and_not_what(method):
         ("d-psgd + top-k(0.1)", r"sends its parameters.*use dcd-psgd, ecd-psgd or choco"),
         ("choco on A2A", r"choco.* does not run on A2A.*choose gossip"),
         ("bsp on gossip", r"bsp does not run on gossip"),
-        ("choco(ring, gamma=0)", r"gamma 0 must be above 0 and at most 1"),
-        ("choco(ring, scale=8)", r"scale 8 must be above 0 and at most 1"),
+        ("choco(ring, gamma=0)", r"gamma 0.0 must be above 0 and at most 1"),
+        ("choco(ring, scale=8)", r"scale 8.0 must be above 0 and at most 1"),
         ("dcd-psgd + gtop-k(0.1)", r"gtop-k\(0.1\).*no message that a server or a neighbour"),
     ],
 )

@@ -193,7 +193,7 @@ def test_files_of_a_user_make_tasks(tmp_path):
         (lambda: get_learning_task("digit"), "did you mean 'digits'"),
         (lambda: get_learning_task("cifar10"), "give their folder as data"),
         (lambda: get_learning_task("digits", "somewhere"), "leave out data"),
-        (lambda: get_split("non-iid(0)"), "alpha 0 must be positive"),
+        (lambda: get_split("non-iid(0)"), "alpha 0.0 must be positive"),
         (lambda: get_split("nonid"), "did you mean 'non-iid'"),
         (lambda: get_schedule("warm-up(0)"), "over 0 must be a whole number"),
         (lambda: quadratic(()), "at least one"),

@@ -98,7 +98,7 @@ def test_compressed_local_sgd_lowers_the_loss_and_keeps_workers_equal(compressio
         ("post-local(4, -1)", r"after -1"),
         ("adaptive-local(8, 2)", r"low 8 must be at most high 2"),
         ("adaptive-local(1, 8, often)", r"'often' must be one of frequent, rare"),
-        ("adaptive-local(1, 8, rare, 0)", r"power 0 must be above 0"),
+        ("adaptive-local(1, 8, rare, 0)", r"power 0.0 must be above 0"),
     ],
 )
 def test_choices_that_make_no_sense_are_refused_with_the_reason(text, reason):

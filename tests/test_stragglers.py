@@ -44,10 +44,10 @@ def test_the_slow_worker_changes():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("one-slow(0)", "factor 0 of a slow worker must be above 0"),
-        ("constant(-1)", "seconds -1 of a gradient"),
+        ("one-slow(0)", "factor 0.0 of a slow worker must be above 0"),
+        ("constant(-1)", "seconds -1.0 of a gradient"),
         ("log-normal(-0.1)", "spread -0.1 must not be negative"),
-        ("exponential(-1)", "delay -1 s must not be negative"),
+        ("exponential(-1)", "delay -1.0 s must not be negative"),
         ("slow", "unknown straggler 'slow'"),
     ],
 )

@@ -11,6 +11,7 @@ from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.rules import Decoding, Rule
 from ddlnb.sentence import sentence
+from ddlnb.spec import parts_of
 from ddlnb.training.catalogue import get_synchronisation
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Compression
@@ -130,15 +131,17 @@ def training_method(text: str | TrainingMethod) -> TrainingMethod:
     if isinstance(text, TrainingMethod):
         return text
     choices, _, architecture = text.partition(" on ")
-    first, *rest = [part.strip() for part in choices.split("+")]
+    first, *rest = parts_of(choices, "+")
     synchronisation = get_synchronisation(first)
-    named = [part for part in rest if part not in FLAGS]
+    flags = [part.casefold() for part in rest if part.casefold() in FLAGS]
+    named = [part for part in rest if part.casefold() not in FLAGS]
+    require(len(set(flags)) == len(flags), f"training method {text!r} repeats one of {flags}")
     if len(named) > 1:
         raise InputError(f"training method {text!r} names more than one compression: {named}")
     return TrainingMethod(
         synchronisation,
         get_compressor(named[0]) if named else None,
-        feedback="feedback" in rest,
-        whole_model="whole-model" in rest,
+        feedback="feedback" in flags,
+        whole_model="whole-model" in flags,
         architecture=architecture.strip() or synchronisation.architectures[0],
     )
