@@ -15,10 +15,11 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.paths import BUILD
-from ddlnb.training.orderings import judged, methods_of
+from ddlnb.training.orderings import OPEN, judged, methods_of
 from ddlnb.training.study import study
 
-COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict"]
+COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
+COLUMNS += ["better_diverged", "worse_diverged"]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -48,6 +49,11 @@ def main(words: Sequence[str] | None = None) -> None:
     print(table[COLUMNS].round(4).to_string(index=False))
     for workers, rows in table.groupby("workers"):
         print(f"{workers} workers:", rows["verdict"].value_counts().to_dict())
+    decided = table["verdict"] != OPEN
+    print(
+        f"Of {decided.sum()} verdicts among {len(table)} comparisons, each at 95 %, "
+        f"{(decided & (table['p_holm'] <= 0.05)).sum()} hold at 95 % for all together (Holm)."
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from ddlnb.request_cost import request_cost
 from ddlnb.training.cluster_clock import compute_seconds
 from ddlnb.training.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.method import training_method
+from ddlnb.training.runs import runs_by
 from ddlnb.training.summaries import t_interval, to_target
 from ddlnb.training.tasks import get_learning_task
 from ddlnb.workload import Workload
@@ -134,12 +135,12 @@ def period_times(
 def _at_target(timed: pd.DataFrame, target: float, cost: str) -> dict[str, np.ndarray]:
     """By method: the cost of every seed's run at the target, in the order of the seeds."""
     found = {}
-    for method, part in timed.groupby("method", sort=False):
-        runs = [run.sort_values("step") for _, run in part.groupby("seed", sort=True)]
+    for (method,), by_seed in runs_by(timed, "method").items():
+        runs = list(by_seed.values())
         if cost == "rounds":  # counted like steps, and no cost that curves know
             runs = [run.assign(step=run["rounds"]) for run in runs]
         known = "seconds" if cost == "seconds" else "step"
-        found[str(method)] = np.array([to_target(run, target, known) for run in runs])
+        found[method] = np.array([to_target(run, target, known) for run in runs])
     return found
 
 

@@ -24,6 +24,7 @@ from ddlnb.training.learning_job import learning_job
 from ddlnb.training.lockstep import Lockstep, Note
 from ddlnb.training.method import training_method
 from ddlnb.training.requests import Gradient
+from ddlnb.training.runs import runs_by
 from ddlnb.training.stragglers import Straggler, get_straggler
 from ddlnb.training.study import study
 from ddlnb.training.summaries import to_target
@@ -143,8 +144,9 @@ def iterations_needed(
     ).curves
     needed = pd.DataFrame(
         [
-            (method, rate, to_target(run.sort_values("step"), target))
-            for (method, rate, _), run in curves.groupby(["method", "learning_rate", "seed"])
+            (method, rate, to_target(run, target))
+            for (method, rate), runs in runs_by(curves, "method", "learning_rate").items()
+            for run in runs.values()
         ],
         columns=["method", "rate", "iterations"],
     )

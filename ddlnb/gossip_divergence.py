@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import UnknownName, require
 from ddlnb.training.method import training_method
+from ddlnb.training.runs import runs_by
 from ddlnb.training.study import study
 
 if TYPE_CHECKING:
@@ -117,19 +118,26 @@ def divergence_pattern(
     curves = study(
         task, [EXACT, *asked], seeds=seeds, workers=workers, steps=steps, lr=lr, **options
     ).curves
-    ends = curves.sort_values("step").groupby(["method", "seed"]).tail(1)
-    accuracy = (100 * ends["test_accuracy"]).where(~ends["diverged"], -math.inf)
-    worst = accuracy.groupby(ends["method"]).min()
-    exact = float(worst[str(training_method(EXACT))])
+    worst = {
+        method: min(map(_accuracy, runs.values()))
+        for (method,), runs in runs_by(curves, "method").items()
+    }
+    exact = worst[str(training_method(EXACT))]
     require(exact > 0, f"{EXACT} itself diverged; take a smaller learning rate than {lr}")
     rows = [_row("none", "d-psgd", EXACT, exact, exact, PUBLISHED_EXACT)]
     for column in chosen:
         for (algorithm, method), there in zip(
             methods_of(column).items(), column.published, strict=True
         ):
-            here = float(worst[str(training_method(method))])
+            here = worst[str(training_method(method))]
             rows.append(_row(column.name, algorithm, method, here, exact, there))
     return pd.DataFrame(rows).assign(task=task, workers=workers, steps=steps, tag="[P]")
+
+
+def _accuracy(run: pd.DataFrame) -> float:
+    """Per cent at the end of a run, below any if it diverged."""
+    last = run.iloc[-1]
+    return -math.inf if last["diverged"] else 100 * float(last["test_accuracy"])
 
 
 def _row(

@@ -18,6 +18,7 @@ from ddlnb.target_study import digits_workload
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.parallel_runs import in_parallel
+from ddlnb.training.runs import final_losses, runs_by
 from ddlnb.training.schedules import LinearScaling, get_schedule
 from ddlnb.training.study import Run, tuned_rate
 from ddlnb.training.summaries import t_interval
@@ -267,11 +268,12 @@ def communication(batches: Sequence[int], *, epochs: float, workers: int) -> pd.
 
 
 def ends(runs: pd.DataFrame) -> pd.DataFrame:
-    """The last row of every seed, with an infinite loss where it diverged."""
-    import numpy as np
+    """The last row of every seed of one recipe and batch, with an infinite loss if it diverged."""
+    import pandas as pd
 
-    last = runs.sort_values("step").groupby("seed").tail(1).sort_values("seed")
-    return last.assign(test_loss=last["test_loss"].where(~last["diverged"], np.inf))
+    [found] = runs_by(runs, "recipe", "batch").values()
+    last = pd.concat([run.tail(1) for run in found.values()])
+    return last.assign(test_loss=final_losses(found))
 
 
 def _top(schedule: str) -> float:

@@ -66,9 +66,13 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
     0; AT_LEAST or AT_MOST if the best is that end and the interval of the log-ratio of its
     neighbour is above 0; else OPEN. ``least_over_best`` and ``largest_over_best`` are ratios of
     mean seconds. ``beats_dense`` says whether the best is quicker than the best lossless method.
+    Raises InputError for curves of several tasks or numbers of workers.
     """
     import pandas as pd
 
+    for name in ("task", "workers"):
+        values = list(curves[name].unique())
+        require(len(values) == 1, f"levels are of one {name}, and the curves have {values}")
     needed = iterations_to_target(curves, target)
     rows = []
     for machine, part in table.groupby("machine", sort=False):

@@ -15,6 +15,7 @@ import numpy as np
 from ddlnb.errors import InputError, require
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.relaxed import Relaxed
+from ddlnb.training.runs import Runs, final_loss, runs_by
 from ddlnb.training.summaries import t_interval
 from ddlnb.training.tasks import get_learning_task
 
@@ -75,16 +76,14 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
     import pandas as pd
 
     known = link_bytes(curves)
+    cells = runs_by(known, "method")
     require(DENSE in set(known["method"]), f"the curves lack {DENSE!r}, which others are beside")
     dense = known[(known["method"] == DENSE) & (known["step"] > 0)]
     per_iteration = float((dense["link_bytes"] / dense["step"]).iloc[0])
     rows = []
     for iterations in dense_iterations:
         budget = iterations * per_iteration
-        found = {
-            str(method): _within(part, budget)
-            for method, part in known.groupby("method", sort=False)
-        }
+        found = {method: _within(runs, budget) for (method,), runs in cells.items()}
         of_dense = found[DENSE]["loss"].to_numpy()
         for method, losses in found.items():
             loss, half = t_interval(losses["loss"].to_numpy())
@@ -103,16 +102,15 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
     return pd.DataFrame(rows).assign(source="lockstep, bytes counted")
 
 
-def _within(part: pd.DataFrame, budget: float) -> pd.DataFrame:
+def _within(runs: Runs, budget: float) -> pd.DataFrame:
     """By seed: the last row within the budget."""
     import pandas as pd
 
     rows = []
-    for _, run in part.groupby("seed", sort=True):
-        run = run.sort_values("step")
-        last = run[run["link_bytes"] <= budget * (1 + 1e-9)].iloc[-1]
-        loss = math.inf if last["diverged"] else float(last["test_loss"])
-        rows.append((last["step"], loss, last["step"] == run["step"].iloc[-1]))
+    for run in runs.values():
+        within = run[run["link_bytes"] <= budget * (1 + 1e-9)]
+        last = within.iloc[-1]
+        rows.append((last["step"], final_loss(within), last["step"] == run["step"].iloc[-1]))
     return pd.DataFrame(rows, columns=["step", "loss", "ended"])
 
 

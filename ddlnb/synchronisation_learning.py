@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.synchronisation_study import MESSAGE_SECONDS, METHODS, virtual_clock
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.parallel_runs import in_parallel
+from ddlnb.training.runs import final_losses, runs_by
 from ddlnb.training.study import Run, StudyResult, study, tuned_rate
 from ddlnb.training.summaries import COSTS, t_interval
 from ddlnb.training.tasks import get_learning_task
@@ -73,11 +72,16 @@ def at_equal(curves: pd.DataFrame, cost: str = "step") -> pd.DataFrame:
     """
     if cost not in COSTS:
         raise UnknownName("cost", cost, COSTS)
-    last = curves.groupby(["method", "seed"])[cost].max()
-    require(bool(last.notna().all()), f"not every curve has {cost}; train on a clock")
-    within = curves[curves[cost] <= last.min()].sort_values("step")
-    rows = within.groupby(["method", "seed"], sort=False).tail(1)
-    return rows.sort_values(["method", "seed"]).reset_index(drop=True)
+    import pandas as pd
+
+    cells = runs_by(curves, "method")
+    runs = [run for cell in sorted(cells) for run in cells[cell].values()]
+    least = min(run[cost].max() for run in runs)
+    require(
+        all(bool(run[cost].notna().any()) for run in runs),
+        f"not every curve has {cost}; train on a clock",
+    )
+    return pd.concat([run[run[cost] <= least].tail(1) for run in runs], ignore_index=True)
 
 
 def period_table(curves: pd.DataFrame, periods: Sequence[int] = PERIODS) -> pd.DataFrame:
@@ -87,11 +91,12 @@ def period_table(curves: pd.DataFrame, periods: Sequence[int] = PERIODS) -> pd.D
     """
     import pandas as pd
 
-    rows = []
+    cells, rows = runs_by(curves, "method"), []
     for period, method in zip(periods, local_methods(periods), strict=True):
-        ends = curves[curves["method"] == method].sort_values("step").groupby("seed").tail(1)
-        require(not ends.empty, f"the curves have no {method}")
-        loss, loss_half = t_interval(final_losses(curves, method))
+        require((method,) in cells, f"the curves have no {method}")
+        runs = cells[method,]
+        ends = pd.concat([run.tail(1) for run in runs.values()])
+        loss, loss_half = t_interval(final_losses(runs))
         accuracy, accuracy_half = t_interval(ends["test_accuracy"].to_numpy(dtype=float))
         rows.append(
             {
@@ -143,10 +148,3 @@ def same_traffic(
     ]
     curves = in_parallel(Run.curve, [(run,) for run in runs], jobs)
     return pd.concat(curves, ignore_index=True)
-
-
-def final_losses(curves: pd.DataFrame, method: str) -> np.ndarray:
-    """The test losses in the last rows of a method, by seed; infinite where a run diverged."""
-    runs = curves[curves["method"] == method]
-    last = runs.sort_values("step").groupby("seed").tail(1).sort_values("seed")
-    return last["test_loss"].where(~last["diverged"], np.inf).to_numpy(dtype=float)

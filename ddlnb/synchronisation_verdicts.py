@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require
-from ddlnb.synchronisation_learning import at_equal, final_losses
+from ddlnb.synchronisation_learning import at_equal
 from ddlnb.synchronisation_study import mean_staleness, timed, virtual_clock
-from ddlnb.training.orderings import CONTRADICTED, HOLDS, paired_verdict
+from ddlnb.training.orderings import (
+    CONTRADICTED,
+    HOLDS,
+    diverged_text,
+    pair_of,
+    paired_verdict,
+)
+from ddlnb.training.runs import runs_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,11 +100,12 @@ def _law(expected: str, holds: bool, found: str, source: str) -> dict[str, Any]:
 
 
 def _pair(expected: str, ends: pd.DataFrame, better: str, worse: str, source: str) -> dict:
-    judged = paired_verdict(final_losses(ends, better), final_losses(ends, worse))
+    cells = runs_by(ends, "method")
+    judged = paired_verdict(*pair_of(*(cells.get((name,), {}) for name in (better, worse))))
     found = f"{judged['difference']:+.3f} ± {judged['half_width']:.3f} of test loss"
     return {
         "expected": expected,
-        "found": found,
+        "found": ", ".join(filter(None, [found, diverged_text(judged)])),
         "verdict": judged["verdict"],
         "source": source,
     }

@@ -20,13 +20,13 @@ from ddlnb.errors import InputError, require
 from ddlnb.lossy_cost import IterationCost, dense_cost
 from ddlnb.methods import METHODS, Method
 from ddlnb.relaxed_cost import STEPS, lossy_cost
+from ddlnb.training.runs import runs_by
 from ddlnb.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
 DENSE = "bsp on A2A"  # the method of the curves whose iterations the lossless methods need
-NEEDED = ("task", "method", "workers", "seed", "step", "test_loss")
 
 
 def best_dense(
@@ -52,18 +52,17 @@ def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     Infinite where it never is. Columns: task, method, workers, seed, iterations. Raises InputError
     for curves without the columns that `ddlnb.training.study` writes.
     """
-    from ddlnb.training.summaries import to_target
-
-    missing = [name for name in NEEDED if name not in curves]
-    require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
-    require(not curves.empty, "there are no curves")
-    keys = ["task", "method", "workers", "seed"]
-    rows = []
-    for names, run in curves.groupby(keys, sort=False):
-        rows.append((*names, to_target(run.sort_values("step"), target)))
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=[*keys, "iterations"])
+    from ddlnb.training.summaries import to_target
+
+    cells = ("task", "method", "workers")
+    rows = [
+        (*names, seed, to_target(run, target))
+        for names, runs in runs_by(curves, *cells).items()
+        for seed, run in runs.items()
+    ]
+    return pd.DataFrame(rows, columns=[*cells, "seed", "iterations"])
 
 
 def time_to_target(

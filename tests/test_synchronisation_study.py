@@ -11,7 +11,6 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.synchronisation_learning import (
     at_equal,
     converging,
-    final_losses,
     local_methods,
     period_table,
     same_traffic,
@@ -31,6 +30,7 @@ from ddlnb.synchronisation_study import (
 )
 from ddlnb.synchronisation_verdicts import law_verdicts, learning_verdicts
 from ddlnb.training.orderings import CONTRADICTED, HOLDS, OPEN
+from ddlnb.training.runs import final_losses, runs_by
 from ddlnb.training.study import StudyResult
 
 LEARNT = ("bsp on PS", "ssp(2)", "asp", *local_methods((1, 2, 4)))
@@ -163,7 +163,8 @@ def test_learning_is_judged_at_the_same_cost(learnt):
     )
     table = learning_verdicts(learnt.curves, rivals)
     assert set(table["verdict"]) <= {HOLDS, CONTRADICTED, OPEN}
-    losses = [final_losses(learnt.curves, name) for name in ("asp on PS", "bsp on PS")]
+    cells = runs_by(learnt.curves, "method")
+    losses = [final_losses(cells[name,]) for name in ("asp on PS", "bsp on PS")]
     expected = (losses[0] - losses[1]).mean()
     first = table["found"].iloc[0]
     assert float(first.split(" ")[0]) == pytest.approx(expected, abs=6e-4)

@@ -2,21 +2,26 @@
 
 An ordering holds where the loss of the one method is below that of the other in the mean of
 differences between runs of the same seed, and the 95 % t-interval of that mean leaves out zero; it
-is contradicted where it is above, likewise; otherwise nothing can be said with these seeds.
+is contradicted where it is above, likewise; otherwise nothing can be said with these seeds. Where
+runs diverged there is no mean: the ordering holds, or is contradicted, if every pair is that way.
+
+Every verdict errs with a chance of 5 % on its own. Among many some err: `p_holm` is the chance, at
+most, of one as extreme anywhere in the table if no method differed (Holm 1979).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddlnb.errors import require
 from ddlnb.training.method import training_method
-from ddlnb.training.summaries import t_interval
+from ddlnb.training.runs import Runs, final_loss, runs_by
+from ddlnb.training.summaries import t_interval, t_test
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,51 +77,87 @@ def methods_of(orderings: Sequence[Ordering] = ORDERINGS) -> list[str]:
 def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> pd.DataFrame:
     """One row per ordering and number of workers that the curves allow to judge.
 
-    ``difference`` is the mean over seeds of the worse method's final test loss minus the better
-    one's, ``half_width`` that of its 95 % t-interval, ``seeds`` how many were compared. A run
-    that diverged is worse than any that did not: ``difference`` is then infinite, or NaN where as
-    many of both did, and an ordering is decided only if all of the one and none of the other did.
-    Raises InputError if the curves allow to judge none.
+    ``seeds`` is how many pairs were compared; `paired_verdict` says what of them is found, and
+    ``p_holm`` is its ``p_value`` corrected for the number of rows. Raises InputError if the curves
+    allow to judge none, and for cells of several settings.
     """
     import pandas as pd
 
-    ends = curves.sort_values("step").groupby(["method", "workers", "seed"], sort=True).tail(1)
-    losses = ends.set_index(["method", "workers", "seed"])["test_loss"].where(
-        ~ends.set_index(["method", "workers", "seed"])["diverged"], math.inf
-    )
-    losses = losses.sort_index()
-    require(losses.index.is_unique, "curves have several runs of a method, workers and seed")
+    cells = runs_by(curves, "method", "workers")
     rows = []
     for one in orderings:
         better, worse = str(training_method(one.better)), str(training_method(one.worse))
-        for workers in sorted(set(curves["workers"])):
-            pair = [_of(losses, name, workers) for name in (better, worse)]
-            seeds = sorted(set(pair[0]) & set(pair[1]))
-            if len(seeds) > 1:
-                lost = np.array([[mine[seed] for seed in seeds] for mine in pair])
+        for workers in sorted({workers for _, workers in cells}):
+            pair = [cells.get((name, workers), {}) for name in (better, worse)]
+            if len(_common(*pair)) > 1:
                 rows.append(
-                    {"better": better, "worse": worse, "workers": workers, "seeds": len(seeds)}
-                    | paired_verdict(lost[0], lost[1])
+                    {"better": better, "worse": worse, "workers": workers}
+                    | paired_verdict(*pair_of(*pair))
                     | {"why": one.why, "source": one.source}
                 )
     require(bool(rows), "the curves have no two methods of an ordering with two seeds in common")
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    table.insert(table.columns.get_loc("p_value") + 1, "p_holm", holm(table["p_value"].to_numpy()))
+    return table
 
 
-def _of(losses: pd.Series, method: str, workers: int) -> dict[int, float]:
-    if (method, workers) not in losses.index.droplevel("seed"):
-        return {}
-    return losses.loc[method, workers].to_dict()
+def _common(better: Runs, worse: Runs) -> list[int]:
+    return sorted(set(better) & set(worse))
+
+
+def pair_of(better: Runs, worse: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """The final losses of both, of the seeds that both have. Raises InputError if none."""
+    seeds = _common(better, worse)
+    require(bool(seeds), "two methods that are compared have no seed in common; run the same seeds")
+    one, other = (np.array([final_loss(runs[seed]) for seed in seeds]) for runs in (better, worse))
+    return one, other
 
 
 def paired_verdict(better: np.ndarray, worse: np.ndarray) -> dict[str, object]:
-    """``difference``, ``half_width`` and ``verdict``, as of `judged`, of final losses by seed."""
-    if np.isfinite(better).all() and np.isfinite(worse).all():
-        mean, half = t_interval(worse - better)
-        verdict = HOLDS if mean - half > 0 else CONTRADICTED if mean + half < 0 else OPEN
-        return {"difference": mean, "half_width": half, "verdict": verdict}
-    lost = int(np.isinf(worse).sum()) - int(np.isinf(better).sum())
-    all_or_none = abs(lost) == len(better)
-    verdict = OPEN if not all_or_none else HOLDS if lost > 0 else CONTRADICTED
-    difference = math.copysign(math.inf, lost) if lost else math.nan
-    return {"difference": difference, "half_width": math.nan, "verdict": verdict}
+    """What pairs of final losses say; a loss is infinite where the run diverged.
+
+    ``difference`` is the mean of the worse side's loss minus the better one's, ``half_width`` that
+    of its 95 % t-interval. A run that diverged is worse than any that did not, and pairs in which
+    both did are left out of the difference: where a run did, it is infinite or NaN, there is no
+    interval, and the ``verdict`` needs all pairs strictly one way. ``p_value`` is that of the
+    paired t-test, or then of the sign test. ``better_diverged`` and ``worse_diverged`` count runs.
+    """
+    lost = {
+        "better_diverged": int(np.isinf(better).sum()),
+        "worse_diverged": int(np.isinf(worse).sum()),
+    }
+    both = np.isinf(better) & np.isinf(worse)
+    differences = np.subtract(worse, better, out=np.zeros(len(better)), where=~both)
+    if any(lost.values()):
+        decisive = differences[~both].tolist()
+        mean, half = sum(decisive) / len(decisive) if decisive else math.nan, math.nan
+        above, below = bool((differences > 0).all()), bool((differences < 0).all())
+        p_value = 0.5 ** (len(differences) - 1) if above or below else 1.0
+    else:
+        mean, half = t_interval(differences)
+        above, below = mean - half > 0, mean + half < 0
+        p_value = t_test(differences)
+    verdict = HOLDS if above else CONTRADICTED if below else OPEN
+    said = {"difference": mean, "half_width": half, "verdict": verdict, "p_value": p_value}
+    return {"seeds": len(better), **said, **lost}
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """The values corrected for their number, by Holm's step-down method.
+
+    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    order, count = np.argsort(p_values), len(p_values)
+    stepped = np.maximum.accumulate((count - np.arange(count)) * p_values[order])
+    corrected = np.empty(count)
+    corrected[order] = np.minimum(stepped, 1.0)
+    return corrected
+
+
+def diverged_text(judged: Mapping[str, Any]) -> str:
+    """How many runs of a `paired_verdict` diverged, in words; empty if none did."""
+    counts = [judged["better_diverged"], judged["worse_diverged"]]
+    if not any(counts):
+        return ""
+    return f"{counts[0]} and {counts[1]} of {judged['seeds']} runs diverged"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,6 +24,7 @@ from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.parallel_runs import in_parallel
+from ddlnb.training.runs import final_loss
 from ddlnb.training.splits import get_split
 from ddlnb.training.summaries import summary
 from ddlnb.training.tasks import LEARNING_TASKS, get_learning_task
@@ -223,13 +223,6 @@ def _tuned(cells: Iterable[Run], base: float, runner: _Runner) -> list[_Search]:
         further = [(search, search.next()) for search in searches]
         waiting = [(search, rate) for search, rate in further if rate is not None]
     return searches
-
-
-def final_loss(curve: pd.DataFrame) -> float:
-    """The test loss in the last row of one run; infinite if the run diverged."""
-    last = curve.iloc[-1]
-    loss = float(last["test_loss"])
-    return math.inf if last["diverged"] or math.isnan(loss) else loss
 
 
 def tuned_rate(run: Run) -> tuple[float, pd.DataFrame]:

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import require
+from ddlnb.training.runs import SETTINGS, final_losses, runs_by
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RUN = [
-    *("task", "method", "workers", "local_batch", "split", "optimizer", "schedule"),
-    *("learning_rate", "executor"),
-]
 CONFIDENCE = 0.95
 COSTS = ("step", "bytes_sent", "seconds")
 
@@ -34,6 +31,23 @@ def t_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[floa
         return mean, math.nan
     quantile = t.ppf((1 + confidence) / 2, count - 1)
     return mean, float(quantile * np.std(values, ddof=1) / math.sqrt(count))
+
+
+def t_test(values: np.ndarray) -> float:
+    """The chance of a mean as far from zero if the true one were zero, by Student's t-test.
+
+    NaN for fewer than two finite values.
+    """
+    from scipy.stats import t
+
+    count = len(values)
+    if count < 2 or not np.isfinite(values).all():
+        return math.nan
+    error = float(np.std(values, ddof=1)) / math.sqrt(count)
+    mean = float(np.mean(values))
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * t.sf(abs(mean) / error, count - 1))
 
 
 def to_target(curve: pd.DataFrame, target: float, cost: str = "step") -> float:
@@ -57,16 +71,14 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    require(not curves.empty, "there are no curves to summarise")
     rows = []
-    for names, of_cell in curves.groupby(RUN, sort=False, dropna=False):
-        runs = [run.sort_values("step") for _, run in of_cell.groupby("seed", sort=True)]
+    for names, by_seed in runs_by(curves, *SETTINGS).items():
+        runs = list(by_seed.values())
         ends = pd.DataFrame([run.iloc[-1] for run in runs])
         diverged = ends["diverged"].to_numpy(dtype=bool)
-        losses = np.where(diverged, math.inf, ends["test_loss"].to_numpy(dtype=float))
-        loss, loss_half = t_interval(losses)
+        loss, loss_half = t_interval(final_losses(by_seed))
         accuracy, accuracy_half = t_interval(ends["test_accuracy"].to_numpy(dtype=float)[~diverged])
-        row = dict(zip(RUN, names, strict=True)) | {
+        row = dict(zip(SETTINGS, names, strict=True)) | {
             "seeds": len(runs),
             "diverged": int(diverged.sum()),
             "test_loss": loss,
