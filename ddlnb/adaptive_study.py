@@ -22,7 +22,7 @@ from ddlnb.training.cluster_clock import compute_seconds
 from ddlnb.training.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.method import training_method
 from ddlnb.training.runs import runs_by
-from ddlnb.training.summaries import t_interval, to_target
+from ddlnb.training.summaries import spent, t_interval, to_target
 from ddlnb.training.tasks import get_learning_task
 from ddlnb.workload import Workload
 
@@ -52,7 +52,7 @@ def period_methods(fixed: Sequence[int] = (1, 2, 4, 8, 16)) -> list[str]:
 def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd.DataFrame:
     """The curves with the columns ``rounds`` and ``seconds``, had they been of that model there.
 
-    A row within a round counts one average more, without which its model would not exist.
+    A row within a round counts one average more, as `ddlnb.training.summaries.spent` does.
     ``curves`` are those of `ddlnb.training.study` of local SGD without compression, on A2A. Raises
     InputError for others.
     """
@@ -77,11 +77,10 @@ def _timed(part: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd
     if isinstance(synchronisation, AdaptiveLocalSGD):
         size += LOSS_BYTES
         round_seconds += request_cost(there, AllReduce, LOSS_BYTES).seconds
-    rounds = (part["bytes_sent"] / ring_bytes_sent(size, workers)).round()
-    # The model of a row is the workers' mean; while they differ, it takes an average more.
-    rounds += part["consensus_distance"] > 0
+    rounds = (spent(part, "bytes_sent") / ring_bytes_sent(size, workers)).round()
     seconds = part["step"] * compute_seconds(workload, there) + rounds * round_seconds
-    return part.assign(rounds=rounds, seconds=seconds, machine=there.name, network=there.network)
+    place = {"machine": there.name, "network": there.network}
+    return part.assign(rounds=rounds, seconds=seconds, averaging_seconds=0.0, **place)
 
 
 def period_times(

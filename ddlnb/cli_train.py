@@ -74,6 +74,7 @@ def train(
     from ddlnb.errors import require, require_whole
     from ddlnb.files import write_atomically
     from ddlnb.training.study import study
+    from ddlnb.training.summaries import require_target
     from ddlnb.training.tasks import get_learning_task
 
     if list_:
@@ -83,6 +84,7 @@ def train(
     require(
         out is None or out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv"
     )
+    require_target(target)
     require_whole(seeds=seeds)
     require_whole(0, seed=seed)
     result = study(

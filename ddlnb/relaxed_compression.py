@@ -16,7 +16,7 @@ from ddlnb.errors import InputError, require
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.relaxed import Relaxed
 from ddlnb.training.runs import Runs, final_loss, runs_by
-from ddlnb.training.summaries import t_interval
+from ddlnb.training.summaries import spent, t_interval
 from ddlnb.training.tasks import get_learning_task
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def combined_methods(
 
 
 def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
-    """The curves with ``link_bytes``: sent and received by a worker in the mean, so far.
+    """The curves with ``link_bytes``: sent and received by a worker in the mean, as `spent` counts.
 
     In a ring as much is received as sent; a server answers every push with all parameters, four
     bytes each. Raises InputError for other methods.
@@ -56,7 +56,7 @@ def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
 
 def _both_ways(part: pd.DataFrame, task: str, method: TrainingMethod) -> pd.Series:
     if method.architecture == "A2A":
-        return 2 * part["bytes_sent"]
+        return 2 * spent(part, "bytes_sent")
     if not isinstance(method.synchronisation, Relaxed):
         raise InputError(f"how often {method} pulls is not known; choose A2A, ssp or asp")
     parameters = sum(one.numel() for one in get_learning_task(task).build(0).parameters())

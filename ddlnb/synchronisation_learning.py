@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.synchronisation_study import MESSAGE_SECONDS, METHODS, virtual_clock
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.parallel_runs import in_parallel
 from ddlnb.training.runs import final_losses, runs_by
 from ddlnb.training.study import Run, StudyResult, study, tuned_rate
-from ddlnb.training.summaries import COSTS, t_interval
+from ddlnb.training.summaries import spent, t_interval
 from ddlnb.training.tasks import get_learning_task
 
 if TYPE_CHECKING:
@@ -67,21 +67,20 @@ def local_methods(periods: Sequence[int] = PERIODS) -> list[str]:
 def at_equal(curves: pd.DataFrame, cost: str = "step") -> pd.DataFrame:
     """The row of every method and seed at the same cost for all.
 
-    The cost, one of `COSTS`, is the least that any run has in its last row; of every run the last
-    row within it counts. Raises UnknownName, and InputError for curves without that cost.
+    The cost, as `spent` counts it, is the least that any run has in its last row; of every run the
+    last row within it counts. Raises UnknownName, and InputError for curves without that cost.
     """
-    if cost not in COSTS:
-        raise UnknownName("cost", cost, COSTS)
     import pandas as pd
 
-    cells = runs_by(curves, "method")
+    cells = runs_by(curves.assign(_spent=spent(curves, cost)), "method")
     runs = [run for cell in sorted(cells) for run in cells[cell].values()]
-    least = min(run[cost].max() for run in runs)
     require(
-        all(bool(run[cost].notna().any()) for run in runs),
+        all(bool(run["_spent"].notna().any()) for run in runs),
         f"not every curve has {cost}; train on a clock",
     )
-    return pd.concat([run[run[cost] <= least].tail(1) for run in runs], ignore_index=True)
+    least = min(run["_spent"].max() for run in runs)
+    rows = pd.concat([run[run["_spent"] <= least].tail(1) for run in runs], ignore_index=True)
+    return rows.drop(columns="_spent")
 
 
 def period_table(curves: pd.DataFrame, periods: Sequence[int] = PERIODS) -> pd.DataFrame:

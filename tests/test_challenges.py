@@ -42,6 +42,8 @@ def runs_of(method: str, losses: dict[int, list[float]], **more) -> pd.DataFrame
             "diverged": False,
             "consensus_distance": 0.0,
             "bytes_sent": 140.0 * number,  # one round of 80 bytes among eight
+            "averaging_bytes_sent": 0.0,
+            "averaging_seconds": 0.0,
         }
         | more
         for seed, values in losses.items()

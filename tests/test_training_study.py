@@ -229,6 +229,17 @@ def test_summaries_count_what_did_not_get_there():
     assert to_target(curve("good", 0, [4.0, 2.0, 1.0]), 2.0) == 10
 
 
+@pytest.mark.parametrize(
+    ("target", "told"), [(math.nan, "finite"), (4.0, "before training"), (math.inf, "finite")]
+)
+def test_targets_that_say_nothing_are_refused(target, told):
+    run = curve("good", 0, [4.0, 2.0, 1.0])
+    with pytest.raises(InputError, match=told):
+        to_target(run, target)
+    with pytest.raises(InputError, match=told):
+        summary(run, target)
+
+
 def test_t_intervals_cover_as_often_as_they_say():
     """2,000 intervals of five normal values: 95 % within 4 standard errors, 2 percent points."""
     draws = np.random.default_rng(0).standard_normal((2000, 5))

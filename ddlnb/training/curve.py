@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.models import Batch
+from ddlnb.training.averaging import Averaging
 from ddlnb.training.job import TrainingJob, TrainingRun
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
@@ -56,6 +57,7 @@ class LockstepCurve:
     steps: int
     every: int
     timed: bool
+    averaging: Averaging
     rows: list[Row] = field(default_factory=list)
     _done: int = 0  # gradients, of all workers
     _losses: list[float] = field(default_factory=list)
@@ -86,7 +88,8 @@ class LockstepCurve:
         sent = sum(self._bytes) / len(self.workers)
         shown = seconds if self.timed else math.nan
         parameters = [worker.parameters for worker in self.workers]
-        self.rows.append(self._mean.row(step, parameters, self._losses, sent, shown))
+        row = self._mean.row(step, parameters, self._losses, sent, shown, self.averaging)
+        self.rows.append(row)
         self._losses = []
 
 
@@ -108,6 +111,7 @@ class _MeanModel:
         losses: Sequence[float],
         sent: float,
         seconds: float,
+        averaging: Averaging,
     ) -> Row:
         """What these workers have learnt, as a row."""
         mean = torch.zeros_like(self._flat, dtype=torch.float64)  # exact for equal workers
@@ -116,15 +120,17 @@ class _MeanModel:
         mean /= len(parameters)
         self._flat.copy_(mean)
         squares = sum((one - mean).square().sum().item() for one in parameters)
+        distance = squares / len(parameters)
         found = self._task.evaluate(self._module)
         return {
             "step": step,
             "train_loss": sum(losses) / len(losses) if losses else math.nan,
             "test_loss": found.loss,
             "test_accuracy": found.accuracy,
-            "consensus_distance": squares / len(parameters),
+            "consensus_distance": distance,
             "bytes_sent": sent,
             "seconds": seconds,
+            **averaging.columns(distance),
             "diverged": False,
         }
 
@@ -148,7 +154,8 @@ def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> li
     """The rows of a run on ranks that were `Observing`; seconds are those of the slowest."""
     mean, limit = _MeanModel(task), largest_loss(task, job)
     start = [job.worker(0).parameters] * job.workers
-    rows = [mean.row(0, start, (), 0.0, 0.0)]
+    averaging = Averaging.of(job.method, job.workers, start[0].numel(), None)
+    rows = [mean.row(0, start, (), 0.0, 0.0, averaging)]
     seen = [[shown for shown in report.observed if shown is not None] for report in run.workers]
     before = 0
     for shown in zip(*seen, strict=True):
@@ -157,7 +164,7 @@ def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> li
         last = step == job.steps
         sent = sum(report.bytes_sent for report in run.workers) / job.workers if last else math.nan
         seconds = max(seconds for _, seconds, _ in shown)
-        row = mean.row(step, [one for _, _, one in shown], losses, sent, seconds)
+        row = mean.row(step, [one for _, _, one in shown], losses, sent, seconds, averaging)
         rows.append(row)
         before = step
         if not all(abs(loss) <= limit for loss in losses):

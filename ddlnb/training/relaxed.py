@@ -25,6 +25,7 @@ class Relaxed(Synchronisation):
     """Updates go to a server, which sums them and decides when to answer."""
 
     architectures = ("PS",)
+    model_on_server = True
     why_not_elsewhere = (
         "some workers go on while others are behind, which takes a server that keeps what is common"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.errors import require
+from ddlnb.errors import UnknownName, require
 from ddlnb.training.runs import SETTINGS, final_losses, runs_by
 
 if TYPE_CHECKING:
@@ -50,14 +50,47 @@ def t_test(values: np.ndarray) -> float:
     return float(2 * t.sf(abs(mean) / error, count - 1))
 
 
-def to_target(curve: pd.DataFrame, target: float, cost: str = "step") -> float:
-    """The cost at the first row of one run whose test loss is at most the target.
+def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
+    """What the model of every row has cost, one of COSTS, the average that it takes included.
 
-    ``cost`` is one of COSTS. Infinite if there is no such row: the run is censored.
+    See `ddlnb.training.averaging`. Raises UnknownName, and InputError for curves without it.
     """
-    require(cost in COSTS, f"cost {cost!r} must be one of {', '.join(COSTS)}")
-    reached = curve.loc[curve["test_loss"] <= target, cost]
-    return float(reached.iloc[0]) if len(reached) else math.inf
+    if cost not in COSTS:
+        raise UnknownName("cost", cost, COSTS)
+    if cost == "step":
+        return curves["step"]
+    more = f"averaging_{cost}"
+    missing = [name for name in (cost, more) if name not in curves]
+    require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
+    return curves[cost] + curves[more]
+
+
+def to_target(run: pd.DataFrame, target: float, cost: str = "step") -> float:
+    """What is `spent` at the first row of one run whose test loss is at most the target.
+
+    Infinite if there is no such row: the run is censored. Raises InputError for a target that is
+    no number, or that is reached before training.
+    """
+    cost_of_rows, row = spent(run, cost), row_at_target(run, target)
+    return math.inf if row is None else float(cost_of_rows.iloc[row])
+
+
+def row_at_target(run: pd.DataFrame, target: float) -> int | None:
+    """The position of the first row at the target loss, if any. Raises InputError as `to_target`."""
+    require_target(target)
+    (rows,) = np.nonzero(run["test_loss"].to_numpy() <= target)
+    if not len(rows):
+        return None
+    require(
+        run["step"].iloc[rows[0]] > 0,
+        f"target {target:g} is reached before training; choose a lower loss",
+    )
+    return int(rows[0])
+
+
+def require_target(target: float | None) -> None:
+    """Raise InputError for a target loss that is given and is no finite number."""
+    require(target is None or math.isfinite(target), f"target {target} must be a finite loss")
 
 
 def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
@@ -65,9 +98,10 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
     ``test_loss`` and ``test_accuracy`` are means at the end with the half widths of 95 %
     t-intervals behind them; runs that diverged are counted in ``diverged`` and have infinite loss
-    and no accuracy. With a ``target`` loss: ``reached`` counts the runs that got there, and
-    ``steps_to_target``, ``bytes_to_target`` and ``seconds_to_target`` are medians over all seeds,
-    in which a run that did not get there is infinite.
+    and no accuracy. ``bytes_sent`` is the mean of what is `spent`. With a ``target`` loss:
+    ``reached`` counts the runs that got there, and ``steps_to_target``, ``bytes_to_target`` and
+    ``seconds_to_target`` are medians over all seeds, in which a run that did not get there is
+    infinite.
     """
     import pandas as pd
 
@@ -85,7 +119,7 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
             "test_loss_half_width": loss_half,
             "test_accuracy": accuracy,
             "test_accuracy_half_width": accuracy_half,
-            "bytes_sent": float(ends["bytes_sent"].mean()),
+            "bytes_sent": float(spent(ends, "bytes_sent").mean()),
         }
         if target is not None:
             steps, sent, seconds = (

@@ -20,6 +20,7 @@ class Synchronisation(ABC):
     name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]  # that it makes sense on: A2A, PS, gossip
     why_not_elsewhere: ClassVar[str] = ""
+    model_on_server: ClassVar[bool] = False  # a common one, at all times
 
     @abstractmethod
     def loop(self, worker: Worker) -> Flow:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.training.averaging import Averaging
 from ddlnb.training.clock import Clock
 from ddlnb.training.curve import LockstepCurve, Observing, StoppingLoss, curve_of_ranks
 from ddlnb.training.job import TrainingJob
@@ -56,8 +57,10 @@ def train(
     the workers'. Columns beside the settings: ``train_loss``, the mean over all batches since the
     row before (NaN in the first); ``test_loss`` and ``test_accuracy``; ``consensus_distance``, the
     mean squared distance of the workers' parameters from their mean; ``bytes_sent`` so far by a
-    worker in the mean, counted; ``seconds`` of the virtual clock, NaN without one; ``diverged``,
-    true in the last row of a run that ended early because its loss was huge or no number.
+    worker in the mean, counted; ``seconds`` of the virtual clock, NaN without one;
+    ``averaging_bytes_sent`` and ``averaging_seconds``, what it would take beside to form that mean
+    model, 0 where all workers have it (`ddlnb.training.averaging`); ``diverged``, true in the last
+    row of a run that ended early because its loss was huge or no number.
     In lockstep the same arguments give the same bits.
 
     With executor "distributed" the workers are processes, of ``ranks`` or new ones, and seconds are
@@ -120,7 +123,9 @@ def _in_lockstep(
         batches = job.batches()
         ours = replace(job, loss=StoppingLoss.of(task, job), batches=lambda: batches)
         crew = [ours.worker(rank) for rank in range(job.workers)]
-        curve = LockstepCurve(task, crew, job.steps, every, timed=clock is not None)
+        size = crew[0].parameters.numel()
+        averaging = Averaging.of(job.method, job.workers, size, clock)
+        curve = LockstepCurve(task, crew, job.steps, every, clock is not None, averaging)
         run = Lockstep(
             crew,
             job.method.synchronisation.loop,
