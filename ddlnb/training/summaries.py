@@ -76,7 +76,7 @@ def to_target(run: pd.DataFrame, target: float, cost: str = "step") -> float:
 
 
 def row_at_target(run: pd.DataFrame, target: float) -> int | None:
-    """The position of the first row at the target loss, if any. Raises InputError as `to_target`."""
+    """The position of the first row at the target loss, if any. Raises as `to_target` does."""
     require_target(target)
     (rows,) = np.nonzero(run["test_loss"].to_numpy() <= target)
     if not len(rows):
