@@ -7,24 +7,29 @@ whole model as one vector leaves after it. Synchronisations other than BSP are i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.fast_player import play_fast
 from ddlnb.lossy_program import CompressedMessage, compressed
-from ddlnb.lossy_traffic import Shape, bytes_sent, tensor_shapes
+from ddlnb.lossy_traffic import Shape, bytes_sent, compressed_pieces, pieces, tensor_shapes
 from ddlnb.methods import Method, get_method
-from ddlnb.plan import Message, Plan
+from ddlnb.plan import Plan
 from ddlnb.program import lower
 from ddlnb.request_cost import requests_cost
 from ddlnb.simulator import plan_on
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workload import Workload
+
+CompressedPiece = tuple[Compressor, Shape]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,13 +101,9 @@ def compressed_cost(
     )
     plan = plan_on(cluster, workload, base)
     _require_float32(workload)
-    maker = _Maker(compressor, profile, cluster, method.feedback)
-    whole = [(workload.parameters,)]
-    tensors = tensor_shapes(workload)
-    made = [
-        maker.message(whole if method.whole_model else _whole_tensors(plan, message, tensors))
-        for message in plan.messages
-    ]
+    found = compressed_pieces(compressor, pieces(workload, method.whole_model))
+    by_message = [found] if method.whole_model else pieces_of_messages(workload, plan, found)
+    made = [compressed_message(one, cluster, profile, method.feedback) for one in by_message]
     played = play_fast(compressed(lower(workload, cluster, plan), made))
     compression = sum(message.encode_seconds + message.decode_seconds for message in made)
     return IterationCost(
@@ -112,60 +113,53 @@ def compressed_cost(
         compression,
         played.exposed_seconds,
         sum(message.bytes for message in made),
-        maker.gathers,
+        gathers(found),
         f"simulated as {base.name}; compression {profile.source}",
     )
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """Makes messages of some tensors by one compressor."""
-
-    compressor: Compressor
-    profile: CompressionProfile
-    cluster: Cluster
-    feedback: bool
-
-    @property
-    def gathers(self) -> bool:
-        return gathers(self.compressor)
-
-    def message(self, shapes: Sequence[Shape]) -> CompressedMessage:
-        """One message of the payloads of these tensors."""
-        workers = self.cluster.workers
-        traffic = joined([self.compressor.traffic(shape, workers) for shape in shapes])
-        encode, decode = compression_seconds(
-            self.compressor, self.profile, shapes, workers, self.feedback
-        )
-        return CompressedMessage(
-            encode,
-            decode,
-            requests_cost(self.cluster, traffic),
-            sum(bytes_sent(one, workers) for one in traffic),
-        )
+def compressed_message(
+    group: Sequence[CompressedPiece],
+    cluster: Cluster,
+    profile: CompressionProfile,
+    feedback: bool = False,
+) -> CompressedMessage:
+    """One message of the payloads of these pieces."""
+    workers = cluster.workers
+    traffic = joined([compressor.traffic(shape, workers) for compressor, shape in group])
+    encode, decode = compression_seconds(group, profile, workers, feedback)
+    return CompressedMessage(
+        encode,
+        decode,
+        requests_cost(cluster, traffic),
+        sum(bytes_sent(one, workers) for one in traffic),
+    )
 
 
 def compression_seconds(
-    compressor: Compressor,
+    group: Sequence[CompressedPiece],
     profile: CompressionProfile,
-    shapes: Sequence[Shape],
     workers: int,
     feedback: bool = False,
 ) -> tuple[float, float]:
-    """Seconds of one worker before and after the requests for tensors of these shapes."""
-    seconds = profile.of(compressor)
-    sizes = [_elements(shape) for shape in shapes]
-    before = sum(seconds.before(size) for size in sizes)
-    if feedback:
-        before += sum(profile.feedback.seconds(size) for size in sizes)
-    return before, sum(seconds.after(size, workers) for size in sizes)
+    """Seconds of one worker before and after the requests for these pieces."""
+    before, after = 0.0, 0.0
+    for compressor, shape in group:
+        seconds, size = profile.of(compressor), math.prod(shape)
+        before += seconds.before(size) + (profile.feedback.seconds(size) if feedback else 0.0)
+        after += seconds.after(size, workers)
+    return before, after
 
 
-def gathers(compressor: Compressor) -> bool:
+def gathers(group: Sequence[CompressedPiece]) -> bool:
     """Whether payloads go to all workers."""
     from ddlnb.exchange import AllGather
 
-    return any(one.request is AllGather for one in compressor.traffic((64, 64), 8))
+    return any(
+        request.request is AllGather
+        for compressor, shape in group
+        for request in compressor.traffic(shape, 8)
+    )
 
 
 def joined(lists: Sequence[Sequence[Traffic]]) -> list[Traffic]:
@@ -187,15 +181,20 @@ def _turn(entry: tuple[tuple[int, type], int]) -> tuple[int, str]:
     return number, request.__name__
 
 
-def _whole_tensors(plan: Plan, message: Message, tensors: dict[str, Shape]) -> list[Shape]:
-    shapes = [tensors[piece.gradient] for piece in message.pieces]
-    sizes = [piece.elements for piece in message.pieces]
-    if sizes != [_elements(shape) for shape in shapes]:
-        raise InputError(
-            f"method {plan.method!r} cuts tensors, and compressors take whole ones; choose a base "
-            f"method that does not, say WFBP-A2A or MG-WFBP"
-        )
-    return shapes
+def pieces_of_messages(workload: Workload, plan: Plan, found: Sequence[T]) -> list[list[T]]:
+    """What was found for every tensor, in the order of parameters, grouped as tensors travel.
+
+    Raises InputError for a plan that cuts tensors.
+    """
+    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
+    sent = [piece for message in plan.messages for piece in message.pieces]
+    require(
+        all(piece.elements == sizes[piece.gradient] for piece in sent),
+        f"method {plan.method!r} cuts tensors, and compressors take whole ones; choose a base "
+        f"method that does not, say WFBP-A2A or MG-WFBP",
+    )
+    by_name = dict(zip(tensor_shapes(workload), found, strict=True))
+    return [[by_name[piece.gradient] for piece in message.pieces] for message in plan.messages]
 
 
 def _require_float32(workload: Workload) -> None:
@@ -205,10 +204,3 @@ def _require_float32(workload: Workload) -> None:
         f"compressors take float32, and workload {workload.model!r} has gradients of "
         f"{sorted(sizes)} bytes per element",
     )
-
-
-def _elements(shape: Shape) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

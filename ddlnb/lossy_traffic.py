@@ -41,21 +41,28 @@ def bytes_sent(traffic: Traffic, workers: int) -> float:
 def tensor_shapes(workload: Workload) -> dict[str, Shape]:
     """The shape of every gradient, by name: those of the built-in model that the workload is of.
 
-    A workload that is of no built-in model keeps no shapes, only sizes: all its tensors count as
-    vectors. Raises InputError when a built-in model of that name has other tensors.
+    In the order of the model's parameters, as workers have them. A workload that is of no built-in
+    model keeps neither order nor shapes: its tensors count as vectors, in the order in which they
+    become ready. Raises InputError when a built-in model of that name has other tensors.
     """
-    from ddlnb.models import TASKS
-
     sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
-    if workload.model not in TASKS:
+    if not is_built_in(workload):
         return {name: (size,) for name, size in sizes.items()}
-    shapes = _shapes_of_task(workload.model)
+    shapes = _shapes_of_model(workload.model)
     if {name: math.prod(shape) for name, shape in shapes.items()} != sizes:
         raise InputError(
             f"workload {workload.model!r} has other tensors than the model of that name; "
             f"profile it again, or give it a name of its own"
         )
-    return {name: shapes[name] for name in sizes}
+    return shapes
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Whether it is of a model whose parameters are known here, in order and with their shapes."""
+    from ddlnb.models import TASKS
+    from ddlnb.training.tasks import LEARNING_TASKS
+
+    return workload.model in TASKS or workload.model in LEARNING_TASKS
 
 
 def pieces(workload: Workload, whole_model: bool) -> list[Shape]:
@@ -65,7 +72,19 @@ def pieces(workload: Workload, whole_model: bool) -> list[Shape]:
 
 def requests(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> list[Traffic]:
     """All requests that averaging tensors of these shapes makes, in order."""
-    return [one for shape in shapes for one in compressor.traffic(shape, workers)]
+    return [
+        request
+        for one, shape in compressed_pieces(compressor, shapes)
+        for request in one.traffic(shape, workers)
+    ]
+
+
+def compressed_pieces(
+    compressor: Compressor, shapes: Iterable[Shape]
+) -> list[tuple[Compressor, Shape]]:
+    """Every piece of a model, with the compressor that it gets."""
+    shapes = list(shapes)
+    return list(zip(compressor.for_pieces(len(shapes)), shapes, strict=True))
 
 
 def compressed_bytes(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> float:
@@ -115,11 +134,12 @@ def traffic_table(
     return frame.assign(model=workload.model, source="closed form")
 
 
-def _shapes_of_task(name: str) -> dict[str, Shape]:
+def _shapes_of_model(name: str) -> dict[str, Shape]:
     import torch
 
-    from ddlnb.models import get_task
+    from ddlnb.models import TASKS
+    from ddlnb.training.tasks import get_learning_task
 
     with torch.device("meta"):
-        module = get_task(name).build()
+        module = TASKS[name].build() if name in TASKS else get_learning_task(name).build(0)
     return {key: tuple(p.shape) for key, p in module.named_parameters() if p.requires_grad}

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.compression.base import Codec
+from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require_whole
-from ddlnb.lossy_cost import IterationCost, compressed_cost, compression_seconds, gathers
-from ddlnb.lossy_traffic import pieces
+from ddlnb.lossy_cost import (
+    CompressedPiece,
+    IterationCost,
+    compressed_cost,
+    compression_seconds,
+    gathers,
+)
+from ddlnb.lossy_traffic import compressed_pieces, pieces
 from ddlnb.methods import Method
 from ddlnb.training.cluster_clock import Slowness, cluster_clock
 from ddlnb.training.lockstep import Note
@@ -76,10 +83,7 @@ def relaxed_run(
         compression,
         seconds - compute,
         done.bytes_sent,
-        method.architecture == "A2A"
-        and method.compressor is not None
-        and done.rounds > 0
-        and gathers(method.compressor),
+        method.architecture == "A2A" and done.rounds > 0 and gathers(_pieces(workload, method)),
         f"lockstep in the cluster's time, nothing overlaps; compression {profile.source}",
     )
     return RelaxedRun(cost, tuple(done.lockstep.notes), cluster.workers)
@@ -108,6 +112,12 @@ def lossy_cost(
 COMPUTE = Gradient.__name__
 
 
+def _pieces(workload: Workload, method: TrainingMethod) -> list[CompressedPiece]:
+    if method.compressor is None:
+        return []
+    return compressed_pieces(method.compressor, pieces(workload, method.whole_model))
+
+
 def _computing_share(done: NullRun) -> float:
     """The share of the workers' time that goes into gradients, until the first one is done."""
     end = done.first_done
@@ -124,15 +134,14 @@ def _compression(
 ) -> float:
     if method.compressor is None or not done.rounds:
         return 0.0
-    shapes = pieces(workload, method.whole_model)
+    found = _pieces(workload, method)
     decoded = len(done.workers)
     if method.architecture == "gossip" and isinstance(method.compressor, Codec):
-        payload = sum(method.compressor.payload_bytes(math.prod(shape)) for shape in shapes)
+        elements = tuple(math.prod(shape) for _, shape in found)
+        payload = Payloads(method.compressor, elements).payload_bytes
         decoded = 1 + round(done.bytes_sent / done.rounds / payload)  # its neighbours' and its own
-    before, after = compression_seconds(
-        method.compressor, profile, shapes, decoded, method.feedback
-    )
-    if method.architecture == "gossip" and not gathers(method.compressor):
+    before, after = compression_seconds(found, profile, decoded, method.feedback)
+    if method.architecture == "gossip" and not gathers(found):
         # Profiled as an all-reduce; a payload is read in no more time than it takes to make one.
         after = decoded * before
     return done.rounds * (before + (0.0 if method.architecture == "PS" else after))

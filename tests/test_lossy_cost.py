@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
-import numpy as np
 import pytest
 
 import ddlnb
@@ -21,6 +20,7 @@ from ddlnb.compression.seconds import (
     write_compression_profile,
 )
 from ddlnb.compression.top_k import TopK
+from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.exchange import AllGather, AllReduce, Messages
 from ddlnb.lossy_cost import compressed_cost, dense_cost
@@ -32,7 +32,6 @@ from ddlnb.request_cost import request_cost, requests_cost
 from ddlnb.simulator import plan_on
 from ddlnb.training.cluster_clock import compute_seconds
 from ddlnb.training.method import training_method
-from ddlnb.training.null_worker import Sized
 from ddlnb.training.stragglers import OneSlow
 
 CLUSTERS = ["survey-10GbE", "survey-100GbE", "survey-100GbIB"]
@@ -48,20 +47,8 @@ def cluster(name: str, workers: int = 16):
     return ddlnb.get_cluster(name, workers=workers)
 
 
-@dataclass(frozen=True)
-class Nothing(Sized):
-    """As many bytes as the dense gradient, by all-reduce: the ratio is 1."""
-
-    of: object = None
-
-    name = "nothing"
-
-    def traffic(self, shape, workers):
-        return [Traffic(AllReduce, 4 * int(np.prod(shape)))]
-
-
 def ratio_one(whole: bool = False):
-    return replace(training_method("bsp"), compressor=Nothing(), whole_model=whole)
+    return replace(training_method("bsp"), compressor=Uncompressed(), whole_model=whole)
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -281,4 +268,4 @@ def test_a_missing_device_is_one_clear_error():
 
 def test_only_what_is_gathered_grows_with_the_workers():
     assert growth_of(TopK()) == "workers"
-    assert growth_of(Nothing()) == "none"
+    assert growth_of(Uncompressed()) == "none"

@@ -86,6 +86,10 @@ class Compressor(ABC):
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         """The requests that averaging float32 tensors of this shape makes, in order."""
 
+    def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
+        """The compressor of each of so many pieces of a model: this one, where all are alike."""
+        return (self,) * pieces
+
     def for_whole_model(self) -> Compressor:
         """This compressor for the vector of a whole model, which may need another form of it."""
         return self
@@ -99,6 +103,10 @@ class Codec(Compressor):
 
     What codecs make can travel anywhere: to all workers, to a parameter server, to neighbours.
     """
+
+    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
+        """As for every compressor: codecs."""
+        return (self,) * pieces
 
     @abstractmethod
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:

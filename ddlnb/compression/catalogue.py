@@ -6,6 +6,7 @@ from ddlnb.compression.base import Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.half import BFloat16, Float16
+from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.powersgd import PowerSGD
 from ddlnb.compression.qsgd import QSGD
 from ddlnb.compression.random_k import RandomK
@@ -22,6 +23,8 @@ COMPRESSORS: dict[str, type[Compressor]] = {
         *(TopK, GTopK, RandomK, DeepGradientCompression, PowerSGD),
     )
 }
+# These are made for one model, so that there is no default that fits any.
+FOR_ONE_MODEL: dict[str, type[Compressor]] = {LayerTopK.name: LayerTopK}
 
 
 def get_compressor(text: str | Compressor | None) -> Compressor | None:
@@ -34,4 +37,4 @@ def get_compressor(text: str | Compressor | None) -> Compressor | None:
     """
     if text is None or text == "none" or isinstance(text, Compressor):
         return None if text == "none" else text  # type: ignore[return-value]
-    return parsed("compression", text, COMPRESSORS)
+    return parsed("compression", text, COMPRESSORS | FOR_ONE_MODEL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,15 +15,29 @@ from ddlnb.errors import InputError
 
 @dataclass(frozen=True)
 class Payloads:
-    """The payloads of tensors with so many ``elements`` each, one after the other."""
+    """The payloads of tensors with so many ``elements`` each, one after the other.
+
+    Raises InputError for a codec that was made for another number of them.
+    """
 
     codec: Codec
     elements: tuple[int, ...]
 
+    @cached_property
+    def codecs(self) -> tuple[Codec, ...]:
+        """The codec of every tensor."""
+        return self.codec.for_pieces(len(self.elements))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The length of every payload."""
+        pairs = zip(self.codecs, self.elements, strict=True)
+        return [codec.payload_bytes(elements) for codec, elements in pairs]
+
     @property
     def payload_bytes(self) -> int:
         """The length of the joined payload."""
-        return sum(self.codec.payload_bytes(size) for size in self.elements)
+        return sum(self.sizes)
 
     def joined(self, payloads: Sequence[Tensor]) -> Tensor:
         """One flat uint8 tensor of `payload_bytes`."""
@@ -43,7 +58,6 @@ class Payloads:
                 f"a payload has {len(payload)} bytes and must have {self.payload_bytes}, those of "
                 f"{self.codec} for tensors of {self.elements} elements"
             )
-        sizes = [self.codec.payload_bytes(size) for size in self.elements]
-        parts = zip(payload.split(sizes), self.elements, strict=True)
+        parts = zip(self.codecs, payload.split(self.sizes), self.elements, strict=True)
         # A copy begins at an address at which floats may begin; a slice of bytes may not.
-        return torch.cat([self.codec.decode(part.clone(), size) for part, size in parts])
+        return torch.cat([codec.decode(part.clone(), size) for codec, part, size in parts])

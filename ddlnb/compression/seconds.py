@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlnb.compression.base import Compressor
+from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.paths import PROFILES
 
@@ -75,6 +76,8 @@ class CompressionProfile:
 
     def of(self, compressor: Compressor) -> CompressorSeconds:
         """The seconds of a compressor. Raises InputError if it was not measured."""
+        if isinstance(compressor, Uncompressed):
+            return CompressorSeconds()
         text = str(compressor)
         if text not in self.compressors:
             reason = self.left_out.get(text, f"it holds {', '.join(self.compressors) or 'none'}")

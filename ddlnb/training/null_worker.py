@@ -53,6 +53,9 @@ class Sized(Compressor):
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         return self.of.traffic(shape, workers)
 
+    def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
+        return tuple(map(sized, self.of.for_pieces(pieces)))
+
 
 @dataclass(frozen=True)
 class SizedCodec(Sized, Codec):
@@ -69,6 +72,9 @@ class SizedCodec(Sized, Codec):
 
     def payload_bytes(self, elements: int) -> int:
         return self.of.payload_bytes(elements)
+
+    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
+        return tuple(map(SizedCodec, self.of.for_pieces(pieces)))
 
 
 def count_round(memory: Memory) -> None:

@@ -59,6 +59,8 @@ class Worker:
         self.flat_gradient = torch.zeros_like(self.parameters)
         self._gradients = self.flat_gradient.split(sizes)
         self._owned = owned
+        if self.compression is not None:
+            self._compressors = self.compression.compressor.for_pieces(len(self._pieces))
         for parameter, values in zip(owned, self.parameters.split(sizes), strict=True):
             parameter.data = values.view(parameter.shape)
         self._point_gradients(self.flat_gradient)
@@ -121,7 +123,9 @@ class Worker:
         for piece, (start, stop, shape) in enumerate(self._pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             memory = self.memories.setdefault(piece, {})
-            parts.append(encode(joint.codec, tensor[start:stop].view(shape), round_, memory))
+            parts.append(
+                encode(joint.codecs[piece], tensor[start:stop].view(shape), round_, memory)
+            )
         return joint.joined(parts)
 
     def payloads(self) -> Payloads:
@@ -148,7 +152,7 @@ class Worker:
     def _average(self, tensor: Tensor, round_: Round) -> Flow:
         assert self.compression is not None
         memory = self.memories.setdefault(round_.piece, {})
-        compressor = self.compression.compressor
+        compressor = self._compressors[round_.piece]
         if self.compression.feedback:
             return average_with_feedback(compressor, tensor, round_, memory)
         return compressor.average(tensor, round_, memory)

@@ -1,0 +1,74 @@
+"""Top-k with a density of its own for every piece of a model.
+
+Source: Shi et al. 2019 (arXiv 1911.08727), LAGS-SGD: layer-wise adaptive gradient sparsification.
+`ddlnb.layer_densities` chooses densities for a model on a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ddlnb.compression.base import Codec, Memory, Round, Traffic
+from ddlnb.compression.sparse import require_density
+from ddlnb.compression.top_k import TopK
+from ddlnb.compression.uncompressed import Uncompressed
+from ddlnb.errors import require
+from ddlnb.exchange import Flow
+
+
+@dataclass(frozen=True)
+class LayerTopK(Codec):
+    """``densities`` has one for every piece that is compressed, in the order of the parameters.
+
+    A piece of density 1 travels as it is, all-reduced on all-to-all. What is asked of a tensor
+    alone is answered for the only piece, and refused with InputError if there are more.
+    """
+
+    densities: tuple[float, ...]
+
+    name = "layer-top-k"
+    feedback = "needed"
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.densities, tuple) and len(self.densities) > 0,
+            f"densities {self.densities!r} must be one for every piece: (0.1, 0.001), say",
+        )
+        for density in self.densities:
+            require_density(density)
+
+    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
+        """Top-k of every piece. Raises InputError unless there are as many as densities."""
+        require(
+            pieces == len(self.densities),
+            f"{self.name} has {len(self.densities)} densities, and the model has {pieces} "
+            f"{'pieces' if pieces > 1 else 'piece'} to compress; give one for each, in the order "
+            f"of its parameters",
+        )
+        return tuple(Uncompressed() if one == 1 else TopK(one) for one in self.densities)
+
+    def for_whole_model(self) -> Codec:
+        """Top-k of the one density that there then is. Raises InputError for more."""
+        return self._only
+
+    @property
+    def _only(self) -> Codec:
+        (only,) = self.for_pieces(1)
+        return only
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        return self._only.average(tensor, round_, memory)
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return self._only.traffic(shape, workers)
+
+    def payload_bytes(self, elements: int) -> int:
+        return self._only.payload_bytes(elements)
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        return self._only.encode(tensor, round_, memory)
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return self._only.decode(payload, elements)

@@ -1,0 +1,46 @@
+"""No compression, as a compressor: for pieces that need none beside others that do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import (
+    Averaged,
+    Codec,
+    Memory,
+    Round,
+    Traffic,
+    as_bytes,
+    elements_of,
+)
+from ddlnb.exchange import AllReduce, Flow
+
+ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Uncompressed(Codec):
+    """One all-reduce of the whole tensor. A payload is its float32 numbers."""
+
+    name = "uncompressed"
+    feedback = "optional"
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """As for every compressor; ``sent`` is the tensor, so that feedback keeps zeros."""
+        total = yield AllReduce(tensor.detach().flatten().clone())
+        return Averaged((total / round_.workers).view_as(tensor), tensor)
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return [Traffic(AllReduce, self.payload_bytes(elements_of(shape)))]
+
+    def payload_bytes(self, elements: int) -> int:
+        return ELEMENT_BYTES * elements
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        return as_bytes(tensor.detach()).clone()
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return payload.clone().view(torch.float32)
