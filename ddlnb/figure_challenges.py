@@ -14,7 +14,7 @@ from ddlnb.errors import require
 from ddlnb.figure_style import METHOD_COLOURS, legend_line, say_source, styled
 from ddlnb.figure_training import PALETTE
 from ddlnb.gradient_sizes import SCALED
-from ddlnb.units import MB
+from ddlnb.units import MB, MS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,3 +202,86 @@ def level_curves(table: pd.DataFrame) -> Figure:
 
 def _short(method: str) -> str:
     return method.partition(" on ")[0]
+
+
+@styled
+def density_steps(table: pd.DataFrame) -> Figure:
+    """The density of every tensor by when its gradient is ready, from `density_by_layer`.
+
+    A panel per network, and a mark per tensor, the larger the more entries it has.
+    """
+    require(not table.empty, "there are no densities to draw")
+    networks = list(dict.fromkeys(table["network"]))
+    figure, axes = plt.subplots(
+        1,
+        len(networks),
+        figsize=(1.2 + 3.4 * len(networks), 3.2),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for network, ax in zip(networks, axes[0], strict=True):
+        part = table[table["network"] == network]
+        ready, share = part["ready"] / MS, part["elements"] / table["elements"].max()
+        ax.step(ready, part["density"], where="post", color=ADAPTIVE, linewidth=1)
+        ax.scatter(ready, part["density"], s=4 + 120 * share, color=ADAPTIVE, alpha=0.4, lw=0)
+        ax.set(title=network, xlabel="gradient ready after (ms)")
+        ax.set_yscale("log")
+        ax.set_ylim(0.0007, 1.5)
+    axes[0][0].set_ylabel("density k/D")
+    first = table.iloc[0]
+    say_source(figure, table[["source"]], f"{first['model']}, {first['workers']} workers")
+    return figure
+
+
+@styled
+def layer_bars(times: pd.DataFrame) -> Figure:
+    """Milliseconds to the target by `layer_times`: a bar per method, a panel per network.
+
+    Bars are parted: the first part is what an iteration computes, times the iterations. Whiskers
+    are 95 % intervals over seeds. Grey: the time of the best fixed density.
+    """
+    require(not times.empty, "there are no times to draw")
+    machines = list(dict.fromkeys(times["machine"]))
+    figure, axes = plt.subplots(
+        1,
+        len(machines),
+        figsize=(1.5 + 4.2 * len(machines), 3.9),
+        squeeze=False,
+        layout="constrained",
+    )
+    for machine, ax in zip(machines, axes[0], strict=True):
+        part = times[times["machine"] == machine]
+        for number, row in enumerate(part.to_dict("records")):
+            _parted_bar(ax, number, row)
+        best = part.loc[part["kind"] == "fixed", "seconds"].min() / MS
+        ax.axvline(best, color="#777777", linestyle="--", linewidth=1)
+        ax.set_yticks(range(len(part)), part["label"])
+        ax.set(ylim=(len(part) - 0.5, -0.5), title=part["network"].iloc[0])
+        ax.set_xlabel("milliseconds to target")
+        ax.set_xlim(left=0)
+    grey = legend_line("#777777", "the best fixed density", "--")
+    figure.legend(handles=[grey], loc="outside upper right", frameon=False)
+    first = times.iloc[0]
+    note = f"{first['model']}, {first['workers']} workers, to a test loss of {first['target']:g}"
+    only = times.head(1)[["source"]].assign(source="iterations measured, seconds simulated")
+    say_source(figure, only, f"{note}; pale: communication that nothing hides")
+    return figure
+
+
+KIND_COLOURS = {"dense": "#777777", "fixed": FIXED, "by layer": ADAPTIVE}
+
+
+def _parted_bar(ax: Axes, number: int, row: dict) -> None:
+    if not math.isfinite(row["seconds"]):
+        ax.text(0.02, number, "not in all runs", transform=ax.get_yaxis_transform(), va="center")
+        return
+    colour, total = KIND_COLOURS[row["kind"]], row["seconds"] / MS
+    computing = total * row["compute_seconds"] / row["iteration_seconds"]
+    ax.barh(number, computing, BAR, color=colour)
+    ax.barh(number, total - computing, BAR, left=computing, color=colour, alpha=0.4)
+    if math.isfinite(row["low"]):
+        ax.errorbar(
+            total, number, xerr=(row["high"] - row["low"]) / 2 / MS, color="black", capsize=2
+        )

@@ -9,7 +9,9 @@ from ddlnb.figure_attributes import attribute_cells
 from ddlnb.figure_bandwidth import effective_bandwidth
 from ddlnb.figure_calibration import cost_against_workers, parameter_intervals, residuals
 from ddlnb.figure_challenges import (
+    density_steps,
     gradient_histograms,
+    layer_bars,
     level_curves,
     loss_by_bytes,
     period_bars,
@@ -51,6 +53,7 @@ __all__ = [
     "compression_losses",
     "convergence_rates",
     "cost_against_workers",
+    "density_steps",
     "effective_bandwidth",
     "engine_bars",
     "feedback_residuals",
@@ -60,6 +63,7 @@ __all__ = [
     "intensity_bars",
     "iteration_parts",
     "large_batch_quality",
+    "layer_bars",
     "learning_curves",
     "level_curves",
     "loss_against_traffic",

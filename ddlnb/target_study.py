@@ -16,7 +16,8 @@ from ddlnb.clusters import Cluster
 from ddlnb.effects import Effects
 from ddlnb.errors import require_whole
 from ddlnb.models import Batch, Task
-from ddlnb.profiling import profile
+from ddlnb.profiling import from_throughput, profile
+from ddlnb.tracing import trace
 from ddlnb.training.task_digits import DIGITS
 from ddlnb.units import bandwidth_from, seconds_from
 from ddlnb.verdicts import verdicts
@@ -56,10 +57,19 @@ def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
 
 def digits_workload(local_batch: int | None = None, iterations: int = 30) -> Workload:
     """The model of the digits task with seconds measured here, on one thread."""
-    task = Task(
+    return profile(_digits_task(), local_batch, iterations=iterations, threads=1)
+
+
+def made_up_digits(samples_per_second: float) -> Workload:
+    """The model of the digits task on a device of this throughput, shared out by FLOPs."""
+    traced = trace(_digits_task(), DIGITS.local_batch)
+    return from_throughput(traced, samples_per_second, "made up")
+
+
+def _digits_task() -> Task:
+    return Task(
         DIGITS.name, _build, _batch, _loss, DIGITS.local_batch, "images", about=DIGITS.about
     )
-    return profile(task, local_batch, iterations=iterations, threads=1)
 
 
 def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:

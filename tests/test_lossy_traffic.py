@@ -23,6 +23,8 @@ from ddlnb.lossy_traffic import (
     tensor_shapes,
     traffic_table,
 )
+from ddlnb.target_study import made_up_digits
+from ddlnb.training.learning_job import learning_job
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.null_worker import null_run
@@ -111,14 +113,19 @@ def test_gathered_bytes_grow_with_the_workers():
     assert grown == [pytest.approx((count - 1) * 8000) for count in counts]
 
 
-def test_shapes_are_those_of_the_model_in_the_order_of_the_gradients():
+def test_shapes_are_those_of_the_model_in_the_order_of_its_parameters():
     workload = ddlnb.read_profile("resnet50_b64_rtx2080ti")
     shapes = tensor_shapes(workload)
-    assert list(shapes) == [gradient.name for gradient in workload.gradients]
-    assert [math.prod(shape) for shape in shapes.values()] == [
-        gradient.elements for gradient in workload.gradients
-    ]
+    assert list(shapes) == [name for name, _ in ddlnb.TASKS["resnet50"].build().named_parameters()]
+    elements = {gradient.name: gradient.elements for gradient in workload.gradients}
+    assert {name: math.prod(shape) for name, shape in shapes.items()} == elements
     assert max(map(len, shapes.values())) == 4
+
+
+def test_pieces_of_a_learning_task_are_those_of_its_workers():
+    worker = learning_job("digits", "bsp + top-k", workers=1).worker(0)
+    workload = made_up_digits(1e4)
+    assert pieces(workload, whole_model=False) == [shape for _, _, shape in worker.pieces()]
 
 
 def test_other_tensors_under_the_name_of_a_model_are_refused():
