@@ -180,7 +180,7 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 
 
 def _print_choices(csv: bool) -> None:
-    from ddlnb.compression.catalogue import COMPRESSORS
+    from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
     from ddlnb.training.catalogue import SYNCHRONISATIONS
     from ddlnb.training.optimizers import OPTIMIZERS
     from ddlnb.training.schedules import SCHEDULES
@@ -191,7 +191,7 @@ def _print_choices(csv: bool) -> None:
     rows += [("task (with --data)", name, _first_line(make)) for name, make in FROM_FILES.items()]
     catalogues: dict[str, dict[str, Any]] = {
         "synchronisation": SYNCHRONISATIONS,  # type: ignore[dict-item]
-        "compression": COMPRESSORS,  # type: ignore[dict-item]
+        "compression": COMPRESSORS | FOR_ONE_MODEL,  # type: ignore[dict-item]
         "split": SPLITS,  # type: ignore[dict-item]
         "schedule": SCHEDULES,  # type: ignore[dict-item]
     }

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ddlnb.cli import app
-from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.tasks import LEARNING_TASKS
 from tests.test_cli import ddlnb
@@ -25,7 +25,8 @@ def run(*words: str):
 def test_the_lists_hold_every_choice_with_what_it_is():
     table = pd.read_csv(io.StringIO(run("--list", "--csv").stdout))
     names = set(table["name"].str.partition("(")[0])
-    assert {*LEARNING_TASKS, *SYNCHRONISATIONS, *COMPRESSORS, "iid", "sgd"} <= names
+    compressors = {*COMPRESSORS, *FOR_ONE_MODEL}
+    assert {*LEARNING_TASKS, *SYNCHRONISATIONS, *compressors, "iid", "sgd"} <= names
     assert (table["about"].str.len() > 10).all()
 
 

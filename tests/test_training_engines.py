@@ -13,7 +13,7 @@ from torch import nn
 from toy_training import MOMENTUM, draw, model, square_error
 
 from ddlnb.compression.base import Codec
-from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.engines.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.exchange import Flow, Messages
@@ -100,7 +100,13 @@ def synchronised_methods() -> list[TrainingMethod]:
     ]
 
 
-METHODS = list(dict.fromkeys(synchronised_methods() + compressed_methods()))
+def layered_methods() -> list[TrainingMethod]:
+    """A density for every one of the model's tensors, one of them not compressed."""
+    layered = "layer-top-k((0.3, 1.0, 0.1, 0.5))"
+    return allowed(f"bsp + {layered} + feedback", f"bsp + {layered} + feedback on PS")
+
+
+METHODS = list(dict.fromkeys(synchronised_methods() + compressed_methods() + layered_methods()))
 
 
 def run_all(place, jobs):
@@ -134,7 +140,8 @@ def compare(real: TrainingRun, expected: TrainingRun, tolerance: float) -> None:
 
 def test_everything_in_the_catalogues_is_compared():
     assert {method.synchronisation.name for method in METHODS} == set(SYNCHRONISATIONS)
-    assert {m.compressor.name for m in METHODS if m.compressor} == set(COMPRESSORS)
+    names = {method.compressor.name for method in METHODS if method.compressor}
+    assert names == {*COMPRESSORS, *FOR_ONE_MODEL}
 
 
 @pytest.mark.ranks
