@@ -161,7 +161,7 @@ def test_linear_scaling_rises_in_equal_steps_and_arrives_exactly(times):
 
 def test_linear_scaling_then_falls_as_half_a_cosine():
     schedule = get_schedule("linear-scaling(8, 20, cosine)")
-    factors = [schedule.factor(step, 60) for step in range(61)]
+    factors = [schedule.factor(step, 59) for step in range(61)]
     assert factors[20] == 8
     assert factors[40] == pytest.approx(4)
     assert factors[60] == pytest.approx(0)

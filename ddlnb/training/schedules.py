@@ -50,7 +50,10 @@ class WarmUp(RateSchedule):
 
 @dataclass(frozen=True)
 class Cosine(RateSchedule):
-    """A linear rise over ``warm_up`` steps, then half a cosine to zero (Loshchilov et al. 2017)."""
+    """A linear rise over ``warm_up`` steps, then half a cosine (Loshchilov et al. 2017).
+
+    It would be zero one step after the last, so that every step does something.
+    """
 
     warm_up: int = 0
     name = "cosine"
@@ -61,8 +64,8 @@ class Cosine(RateSchedule):
     def factor(self, step: int, steps: int) -> float:
         if step < self.warm_up:
             return step / self.warm_up
-        past = (step - max(1, self.warm_up)) / max(1, steps - self.warm_up)
-        return (1 + math.cos(math.pi * past)) / 2
+        top = max(1, self.warm_up)  # the step of the full rate
+        return (1 + math.cos(math.pi * (step - top) / (steps + 1 - top))) / 2
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class LinearScaling(RateSchedule):
     """The rate of one worker times ``times``, for a batch that many times as large.
 
     It rises from one over the first ``over`` steps (Goyal et al. 2017, arXiv 1706.02677, sections
-    2.1 and 2.2) and is constant then or, with a ``decay`` of cosine, falls to zero.
+    2.1 and 2.2) and is constant then or, with a ``decay`` of cosine, falls as `Cosine` does.
     """
 
     times: float = 8.0
