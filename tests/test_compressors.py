@@ -13,6 +13,7 @@ from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.exchange import AllGather, lockstep
+from ddlnb.training.method import training_method
 
 WRITTEN = (
     *("top-k(0.5)", "gtop-k(0.5)", "random-k(0.5)", "random-k(0.5, True)", "powersgd(1)"),
@@ -60,8 +61,14 @@ def test_unknown_names_and_parameters_are_refused():
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_error_feedback_is_needed_optional_or_refused_with_a_reason(spec):
-    assert compressor(spec).feedback in ("needed", "optional", "refused")
-    assert compressor(spec).why_no_feedback
+    one = compressor(spec)
+    assert one.feedback in ("needed", "optional", "refused")
+    if one.feedback == "refused":
+        with pytest.raises(InputError, match=f"has no error feedback: {one.why_no_feedback[:20]}"):
+            training_method(f"bsp + {spec} + feedback")
+        assert len(one.why_no_feedback) > 20
+    else:
+        assert training_method(f"bsp + {spec} + feedback").feedback
 
 
 @pytest.mark.parametrize("spec", CODECS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from toy_exchange import normal, recorded
+from toy_training import make_workers
 
 from ddlnb.compression import selection
 from ddlnb.compression.base import Averaged, Round, Traffic
@@ -25,7 +27,8 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.exchange import AllReduce, Messages, lockstep
 from ddlnb.training.lockstep import Lockstep
-from ddlnb.training.method import training_method
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.synchronisation import BulkSynchronousParallel
 from ddlnb.training.worker import Worker
 
 TEXTS = ("top-k", "gtop-k", "random-k", "dgc", "powersgd", "powersgd(1, True)")
@@ -362,7 +365,9 @@ def test_scaled_entries_are_not_fed_back():
 # DGC.
 
 
-def trained(method: str, workers: int = 3, steps: int = 10, momentum: float = 0.0) -> torch.Tensor:
+def trained(
+    method: str | TrainingMethod, workers: int = 3, steps: int = 10, momentum: float = 0.0
+) -> torch.Tensor:
     def loss(module, batch):
         return (module(batch[0]) - batch[1]).square().mean()
 
@@ -392,8 +397,6 @@ def trained(method: str, workers: int = 3, steps: int = 10, momentum: float = 0.
         "gtop-k(1.0) + feedback",
         "random-k(1.0) + feedback",
         "random-k(1.0, True) + whole-model",
-        "powersgd(6) + feedback",
-        "powersgd(6) + feedback + whole-model",
     ],
 )
 @pytest.mark.parametrize("workers", [3, 4])
@@ -445,15 +448,23 @@ def test_dgc_clips_so_that_the_average_is_bounded_as_without_compression():
     assert torch.equal(averages(dgc, [torch.full((4,), 0.5)] * 4)[0].average, torch.full((4,), 0.5))
 
 
-def test_dgc_warms_up():
-    dgc = DeepGradientCompression(0.01, warm_up=10)
-    counts = [
-        averages(dgc, [normal(1000)], step=step)[0].sent.count_nonzero().item()
-        for step in range(12)
-    ]
-    assert counts[0] == 250
-    assert counts == sorted(counts, reverse=True)
-    assert counts[10:] == [10, 10]
+@pytest.mark.parametrize(("synchronisation", "period"), [("bsp", 1), ("local(3)", 3)])
+def test_dgc_warms_up_over_its_own_rounds(synchronisation, period):
+    text = f"{synchronisation} + dgc(0.025, 0.9, None, 4) + whole-model"
+    crew = make_workers(text, 2)
+    elements = len(crew[0].parameters)
+    sent: list[float] = []
+    run = Lockstep(
+        crew,
+        training_method(text).synchronisation.loop,
+        6 * period,
+        on_step=lambda rank, done, now: sent.append(run.bytes_sent[0]) if rank == 0 else None,
+    )
+    run.run()
+    per_round = [after - before for before, after in pairwise([0, *sent[period - 1 :: period]])]
+    densities = [0.25 * 0.1 ** (min(rounds, 4) / 4) for rounds in range(6)]
+    assert per_round == [8 * round(density * elements) for density in densities]
+    assert per_round[0] == 8 * 10
 
 
 def test_dgc_has_its_own_residuals_and_its_options_are_checked():
@@ -471,12 +482,41 @@ def test_dgc_has_its_own_residuals_and_its_options_are_checked():
 # PowerSGD.
 
 
-@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (6, 2, 20), (1, 7), (7,), (1,)])
-def test_powersgd_of_full_rank_is_the_average(shape):
+@dataclass(frozen=True)
+class Factored(PowerSGD):
+    """PowerSGD that factors where it saves nothing, too: at full rank it never saves."""
+
+    def factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        return self.sides(shape)
+
+
+FULL_RANK = [((6, 40), 6), ((40, 6), 6), ((6, 2, 20), 6), ((1, 7), 1), ((7,), 3), ((1,), 1)]
+
+
+@pytest.mark.parametrize(("shape", "rank"), FULL_RANK)
+def test_powersgd_of_full_rank_is_the_average(shape, rank):
+    compressor = Factored(rank, fold=True)
+    requests: list = []
     tensors = gradients(3, *shape)
+    flows = [compressor.average(one, Round(at, 3, 0), {}) for at, one in enumerate(tensors)]
+    for averaged in lockstep([recorded(flows[0], requests), *flows[1:]]):
+        torch.testing.assert_close(averaged.average, sum(tensors) / 3)
+    assert [request.bytes for request in requests] == [
+        4 * rank * side for side in compressor.sides(shape)
+    ]
+
+
+@pytest.mark.parametrize(("shape", "rank"), FULL_RANK)
+def test_powersgd_factors_only_what_that_makes_smaller(shape, rank):
     for fold in (False, True):
-        for averaged in averages(PowerSGD(min(40, math.prod(shape)), fold), tensors):
-            torch.testing.assert_close(averaged.average, sum(tensors) / 3)
+        [sent] = PowerSGD(rank, fold).traffic(shape, 3)
+        assert sent.bytes == 4 * math.prod(shape)
+
+
+@pytest.mark.parametrize("whole_model", [False, True])
+def test_training_with_powersgd_of_full_rank_is_bsp(whole_model):
+    method = TrainingMethod(BulkSynchronousParallel(), Factored(7), True, whole_model)
+    torch.testing.assert_close(trained(method), trained("bsp"), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (20, 30), (20, 5, 6)])

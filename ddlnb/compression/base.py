@@ -72,8 +72,12 @@ class Compressor(ABC):
     """A lossy way to average."""
 
     name: ClassVar[str]
-    feedback: ClassVar[str]  # error feedback is "needed" to converge, "optional", or "refused"
-    why_no_feedback: ClassVar[str] = "what a worker sent is no share of the average"
+    why_no_feedback: str = ""  # where it is refused
+
+    @property
+    @abstractmethod
+    def feedback(self) -> str:
+        """Error feedback is "needed" to converge, "optional", or "refused"."""
 
     @abstractmethod
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:

@@ -26,14 +26,16 @@ from ddlnb.compression.sparse import (
 from ddlnb.errors import require, require_whole
 from ddlnb.exchange import AllGather, Flow, made_once
 
-VELOCITY, UNSENT = "velocity", "unsent"
+VELOCITY, UNSENT, ROUNDS = "velocity", "unsent", "rounds"
 FIRST_DENSITY = 0.25  # of the warm-up, section 3.3
 
 
 @dataclass(frozen=True)
 class DeepGradientCompression(Compressor):
-    """``density`` k/D of the entries travel after ``warm_up`` steps; before, up to a quarter.
+    """``density`` k/D of the entries travel after ``warm_up`` rounds; before, up to a quarter.
 
+    A round is an average; those before are counted in the memory, since local SGD has fewer of
+    them than steps.
     ``clip`` bounds the norm of the average gradient as clipping without compression does: every
     worker clips its own to ``clip`` / sqrt(n), per tensor that is compressed. With ``masking`` the
     velocity of what was sent restarts at zero; at density 1 that leaves plain SGD, and without
@@ -59,16 +61,16 @@ class DeepGradientCompression(Compressor):
         )
         require_whole(0, warm_up=self.warm_up)
 
-    def density_at(self, step: int) -> float:
-        """The density of a step, falling exponentially from a quarter over the warm-up.
+    def density_after(self, rounds: int) -> float:
+        """The density after so many rounds: it falls exponentially from a quarter.
 
         >>> dgc = DeepGradientCompression(1 / 1024, warm_up=4)
-        >>> [1 / dgc.density_at(step) for step in range(6)]
+        >>> [1 / dgc.density_after(rounds) for rounds in range(6)]
         [4.0, 16.0, 64.0, 256.0, 1024.0, 1024.0]
         """
-        if step >= self.warm_up or self.density >= FIRST_DENSITY:
+        if rounds >= self.warm_up or self.density >= FIRST_DENSITY:
             return self.density
-        return FIRST_DENSITY * (self.density / FIRST_DENSITY) ** (step / self.warm_up)
+        return FIRST_DENSITY * (self.density / FIRST_DENSITY) ** (rounds / self.warm_up)
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         flat = self._clipped(tensor.detach().flatten(), round_.workers)
@@ -76,7 +78,9 @@ class DeepGradientCompression(Compressor):
         unsent = memory.setdefault(UNSENT, torch.zeros_like(flat))
         velocity.mul_(self.momentum).add_(flat)
         unsent.add_(velocity)
-        entries = largest_entries(unsent, kept(self.density_at(round_.step), len(flat)))
+        rounds = memory.get(ROUNDS, 0)
+        memory[ROUNDS] = rounds + 1
+        entries = largest_entries(unsent, kept(self.density_after(rounds), len(flat)))
         unsent[entries.indices] = 0
         if self.masking:
             velocity[entries.indices] = 0
@@ -86,7 +90,7 @@ class DeepGradientCompression(Compressor):
         return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        """Of a step after the warm-up."""
+        """Of a round after the warm-up."""
         count = kept(self.density, elements_of(shape))
         return [Traffic(AllGather, ENTRY_BYTES * count)]
 

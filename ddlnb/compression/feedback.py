@@ -2,6 +2,10 @@
 
 Source: Seide et al. 2014; Karimireddy et al. 2019 (arXiv 1901.09847). It costs as much memory as
 the gradient on every worker.
+
+What is kept is gradient, as Seide et al. have it. Algorithm 1 of Karimireddy et al. keeps updates,
+gradients times the learning rate of their step. At a constant rate the two are equal; under a
+schedule what is sent late moves the model here by the rate of the step at which it arrives.
 """
 
 from __future__ import annotations

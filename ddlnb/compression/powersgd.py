@@ -71,15 +71,17 @@ class PowerSGD(Compressor):
 
     def factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Rows and columns of the matrix that a tensor is taken for; None if it travels whole."""
+        sides = self.sides(shape)
+        is_smaller = sides is not None and self.rank * sum(sides) < elements_of(shape)
+        return sides if is_smaller else None
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        """Rows and columns of such a matrix, whether it saves anything or not; None for vectors."""
         elements = elements_of(shape)
         if len(shape) > 1:
-            rows, columns = shape[0], elements // max(1, shape[0])
-        elif self.fold:
-            rows = math.ceil(math.sqrt(elements))
-            columns = math.ceil(elements / max(1, rows))
-        else:
-            return None
-        return (rows, columns) if self.rank * (rows + columns) < elements else None
+            return shape[0], elements // max(1, shape[0])
+        rows = math.ceil(math.sqrt(elements))
+        return (rows, math.ceil(elements / max(1, rows))) if self.fold else None
 
 
 def _as_matrix(tensor: Tensor, rows: int, columns: int) -> Tensor:

@@ -35,17 +35,17 @@ class RandomK(Codec):
     unbiased: bool = False
 
     name = "random-k"
-    feedback = "optional"
+    why_no_feedback = (
+        "entries that are multiplied by D/k are no contraction, and residuals would grow"
+    )
 
     def __post_init__(self) -> None:
         require_density(self.density)
-        if self.unbiased:
-            object.__setattr__(self, "feedback", "refused")
-            object.__setattr__(
-                self,
-                "why_no_feedback",
-                "entries that are multiplied by D/k are no contraction, and residuals would grow",
-            )
+
+    @property
+    def feedback(self) -> str:
+        """Refused if ``unbiased``."""
+        return "refused" if self.unbiased else "optional"
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """All workers draw the same entries, so that one all-reduce of the values is enough."""
