@@ -21,7 +21,7 @@ from ddlnb.compression.random_k import RandomK
 from ddlnb.compression.seconds import CompressionProfile, compression_profile
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression_claims import quoted
-from ddlnb.errors import InputError, require, require_whole
+from ddlnb.errors import NotFinite, require, require_whole
 from ddlnb.exchange import AllGather, AllReduce, Flow, lockstep
 from ddlnb.paths import DATA
 from ddlnb.training.learning_job import learning_job
@@ -195,7 +195,7 @@ def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> 
         for step, gradient in enumerate(gradients):
             try:
                 lockstep([average_with_feedback(compressor, gradient, Round(0, 1, step), memory)])
-            except InputError:  # beyond float32
+            except NotFinite:  # beyond float32
                 break
             kept = math.sqrt(_squares(memory[RESIDUAL])) / norm
             rows.append((str(compressor), step + 1, kept))

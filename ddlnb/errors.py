@@ -4,6 +4,7 @@ DdlnbError
 |-- InputError (ValueError)     something the caller passed is not valid
 |   |-- UnknownName             a name that is not in the catalogue
 |   |-- ModelError              a model that cannot be trained with exchanged gradients
+|   |-- NotFinite               numbers to compress that are infinite or none: a run diverged
 |   `-- PlanError               a plan that loses, repeats or misorders gradient elements
 |-- ResultsError (ValueError)   a results file that cannot be read as the tidy table
 |-- MissingPart (RuntimeError)  this machine lacks an optional part
@@ -42,6 +43,10 @@ class UnknownName(InputError):
 
 class ModelError(InputError):
     """A model that cannot be trained with exchanged gradients, and how to change it."""
+
+
+class NotFinite(InputError):
+    """Numbers to compress that are infinite or none: a run has diverged."""
 
 
 class PlanError(InputError):

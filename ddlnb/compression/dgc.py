@@ -79,8 +79,8 @@ class DeepGradientCompression(Compressor):
         velocity.mul_(self.momentum).add_(flat)
         unsent.add_(velocity)
         rounds = memory.get(ROUNDS, 0)
-        memory[ROUNDS] = rounds + 1
         entries = largest_entries(unsent, kept(self.density_after(rounds), len(flat)))
+        memory[ROUNDS] = rounds + 1
         unsent[entries.indices] = 0
         if self.masking:
             velocity[entries.indices] = 0

@@ -9,7 +9,6 @@ servers and to neighbours payloads travel whole. Source: survey of Shi et al. 20
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,8 +24,7 @@ from ddlnb.compression.base import (
     as_bytes,
     elements_of,
 )
-from ddlnb.compression.packing import NOT_FINITE
-from ddlnb.errors import require
+from ddlnb.compression.packing import require_finite
 from ddlnb.exchange import AllGather, Flow, Messages
 
 
@@ -66,12 +64,12 @@ class Half(Codec):
         return [Traffic(Messages, (workers - 1) * bytes_), Traffic(AllGather, bytes_)]
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises InputError for NaN and infinity."""
+        """As for every codec. Raises NotFinite."""
         flat = tensor.detach().flatten().float()
         if not len(flat):
             return torch.empty(0, dtype=torch.uint8)
         low, high = (float(extreme) for extreme in torch.aminmax(flat))
-        require(math.isfinite(low) and math.isfinite(high), NOT_FINITE)
+        require_finite(low, high)
         most = torch.finfo(self.dtype).max
         if max(-low, high) > most:
             flat = flat.clamp(-most, most)

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from ddlnb.compression import kernels
 from ddlnb.compression.kernels import BLOCK, MOST_BITS, TRITS
-from ddlnb.errors import require
+from ddlnb.errors import NotFinite, require
 
 CHUNK = 128 * BLOCK  # elements that one thread takes at a time
 NOT_FINITE = (
     "a gradient with NaN or infinity in it, or with a norm beyond float32, cannot be compressed; "
-    "lower the learning rate or clip gradients"
+    "lower the learning rate"
 )
 
 Floats = NDArray[np.float32]
@@ -41,6 +41,12 @@ def leading_floats(payload: Tensor, count: int) -> Floats:
     return floats
 
 
+def require_finite(*numbers: float | Floats) -> None:
+    """Raise NotFinite unless all numbers are finite."""
+    if not all(np.isfinite(one).all() for one in numbers):
+        raise NotFinite(NOT_FINITE)
+
+
 class Magnitudes(NamedTuple):
     """Of a tensor's magnitudes: the largest, the mean, and the root of the mean square."""
 
@@ -50,12 +56,12 @@ class Magnitudes(NamedTuple):
 
 
 def magnitudes(values: Floats) -> Magnitudes:
-    """What `Magnitudes` tells, all zero if there are none. InputError for NaN and infinity."""
+    """What `Magnitudes` tells, all zero if there are none. Raises NotFinite."""
     if not len(values):
         return Magnitudes(0.0, 0.0, 0.0)
     found = in_chunks(len(values), lambda start, stop: kernels.measure(values[start:stop]))
     largest, total, squares = zip(*found, strict=True)
-    require(math.isfinite(sum(total)), NOT_FINITE)
+    require_finite(sum(total))
     return Magnitudes(
         float(np.uint32(max(largest)).view(np.float32)),
         sum(total) / len(values),
@@ -64,7 +70,7 @@ def magnitudes(values: Floats) -> Magnitudes:
 
 
 def bucket_norms(values: Floats, bucket: int) -> Floats:
-    """The Euclidean norm of every ``bucket`` elements. Raises InputError if one is not finite."""
+    """The Euclidean norm of every ``bucket`` elements. Raises NotFinite."""
     norms = np.empty(-(-len(values) // bucket), np.float32)
     with np.errstate(over="ignore"):
         if len(norms) == 1:
@@ -77,7 +83,7 @@ def bucket_norms(values: Floats, bucket: int) -> Floats:
                 ),
                 max(1, CHUNK // bucket),
             )
-    require(bool(np.isfinite(norms).all()), NOT_FINITE)
+    require_finite(norms)
     return norms
 
 

@@ -54,7 +54,7 @@ class QSGD(Codec):
         return NORM_BYTES * self._buckets(elements) + code_bytes
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises InputError for NaN, infinity and norms beyond float32."""
+        """As for every codec. Raises NotFinite, also for norms beyond float32."""
         values = flat_values(tensor)
         bucket = self._bucket(len(values))
         norms = bucket_norms(values, bucket)

@@ -34,7 +34,7 @@ class ScaledSign(Codec):
         return SCALE_BYTES + -(-elements // 8)
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises InputError for NaN and infinity."""
+        """As for every codec. Raises NotFinite."""
         values = flat_values(tensor)
         scale = torch.tensor([magnitudes(values).mean])
         return torch.cat([as_bytes(scale), pack_signs(values)])

@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, NotFinite
 
 Bits = NDArray[np.uint32]  # of float32 magnitudes, which are ordered as their bits are
 Indices = NDArray[np.int64]
@@ -33,7 +33,7 @@ BLOCK = 64  # entries that are passed over together when none of them is large
 ENTRIES_PER_THREAD = 1 << 20
 NOT_FINITE = (
     "the tensor has entries that are infinite or not a number, so that its largest mean nothing; "
-    "lower the learning rate or clip gradients"
+    "lower the learning rate"
 )
 
 
@@ -42,7 +42,7 @@ def largest(flat: Tensor, count: int) -> Tensor:
 
     Of entries that are equally large the first are taken, so that every worker and run takes the
     same. Raises InputError for a tensor that is not a flat float32 one on the CPU, for a count
-    beyond it, and for entries that are not finite.
+    beyond it, and NotFinite for entries that are not.
 
     >>> largest(torch.tensor([1.0, -3.0, 0.0, 2.0]), 2)
     tensor([1, 3])
@@ -104,10 +104,12 @@ def _largest_beyond(threshold: np.uint32, bits: Bits, count: int) -> Indices | N
 def _largest_of(bits: Bits, count: int) -> Indices:
     if len(bits) <= SHORT:
         chosen = _largest_of_few(bits, count)
-        require(len(chosen) > 0, NOT_FINITE)
+        if not len(chosen):
+            raise NotFinite(NOT_FINITE)
         return chosen
     magnitudes = bits & SIGNLESS
-    require(bool(magnitudes.max() < INFINITE), NOT_FINITE)
+    if magnitudes.max() >= INFINITE:
+        raise NotFinite(NOT_FINITE)
     last = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
     above = np.flatnonzero(magnitudes > last)
     equal = np.flatnonzero(magnitudes == last)[: count - len(above)]

@@ -44,7 +44,7 @@ class SignVote(Compressor):
         )
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """As for every compressor; ``sent`` is this worker's vote. InputError for NaN, infinity."""
+        """As for every compressor; ``sent`` is this worker's vote. Raises NotFinite."""
         values = flat_values(tensor)
         magnitudes(values)  # for its error: not-a-number has no sign
         ballot = pack_signs(values)

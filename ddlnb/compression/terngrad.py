@@ -52,7 +52,7 @@ class TernGrad(Codec):
         return SCALE_BYTES + -(-elements // TRITS)
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises InputError for NaN and infinity."""
+        """As for every codec. Raises NotFinite."""
         values = flat_values(tensor)
         found = magnitudes(values)
         limit = found.largest

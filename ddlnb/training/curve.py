@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ddlnb.errors import NotFinite
 from ddlnb.models import Batch
 from ddlnb.training.averaging import Averaging
 from ddlnb.training.job import TrainingJob, TrainingRun
@@ -26,7 +28,7 @@ class _Diverged(Exception):
 
 def largest_loss(task: LearningTask, job: TrainingJob) -> float:
     """The loss beyond which a run has diverged."""
-    return HUGE * max(1.0, task.evaluate(job.build()).loss)
+    return HUGE * max(1.0, task.evaluate(job.model()).loss)
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,29 @@ class StoppingLoss:
         return loss
 
 
+class Learnt(NamedTuple):
+    """What a worker's model consists of, but for what no training changes."""
+
+    parameters: Tensor  # flat
+    buffers: tuple[Tensor, ...]  # of the module, in its order: running statistics, say
+
+    @classmethod
+    def by(cls, worker: Worker) -> Learnt:
+        """By this worker so far, copied."""
+        return cls(worker.parameters.clone(), _buffers(worker))
+
+
+def _buffers(worker: Worker) -> tuple[Tensor, ...]:
+    return tuple(one.clone() for one in worker.module.buffers())
+
+
 @dataclass
 class LockstepCurve:
     """Watches a run and writes its rows."""
 
     task: LearningTask
+    job: TrainingJob
     workers: Sequence[Worker]
-    steps: int
     every: int
     timed: bool
     averaging: Averaging
@@ -65,12 +83,13 @@ class LockstepCurve:
     def of(self, run: Lockstep) -> list[Row]:
         """The rows of the run, which is run here; its ``on_step`` must be ours."""
         self._bytes = run.bytes_sent
-        self._mean = _MeanModel(self.task)
+        self._mean = _MeanModel(self.task, self.job)
+        self._buffers = [_buffers(worker) for worker in self.workers]
         self._write(0, 0.0)
         try:
             run.run()
-        except _Diverged:
-            step = min(self.steps, math.ceil(self._done / len(self.workers)))
+        except (_Diverged, NotFinite):
+            step = max(1, math.ceil(self._done / len(self.workers)))
             if self.rows[-1]["step"] != step:
                 self._write(step, math.nan)
             self.rows[-1]["diverged"] = True
@@ -80,24 +99,32 @@ class LockstepCurve:
         """Called by the executor after every iteration of every worker."""
         self._done += 1
         self._losses.append(self.workers[rank].last_loss)
+        # Now, since the next gradient, which changes them, may come before others are here.
+        self._buffers[rank] = _buffers(self.workers[rank])
         step, others = divmod(self._done, len(self.workers))
-        if not others and (step % self.every == 0 or step == self.steps):
+        if not others and (step % self.every == 0 or step == self.job.steps):
             self._write(step, seconds)
 
     def _write(self, step: int, seconds: float) -> None:
         sent = sum(self._bytes) / len(self.workers)
         shown = seconds if self.timed else math.nan
-        parameters = [worker.parameters for worker in self.workers]
-        row = self._mean.row(step, parameters, self._losses, sent, shown, self.averaging)
+        learnt = [
+            Learnt(worker.parameters, buffers)
+            for worker, buffers in zip(self.workers, self._buffers, strict=True)
+        ]
+        row = self._mean.row(step, learnt, self._losses, sent, shown, self.averaging)
         self.rows.append(row)
         self._losses = []
 
 
 class _MeanModel:
-    """A model whose parameters are the mean of the workers'."""
+    """A model whose parameters are the mean of the workers', and whose running statistics, too.
 
-    def __init__(self, task: LearningTask):
-        self._task, self._module = task, task.build(0)
+    Buffers that are no floats are those of worker 0; what is not trained is as the job builds it.
+    """
+
+    def __init__(self, task: LearningTask, job: TrainingJob):
+        self._task, self._module = task, job.model()
         owned = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
         self._flat = torch.cat([parameter.detach().flatten() for parameter in owned])
         sizes = [parameter.numel() for parameter in owned]
@@ -107,20 +134,21 @@ class _MeanModel:
     def row(
         self,
         step: int,
-        parameters: Sequence[Tensor],
+        learnt: Sequence[Learnt],
         losses: Sequence[float],
         sent: float,
         seconds: float,
         averaging: Averaging,
     ) -> Row:
         """What these workers have learnt, as a row."""
-        mean = torch.zeros_like(self._flat, dtype=torch.float64)  # exact for equal workers
-        for one in parameters:
-            mean += one
-        mean /= len(parameters)
+        mean = _mean([one.parameters for one in learnt])
         self._flat.copy_(mean)
-        squares = sum((one - mean).square().sum().item() for one in parameters)
-        distance = squares / len(parameters)
+        for own, *theirs in zip(
+            self._module.buffers(), *(one.buffers for one in learnt), strict=True
+        ):
+            own.copy_(_mean(theirs) if own.is_floating_point() else theirs[0])
+        squares = sum((one.parameters - mean).square().sum().item() for one in learnt)
+        distance = squares / len(learnt)
         found = self._task.evaluate(self._module)
         return {
             "step": step,
@@ -135,39 +163,54 @@ class _MeanModel:
         }
 
 
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    """In float64, so that the mean of equal tensors is exact."""
+    mean = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for one in tensors:
+        mean += one
+    return mean / len(tensors)
+
+
+class Seen(NamedTuple):
+    """A worker after a step of its own, at some seconds of its clock."""
+
+    step: int
+    seconds: float
+    learnt: Learnt
+    diverged: bool
+
+
 @dataclass(frozen=True)
 class Observing:
-    """What a worker on a rank shows of itself, every so many steps: step, seconds, parameters."""
+    """What a worker on a rank shows of itself, every so many steps."""
 
     steps: int
     every: int
 
-    def __call__(
-        self, worker: Worker, done: int, seconds: float
-    ) -> tuple[int, float, Tensor] | None:
+    def __call__(self, worker: Worker, done: int, seconds: float) -> Seen | None:
         if done % self.every and done != self.steps:
             return None
-        return done, seconds, worker.parameters.clone()
+        return Seen(done, seconds, Learnt.by(worker), worker.diverged)
 
 
 def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> list[Row]:
     """The rows of a run on ranks that were `Observing`; seconds are those of the slowest."""
-    mean, limit = _MeanModel(task), largest_loss(task, job)
-    start = [job.worker(0).parameters] * job.workers
-    averaging = Averaging.of(job.method, job.workers, start[0].numel(), None)
+    mean, limit = _MeanModel(task, job), largest_loss(task, job)
+    start = [Learnt.by(job.worker(0))] * job.workers
+    averaging = Averaging.of(job.method, job.workers, start[0].parameters.numel(), None)
     rows = [mean.row(0, start, (), 0.0, 0.0, averaging)]
-    seen = [[shown for shown in report.observed if shown is not None] for report in run.workers]
+    observed = [[seen for seen in report.observed if seen is not None] for report in run.workers]
     before = 0
-    for shown in zip(*seen, strict=True):
-        step = shown[0][0]
+    for seen in zip(*observed, strict=True):
+        step = seen[0].step
         losses = [loss for report in run.workers for loss in report.losses[before:step]]
         last = step == job.steps
         sent = sum(report.bytes_sent for report in run.workers) / job.workers if last else math.nan
-        seconds = max(seconds for _, seconds, _ in shown)
-        row = mean.row(step, [one for _, _, one in shown], losses, sent, seconds, averaging)
+        seconds = max(one.seconds for one in seen)
+        row = mean.row(step, [one.learnt for one in seen], losses, sent, seconds, averaging)
         rows.append(row)
         before = step
-        if not all(abs(loss) <= limit for loss in losses):
+        if any(one.diverged for one in seen) or not all(abs(loss) <= limit for loss in losses):
             row["diverged"] = True
             break
     return rows

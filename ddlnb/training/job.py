@@ -39,7 +39,8 @@ class TrainingJob:
     ``batch(step)``, by rank; it is called on the ranks, so that data need not travel. ``delay`` is
     how many seconds a worker sleeps before a gradient, by (rank, step): a straggler.
     ``observe(worker, iterations, seconds)`` is called after every iteration, within the time
-    that is measured; the report keeps what it returns. Functions must be picklable.
+    that is measured; the report keeps what it returns. Functions must be picklable. With
+    ``goes_on`` workers do not fail when their numbers cannot be compressed: see `Worker`.
 
     Raises InputError.
     """
@@ -55,6 +56,7 @@ class TrainingJob:
     schedule: Schedule = field(default=constant, repr=False)
     delay: Callable[[int, int], float] = field(default=no_delay, repr=False)
     observe: Observe | None = field(default=None, repr=False)
+    goes_on: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         require(
@@ -81,11 +83,14 @@ class TrainingJob:
         """Processes that take part."""
         return self.workers + self.servers
 
-    def worker(self, rank: int) -> Worker:
-        """A new worker of that rank. Raises InputError if there are no batches for it."""
+    def model(self) -> nn.Module:
+        """A new model, the same for every worker."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            module = self.build()
+            return self.build()
+
+    def worker(self, rank: int) -> Worker:
+        """A new worker of that rank. Raises InputError if there are no batches for it."""
         batches = self.batches()
         if len(batches) != self.workers:
             raise InputError(
@@ -95,7 +100,7 @@ class TrainingJob:
         return Worker(
             rank,
             self.workers,
-            module,
+            self.model(),
             self.loss,
             batches[rank],
             self.make_optimizer,
@@ -103,6 +108,7 @@ class TrainingJob:
             self.schedule,
             architecture=self.method.architecture,
             seed=self.seed,
+            goes_on=self.goes_on,
         )
 
     def rule(self) -> Rule | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
+
+import torch
 
 from ddlnb.errors import require, require_whole
 from ddlnb.training.job import Observe, TrainingJob, no_delay
@@ -40,7 +41,10 @@ def learning_job(
     require_whole(local_batch=local_batch, workers=workers, steps=steps)
     require_whole(0, seed=seed)
     lr = default_rate(task, optimizer) if lr is None else lr
-    require(0 < lr < math.inf, f"learning rate {lr} must be positive and finite")
+    require(
+        0 < lr <= torch.finfo(torch.float32).max,
+        f"learning rate {lr} must be positive and a number of 32 bits",
+    )
     return TrainingJob(
         training_method(method),
         partial(task.build, seed),

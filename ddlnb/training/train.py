@@ -60,12 +60,13 @@ def train(
     worker in the mean, counted; ``seconds`` of the virtual clock, NaN without one;
     ``averaging_bytes_sent`` and ``averaging_seconds``, what it would take beside to form that mean
     model, 0 where all workers have it (`ddlnb.training.averaging`); ``diverged``, true in the last
-    row of a run that ended early because its loss was huge or no number.
+    row of a run that ended early because its loss or what it had to send was huge or no number.
     In lockstep the same arguments give the same bits.
 
     With executor "distributed" the workers are processes, of ``ranks`` or new ones, and seconds are
     real; a row holds the workers as they were at that step of their own, and bytes are known in
-    the last row only (NaN before). "byteps" is the same with BytePS's parameter servers, for
+    the last row only (NaN before). A run that diverges ends in lockstep; there it goes on and what
+    follows is left out. "byteps" is the same with BytePS's parameter servers, for
     methods on PS that wait for everybody or for nobody (`ddlnb.training.byteps_servers`).
 
     Raises UnknownName, InputError and MissingPart, and RankError if a rank fails.
@@ -125,7 +126,7 @@ def _in_lockstep(
         crew = [ours.worker(rank) for rank in range(job.workers)]
         size = crew[0].parameters.numel()
         averaging = Averaging.of(job.method, job.workers, size, clock)
-        curve = LockstepCurve(task, crew, job.steps, every, clock is not None, averaging)
+        curve = LockstepCurve(task, ours, crew, every, clock is not None, averaging)
         run = Lockstep(
             crew,
             job.method.synchronisation.loop,
@@ -145,7 +146,7 @@ def _on_ranks(
     from ddlnb.training.servers import require_trains
 
     require_trains(executor, job.method)  # before ranks start
-    observed = replace(job, observe=Observing(job.steps, every))
+    observed = replace(job, observe=Observing(job.steps, every), goes_on=True)
     with Ranks(job.ranks) if ranks is None else nullcontext(ranks) as placed:
         run = train_on_ranks(placed, observed, executor=executor)
     with _one_thread():

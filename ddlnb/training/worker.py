@@ -9,9 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round
+from ddlnb.compression.base import Codec, Compressor, Memory, Round
 from ddlnb.compression.feedback import average_with_feedback, encode_with_feedback
 from ddlnb.compression.payloads import Payloads
+from ddlnb.errors import NotFinite
 from ddlnb.exchange import AllReduce, Flow, PushPull
 from ddlnb.models import Batch
 
@@ -33,8 +34,9 @@ class Worker:
     """What a training method works on.
 
     ``module`` is this worker's own; its parameters become views of the flat float32 vector
-    ``parameters``. ``batch(step)`` draws this worker's batch of a step. ``bytes`` counts what its
-    compressed or dense gradients took, payloads only, by the formulas of the exchanges.
+    ``parameters``. ``batch(step)`` draws this worker's batch of a step. Numbers that cannot be
+    compressed raise NotFinite; one that ``goes_on`` sends zeros in their place, so that nobody
+    waits for it, and has ``diverged`` from then on.
     """
 
     rank: int
@@ -47,6 +49,8 @@ class Worker:
     schedule: Schedule = lambda step: 1.0
     architecture: str = "A2A"  # where averages are made: with "PS" on a server
     seed: int = 0
+    goes_on: bool = False
+    diverged: bool = False
     step: int = 0  # gradients taken so far
     last_loss: float = float("nan")
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -100,8 +104,7 @@ class Worker:
         averages = []
         for piece, (start, stop, shape) in enumerate(self._pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
-            averaged: Averaged = yield from self._average(gradient[start:stop].view(shape), round_)
-            averages.append(averaged.average.reshape(-1))
+            averages.append((yield from self._average(gradient[start:stop].view(shape), round_)))
         return torch.cat(averages)
 
     def summed(self, tensor: Tensor) -> Flow:
@@ -122,10 +125,14 @@ class Worker:
         parts = []
         for piece, (start, stop, shape) in enumerate(self._pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
-            memory = self.memories.setdefault(piece, {})
-            parts.append(
-                encode(joint.codecs[piece], tensor[start:stop].view(shape), round_, memory)
-            )
+            part, memory = tensor[start:stop].view(shape), self.memories.setdefault(piece, {})
+            codec = joint.codecs[piece]
+            try:
+                payload = encode(codec, part, round_, memory)
+            except NotFinite as error:
+                self._go_on(error, memory)
+                payload = encode(codec, torch.zeros_like(part), round_, memory)
+            parts.append(payload)
         return joint.joined(parts)
 
     def payloads(self) -> Payloads:
@@ -153,13 +160,30 @@ class Worker:
         assert self.compression is not None
         memory = self.memories.setdefault(round_.piece, {})
         compressor = self._compressors[round_.piece]
-        if self.compression.feedback:
-            return average_with_feedback(compressor, tensor, round_, memory)
-        return compressor.average(tensor, round_, memory)
+        average = average_with_feedback if self.compression.feedback else _average
+        try:
+            averaged = yield from average(compressor, tensor, round_, memory)
+        except NotFinite as error:  # which compressors raise before they ask for anything
+            self._go_on(error, memory)
+            averaged = yield from average(compressor, torch.zeros_like(tensor), round_, memory)
+        return averaged.average.reshape(-1)
+
+    def _go_on(self, error: NotFinite, memory: Memory) -> None:
+        """Raise the error, or note it and begin again with a memory of zeros."""
+        if not self.goes_on:
+            raise error
+        self.diverged = True
+        for name, value in memory.items():
+            if isinstance(value, Tensor):
+                memory[name] = torch.zeros_like(value)
 
     def _point_gradients(self, flat: Tensor) -> None:
         for parameter, part in zip(self._owned, self._gradients, strict=True):
             parameter.grad = part.view(parameter.shape)
+
+
+def _average(compressor: Compressor, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+    return compressor.average(tensor, round_, memory)
 
 
 def _encode(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
