@@ -26,6 +26,7 @@ from ddlnb.figure_intensity import intensity_bars
 from ddlnb.figure_large_batch import large_batch_quality
 from ddlnb.figure_losses import loss_bars
 from ddlnb.figure_lossy import iteration_parts, lossy_traffic, time_to_target
+from ddlnb.figure_lossy_emulated import lossy_against_emulated
 from ddlnb.figure_parallelism import parallelism_schematic
 from ddlnb.figure_protocols import protocol_times
 from ddlnb.figure_rates import convergence_rates
@@ -69,6 +70,7 @@ __all__ = [
     "loss_against_traffic",
     "loss_bars",
     "loss_by_bytes",
+    "lossy_against_emulated",
     "lossy_traffic",
     "over_baselines",
     "parallelism_schematic",

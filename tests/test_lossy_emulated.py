@@ -11,6 +11,7 @@ from ddlnb import lossy_emulated
 from ddlnb.architecture_study import made_up_workload
 from ddlnb.emulation.network import lacking
 from ddlnb.errors import UnknownName
+from ddlnb.figures import lossy_against_emulated
 from ddlnb.lossy_emulated import lossy_errors, lossy_on_emulated, order_kept
 from ddlnb.replay import replayed
 
@@ -83,3 +84,13 @@ def test_forecast_and_measured_on_a_real_emulated_link(tmp_path):
     by = table.set_index("method")
     assert (by[["iteration_seconds", "forecast"]] > 0.028).all(axis=None)  # what is replayed
     assert by.loc["local(4) on A2A", "forecast"] < by.loc["bsp on A2A", "forecast"]
+
+
+def test_the_figure_shows_every_run_and_every_forecast():
+    table = rows(bsp=(1.0, 2.2), local=(2.0, 1.1)).assign(model="m", workers=4, source="emulated")
+    figure = lossy_against_emulated(pd.concat([table, table.assign(network="other")]))
+    assert [ax.get_title() for ax in figure.axes] == ["n", "other"]
+    measured, forecast = figure.axes[0].lines
+    assert sorted(measured.get_xdata()) == pytest.approx([1000, 1200, 2000, 2400])
+    assert list(forecast.get_xdata()) == pytest.approx([2200, 1100])
+    assert list(forecast.get_ydata()) == [0, 1]
