@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ddlnb.errors import require
 from ddlnb.figure_style import METHOD_COLOURS, say_source, short, styled
@@ -39,16 +38,23 @@ def lossy_against_emulated(rows: pd.DataFrame) -> Figure:
     for ax, network in zip(axes[0], networks, strict=True):
         part = rows[rows["network"] == network]
         heights = part["method"].map(methods.index)
-        ax.plot(part["iteration_seconds"] / MS, heights, ".", color=MEASURED, markersize=6)
+        ax.plot(part["iteration_seconds"] / MS, heights, ".", color=MEASURED, label="measured")
         told = part.drop_duplicates("method")
         at = told["method"].map(methods.index)
-        style = {"color": FORECAST, "markersize": 9, "fillstyle": "none", "markeredgewidth": 1.5}
-        ax.plot(told["forecast"] / MS, at, "o", **style)
+        ax.plot(
+            told["forecast"] / MS,
+            at,
+            "o",
+            color=FORECAST,
+            markersize=9,
+            fillstyle="none",
+            markeredgewidth=1.5,
+            label="forecast",
+        )
         ax.set(title=network, xlabel="ms per iteration", xlim=(0, None))
     axes[0][0].set_yticks(range(len(methods)), [short(method) for method in methods])
     axes[0][0].invert_yaxis()
-    ring = Line2D([], [], linestyle="", marker="o", label="forecast", **style)
-    dot = Line2D([], [], linestyle="", marker=".", color=MEASURED, label="measured")
-    figure.legend(handles=[dot, ring], loc="outside upper left", ncols=2, frameon=False)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False)
     say_source(figure, rows, f"{rows['model'].iloc[0]}, {rows['workers'].iloc[0]} nodes")
     return figure
