@@ -39,7 +39,13 @@ def train(
         typer.Option(help="Learning rate; repeatable. Default: the task's first guess."),
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Find a rate for every method, with the same budget.")
+        bool,
+        typer.Option(
+            "--tune",
+            help="Find a rate for every method by the same rule, on held-out training samples: "
+            "3 rates and up to 4 more at half the steps, then the best at all steps with two "
+            "seeds, halved up to 4 times until it is stable.",
+        ),
     ] = False,
     optimizer: Annotated[str, typer.Option(help="One of `ddlnb train --list`.")] = "sgd",
     schedule: Annotated[
@@ -129,11 +135,14 @@ def _print_result(rows: pd.DataFrame, tuning: pd.DataFrame, target: float | None
     if known is not None:
         typer.echo(f"The best possible loss of {first['task']} is {known:.4f}.")
     if len(tuning):
-        tried = tuning.groupby(["method", "workers"])["learning_rate"].nunique()
         typer.echo(
-            f"Learning rates were tuned: at most {tried.max()} for a method, on a seed of their "
-            f"own, {tuning['steps'].iloc[0]} steps; the least final test loss decided."
+            f"Learning rates were tuned on held-out training samples, with seeds of their own: the "
+            f"least loss after {tuning['steps'].min()} steps, halved until it was stable over "
+            f"{tuning['steps'].max()}."
         )
+    if "rate_stable" in rows and not rows["rate_stable"].all():
+        wild = ", ".join(rows.loc[~rows["rate_stable"], "method"])
+        typer.echo(f"No rate that was tried is stable for {wild}; the smallest of them was taken.")
 
 
 def _best_loss(task: str) -> float | None:
@@ -155,6 +164,7 @@ def _shown(row: dict[str, Any], target: float | None) -> dict[str, object]:
         "method": row["method"],
         "workers": row["workers"],
         "rate": f"{row['learning_rate']:.3g}",
+        **({"tried": row["rates_tried"]} if "rates_tried" in row else {}),
         "test loss": _with_half(row["test_loss"], row["test_loss_half_width"], several, "{:.4f}"),
         "accuracy": _with_half(
             row["test_accuracy"], row["test_accuracy_half_width"], several, "{:.2%}"

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.model_intensity import c2c, intensity
 from ddlnb.target_study import digits_workload
+from ddlnb.training.kept_runs import Run
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.parallel_runs import in_parallel
 from ddlnb.training.runs import final_losses, runs_by
 from ddlnb.training.schedules import LinearScaling, get_schedule
-from ddlnb.training.study import Run, tuned_rate
 from ddlnb.training.summaries import t_interval
 from ddlnb.training.tasks import get_learning_task
+from ddlnb.training.tuning import tuned_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,8 +101,8 @@ def large_batches(
 ) -> LargeBatches:
     """Every recipe at every global batch, over the seeds, at equal epochs.
 
-    Rates are tuned as by `study`: the same small budget, half the steps, a seed that is not used
-    again. Raises InputError for batches that do not rise or that the workers cannot share equally.
+    Rates are tuned as by `study` (`ddlnb.training.tuning`). Raises InputError for batches that do
+    not rise or that the workers cannot share equally.
     """
     import pandas as pd
 

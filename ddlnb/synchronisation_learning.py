@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import require, require_whole
 from ddlnb.synchronisation_study import MESSAGE_SECONDS, METHODS, virtual_clock
+from ddlnb.training.kept_runs import Run
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.parallel_runs import in_parallel
 from ddlnb.training.runs import final_losses, runs_by
-from ddlnb.training.study import Run, StudyResult, study, tuned_rate
+from ddlnb.training.study import StudyResult, study
 from ddlnb.training.summaries import spent, t_interval
 from ddlnb.training.tasks import get_learning_task
+from ddlnb.training.tuning import tuned_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +128,7 @@ def same_traffic(
 ) -> pd.DataFrame:
     """Curves of local SGD and of BSP with a batch as many times as large: equal samples and bytes.
 
-    Both at a rate of their own, tuned with the same small budget as `study` does; plain SGD.
+    Both at a rate of their own, tuned as by `study`; plain SGD.
     ``steps`` are those of local SGD. Raises InputError unless they are a multiple of the period.
     """
     import pandas as pd

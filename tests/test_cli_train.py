@@ -55,7 +55,8 @@ def test_curves_are_printed_for_machines_and_runs_kept(tmp_path):
 def test_tuned_rates_are_told():
     done = run(*QUICK, *TWO, "--tune")
     assert done.exit_code == 0, done.output
-    assert "Learning rates were tuned: at most" in done.stdout
+    assert "tuned on held-out training samples" in done.stdout
+    assert "tried" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("task", "method", "workers", "local_batch", "split", "optimizer", "schedule"),
-    *("learning_rate", "executor"),
+    *("learning_rate", "executor", "made_by"),
 )
 NUMBERS = ("workers", "seed", "step", "test_loss", "consensus_distance", "bytes_sent", "seconds")
 

@@ -19,6 +19,7 @@ from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.optimizers import default_rate
+from ddlnb.training.provenance import made_by
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.splits import Split, get_split
 from ddlnb.training.tasks import get_learning_task
@@ -54,7 +55,8 @@ def train(
 
     A step is one gradient of every worker; where workers do not wait for one another, a row is
     written when they have computed as many in the mean. The model that is evaluated is the mean of
-    the workers'. Columns beside the settings: ``train_loss``, the mean over all batches since the
+    the workers'. Columns beside the settings, among them the code that it was ``made_by``:
+    ``train_loss``, the mean over all batches since the
     row before (NaN in the first); ``test_loss`` and ``test_accuracy``; ``consensus_distance``, the
     mean squared distance of the workers' parameters from their mean; ``bytes_sent`` so far by a
     worker in the mean, counted; ``seconds`` of the virtual clock, NaN without one;
@@ -113,6 +115,7 @@ def train(
         "learning_rate": lr,
         "seed": seed,
         "executor": executor,
+        "made_by": made_by(),
     }
     return pd.DataFrame([settings | row for row in rows])
 
