@@ -11,6 +11,7 @@ from toy_exchange import normal, recorded
 from ddlnb.compression.base import Codec, Compressor, Round, Traffic
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
+from ddlnb.compression.half import Half
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.exchange import AllGather, lockstep
 from ddlnb.training.method import training_method
@@ -45,6 +46,12 @@ def averages(spec: str, tensors: list[torch.Tensor], step: int = 0):
             for rank, tensor in enumerate(tensors)
         ]
     )
+
+
+def unit_of_sums(spec: str) -> float:
+    """By what share one addition of an all-reduce may be off: half precision rounds sums, too."""
+    one = compressor(spec)
+    return torch.finfo(one.dtype if isinstance(one, Half) else torch.float32).eps / 2
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -143,8 +150,10 @@ def test_all_workers_get_one_average_of_the_tensors_shape(spec, workers):
 def test_the_mean_of_what_was_sent_is_the_average(spec, workers):
     for shape in SHAPES:
         found = averages(spec, shares(workers, shape))
-        mean = torch.stack([averaged.sent.double() for averaged in found]).mean(0)
-        torch.testing.assert_close(found[0].average.double(), mean, rtol=1e-5, atol=1e-6)
+        sent = torch.stack([averaged.sent.double() for averaged in found])
+        lost = (found[0].average.double() - sent.mean(0)).abs()
+        allowed = 1e-6 + workers * unit_of_sums(spec) * sent.abs().mean(0)
+        assert (lost <= allowed).all()
 
 
 @pytest.mark.parametrize("spec", SHARED)

@@ -13,7 +13,7 @@ import torch
 from toy_exchange import normal
 
 from ddlnb.compression import packing
-from ddlnb.compression.base import Averaged, Codec, Round
+from ddlnb.compression.base import Averaged, Codec, Round, Traffic
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.half import BFloat16, Float16
@@ -22,7 +22,7 @@ from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.errors import InputError
-from ddlnb.exchange import lockstep
+from ddlnb.exchange import AllReduce, lockstep
 from ddlnb.training.method import training_method
 
 ALONE = Round(rank=0, workers=1, step=0)
@@ -165,6 +165,24 @@ def test_half_precision_sums_do_not_overflow():
     tensors = [torch.full((3,), 60000.0)] * 4
     flows = [Float16().average(tensor, Round(r, 4, 0), {}) for r, tensor in enumerate(tensors)]
     assert lockstep(flows)[0].average.tolist() == [60000.0] * 3
+
+
+@pytest.mark.parametrize("codec", [Float16(), BFloat16()])
+def test_half_precision_is_one_all_reduce_whose_partial_sums_are_rounded(codec):
+    """As NCCL sums what DistributedDataParallel's hooks and Horovod hand to it."""
+    tensors = [normal(1000, seed=rank) for rank in range(4)]
+    found = lockstep([codec.average(t, Round(r, 4, 0), {}) for r, t in enumerate(tensors)])
+    shares = [(tensor / 4).to(codec.dtype) for tensor in tensors]
+    by_hand = ((shares[0] + shares[1]) + shares[2]) + shares[3]
+    assert torch.equal(found[2].average, by_hand.float())
+    assert not torch.equal(found[2].average, sum(share.float() for share in shares))
+    assert codec.traffic((10, 100), 4) == [Traffic(AllReduce, 2000)]
+
+
+def test_a_mean_beyond_half_precision_is_infinite():
+    tensors = [torch.full((3,), 70000.0)] * 4
+    flows = [Float16().average(tensor, Round(r, 4, 0), {}) for r, tensor in enumerate(tensors)]
+    assert lockstep(flows)[0].average.tolist() == [math.inf] * 3
 
 
 def unbiased_bound(spacing: float, elements: int) -> float:
