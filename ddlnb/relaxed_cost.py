@@ -1,7 +1,7 @@
 """Seconds of an iteration under any synchronisation: workers without values, in a cluster's time.
 
 The method's own loop runs on every worker, so that stragglers, waiting and staleness are those of
-its definition. Nothing overlaps in lockstep: communication follows computation.
+its definition. Nothing overlaps in lockstep: a worker's communication follows its computation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ddlnb.training.cluster_clock import Slowness, cluster_clock
 from ddlnb.training.lockstep import Note
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.null_worker import NullRun, null_run
-from ddlnb.training.requests import Gradient
 from ddlnb.workload import Workload
 
 STEPS = 24
@@ -63,18 +62,21 @@ def relaxed_run(
 ) -> RelaxedRun:
     """So many iterations of every worker, by the method's own loop, in the cluster's time.
 
-    Compression is added to the seconds of an iteration, as often as the loop compresses; what a
-    server decodes is not counted. ``steps`` should be a multiple of the local steps of local SGD.
-    Raises InputError for what the cluster or the profile lacks.
+    ``steps`` are rounded up to whole cycles of the synchronisation. Compression is added to the
+    seconds of an iteration, as often as the loop compresses; what a server decodes is not counted.
+    Raises InputError for what the cluster or the profile lacks, and for a synchronisation whose
+    iterations have no one cost.
     """
     require_whole(steps=steps)
     cluster, method = get_cluster(cluster, workers), training_method(method)
+    cycle = method.synchronisation.cycle()
+    steps = cycle * math.ceil(steps / cycle)
     profile = compression_profile(profile)
     shapes = pieces(workload, whole_model=False)
     clock = cluster_clock(workload, cluster, method, slower)
-    done = null_run(method, shapes, cluster.workers, steps, clock, noting=True)
+    done = null_run(method, shapes, cluster.workers, steps, clock, noting=True, cycle=cycle)
     seconds = done.iteration_seconds
-    compute = seconds * _computing_share(done)
+    compute = min(seconds, done.compute_seconds)
     compression = _compression(workload, method, profile, done)
     cost = IterationCost(
         str(method),
@@ -109,24 +111,10 @@ def lossy_cost(
     return relaxed_run(workload, cluster, method, profile, workers=workers, steps=steps).cost
 
 
-COMPUTE = Gradient.__name__
-
-
 def _pieces(workload: Workload, method: TrainingMethod) -> list[CompressedPiece]:
     if method.compressor is None:
         return []
     return compressed_pieces(method.compressor, pieces(workload, method.whole_model))
-
-
-def _computing_share(done: NullRun) -> float:
-    """The share of the workers' time that goes into gradients, until the first one is done."""
-    end = done.first_done
-    computed = sum(
-        max(0.0, min(note.end, end) - note.start)
-        for note in done.lockstep.notes
-        if note.kind == COMPUTE
-    )
-    return computed / (end * len(done.workers))
 
 
 def _compression(

@@ -1,13 +1,15 @@
 """Seconds of the requests of `ddlnb.exchange` on a cluster: what compressed messages cost.
 
 An all-reduce costs what the cluster says. Payloads are gathered along a ring, whatever the
-all-reduce is: n - 1 hops, (n-1) B bytes through every link (Thakur et al. 2005). Messages leave a
-worker one after the other on its node's link.
+all-reduce is: n - 1 hops, (n-1) B bytes through every link (Thakur et al. 2005). A message is an
+operation of one hop. Those of compressors go to one worker at a time, as along a tree, which has
+one pair per node at most, and are all priced as if they left the node. Where workers send several
+at once, as in gossip, they share the links of `message_link`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from ddlnb.clusters import Cluster
@@ -15,6 +17,7 @@ from ddlnb.collectives import ring
 from ddlnb.compression.base import Traffic
 from ddlnb.errors import InputError
 from ddlnb.exchange import AllGather, AllReduce, Messages
+from ddlnb.training.links import Link
 
 
 class Cost(NamedTuple):
@@ -62,10 +65,27 @@ def _gathered(cluster: Cluster, size: float) -> Cost:
     return Cost(software + hops / 2, max(inside, between) / 2 * workers * size)
 
 
+def message_link(cluster: Cluster, sender: int, receiver: int) -> Link:
+    """What carries messages from one worker to another, by their ranks.
+
+    The workers of a node share its link to the network; inside it everyone has a link of its own.
+    """
+    per_node = cluster.workers_per_node
+    node = sender // per_node
+    if receiver // per_node == node:
+        return _link(cluster, ("worker", sender), leaves=False)
+    return _link(cluster, ("node", node), leaves=True)
+
+
 def _sent(cluster: Cluster, size: float) -> Cost:
+    link = _link(cluster, None, leaves=cluster.nodes_in_use > 1)
+    return Cost(link.startup, size * link.seconds_per_byte)
+
+
+def _link(cluster: Cluster, name: Hashable, *, leaves: bool) -> Link:
     effects = cluster.effects
-    if cluster.nodes_in_use > 1:
+    if leaves:
         hop, bandwidth = effects.between_startup, effects.between_bandwidth
     else:
         hop, bandwidth = effects.inside_startup, effects.inside_bandwidth
-    return Cost(effects.operation_startup + hop, size / bandwidth)
+    return Link(name, effects.operation_startup + hop, 1 / bandwidth)

@@ -21,6 +21,7 @@ from ddlnb.exchange import PushPull
 from ddlnb.rules import Rule
 from ddlnb.training.activity import activity
 from ddlnb.training.clock import Clock
+from ddlnb.training.links import Link
 from ddlnb.training.lockstep import Lockstep, Note
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.null_worker import null_workers
@@ -43,17 +44,22 @@ def virtual_clock(
 ) -> Clock:
     """Gradients by this law, drawn from the seed if it is random; messages take a constant.
 
-    ``message_seconds`` are those of a push and its answer together, or of one collective.
+    ``message_seconds`` are those of a push and its answer together, of one collective, or of one
+    of several messages that a worker sends one after the other.
     """
     require(message_seconds >= 0, f"message_seconds {message_seconds!r} must not be negative")
     law = get_straggler(straggler)
     if isinstance(law, LogNormal | ExponentialTail):
         law = replace(law, seed=seed)
-    return Clock(law, partial(_message, message_seconds))
+    return Clock(law, partial(_message, message_seconds), partial(_link, message_seconds))
 
 
 def _message(seconds: float, kind: type, bytes_: int, workers: int) -> float:
     return seconds / 2 if kind is PushPull else seconds  # asked for on the way up and down
+
+
+def _link(seconds: float, sender: int, receiver: int) -> Link:
+    return Link(sender, startup=seconds)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from ddlnb.compression.sparse import (
 )
 from ddlnb.exchange import Flow, Messages
 
+Step = tuple[list[int], list[int]]
+
 
 @dataclass(frozen=True)
 class GTopK(Compressor):
@@ -48,9 +50,8 @@ class GTopK(Compressor):
         entries = own = largest_entries(tensor, count)
         sent = own.dense(elements)
         bytes_ = ENTRY_BYTES * count
-        distances = [1 << level for level in range(levels(workers))]
-        for distance in distances:
-            outgoing, incoming = _pair(rank, workers, distance)
+        up, down = tree(rank, workers)
+        for outgoing, incoming in up:
             arrived = yield Messages(
                 {other: entries.payload() for other in outgoing},
                 {other: bytes_ for other in incoming},
@@ -58,8 +59,7 @@ class GTopK(Compressor):
             for other in incoming:
                 entries, dropped = merged(entries, from_payload(arrived[other]), count)
                 Sparse(dropped.indices, -dropped.values).add_to(sent)
-        for distance in reversed(distances):
-            incoming, outgoing = _pair(rank, workers, distance)
+        for outgoing, incoming in down:
             arrived = yield Messages(
                 {other: entries.payload() for other in outgoing},
                 {other: bytes_ for other in incoming},
@@ -104,9 +104,16 @@ def levels(workers: int) -> int:
     return (workers - 1).bit_length()
 
 
-def _pair(rank: int, workers: int, distance: int) -> tuple[list[int], list[int]]:
-    """Towards the root: to whom a worker gives its entries at this level, and from whom it gets."""
-    place = rank % (2 * distance)
-    giver = [rank + distance] if place == 0 and rank + distance < workers else []
-    taker = [rank - distance] if place == distance else []
-    return taker, giver
+def tree(rank: int, workers: int) -> tuple[list[Step], list[Step]]:
+    """To whom a worker sends and from whom it gets, one level after the other: up, and down again.
+
+    >>> tree(2, 4)
+    ([([], [3]), ([0], [])], [([], [0]), ([3], [])])
+    """
+    up = []
+    for distance in (1 << level for level in range(levels(workers))):
+        place = rank % (2 * distance)
+        giver = [rank + distance] if place == 0 and rank + distance < workers else []
+        taker = [rank - distance] if place == distance else []
+        up.append((taker, giver))
+    return up, [(giver, taker) for taker, giver in reversed(up)]

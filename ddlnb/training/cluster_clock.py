@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.exchange import PushPull
@@ -16,7 +16,7 @@ from ddlnb.fast_player import play_fast
 from ddlnb.identity import Identity
 from ddlnb.methods import METHODS
 from ddlnb.program import lower
-from ddlnb.request_cost import request_cost
+from ddlnb.request_cost import message_link, request_cost
 from ddlnb.rules import BulkSynchronous
 from ddlnb.simulator import plan_on
 from ddlnb.training.clock import Clock
@@ -57,7 +57,7 @@ def cluster_clock(
         shared = push_pull_seconds(workload, cluster, size * cluster.workers_per_node)
         return max(alone, shared - compute) / 2
 
-    return Clock(computing, communicating)
+    return Clock(computing, communicating, partial(message_link, cluster))
 
 
 def compute_seconds(workload: Workload, cluster: Cluster) -> float:

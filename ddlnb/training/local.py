@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import Flow
 from ddlnb.rules import BulkSynchronous, Rule
 from ddlnb.training.requests import Gradient, StepDone
@@ -56,6 +56,9 @@ class LocalSGD(Local):
     def __post_init__(self) -> None:
         require_whole(period=self.period)
 
+    def cycle(self) -> int:
+        return self.period
+
     def loop(self, worker: Worker) -> Flow:
         while True:
             yield from one_round(worker, self.period)
@@ -74,6 +77,12 @@ class PostLocalSGD(Local):
     def __post_init__(self) -> None:
         require_whole(period=self.period)
         require_whole(0, after=self.after)
+
+    def cycle(self) -> int:
+        raise InputError(
+            f"an iteration of {self} has no one cost: it takes {self.after} as bsp does, and all "
+            f"others as local({self.period}); ask for the cost of these"
+        )
 
     def loop(self, worker: Worker) -> Flow:
         while True:
@@ -104,6 +113,12 @@ class AdaptiveLocalSGD(Local):
         require(self.low <= self.high, f"low {self.low} must be at most high {self.high}")
         require(self.start in STARTS, f"start {self.start!r} must be one of {', '.join(STARTS)}")
         require(self.power > 0, f"power {self.power!r} must be above 0")
+
+    def cycle(self) -> int:
+        raise InputError(
+            f"an iteration of {self} has no one cost: how often it averages depends on the losses; "
+            f"ask for the cost of local({self.low}) and local({self.high}), it lies between them"
+        )
 
     def period(self, first: float, loss: float) -> int:
         """H at this loss, after a first one.

@@ -1,9 +1,9 @@
 """All workers in this process, on a virtual clock: deterministic, for convergence and for time.
 
 A discrete-event executor. Workers run as generators; a gradient takes the clock's seconds, a
-collective begins when its last worker is there, messages wait in mailboxes, parameter servers
-apply their rule in the order in which pushes arrive. Ties are broken by the order of events, so
-that a run is repeated to the bit.
+collective begins when its last worker is there, messages share links and wait in
+mailboxes, parameter servers apply their rule in the order in which pushes arrive. Ties are broken
+by the order of events, so that a run is repeated to the bit.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ddlnb.exchange import AllGather, AllReduce, Flow, Messages, PushPull, answe
 from ddlnb.rules import Rule
 from ddlnb.threads import torch_threads
 from ddlnb.training.clock import Clock
+from ddlnb.training.links import Links
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
 
@@ -30,12 +31,20 @@ OnStep = Callable[[int, int, float], None]  # rank, iterations it has done, seco
 
 @dataclass(frozen=True)
 class Note:
-    """What one worker did from when to when: ``compute`` or the name of a request's type."""
+    """What one worker did from when to when; ``kind`` is the name of a request's type."""
 
     rank: int
     kind: str
     start: float
     end: float
+
+
+@dataclass
+class _Letter:
+    """A message between two workers. Letters of the same two are taken in the order of sending."""
+
+    payload: Tensor
+    is_there: bool = False
 
 
 class Lockstep:
@@ -68,7 +77,8 @@ class Lockstep:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._serial = 0
         self._gathered: dict[int, Any] = {}  # of the collective that is forming, by rank
-        self._mail: dict[tuple[int, int], deque] = defaultdict(deque)  # (arrival, payload)
+        self._links = Links(self._at)
+        self._mail: dict[tuple[int, int], deque[_Letter]] = defaultdict(deque)
         self._awaiting: dict[int, Messages] = {}
         self._pulls: list[int] = []
         self._pushes = [0] * len(workers)
@@ -149,23 +159,36 @@ class Lockstep:
             self._at(ready, partial(self._resume, one, answer))
 
     def _send(self, rank: int, request: Messages, now: float) -> None:
-        for receiver, payload in request.outgoing.items():
-            self.bytes_sent[rank] += _size(payload)
-            arrival = now + self._seconds(Messages, _size(payload))
-            self._mail[rank, receiver].append((arrival, payload))
         self._awaiting[rank] = request
-        for one in [rank, *request.outgoing]:
-            self._deliver(one, now)
+        ready = now
+        for receiver, payload in request.outgoing.items():
+            letter = _Letter(payload)
+            self._mail[rank, receiver].append(letter)
+            arrives, size = partial(self._arrive, receiver, letter), _size(payload)
+            if not size:  # both ends know that there is nothing to send
+                arrives(now)
+                continue
+            self.bytes_sent[rank] += size
+            link = self._clock.link(rank, receiver)
+            ready += link.startup
+            if ready > now:
+                self._at(ready, partial(self._links.carry, link, size, arrives))
+            else:
+                self._links.carry(link, size, arrives, now)
+        self._deliver(rank, now)
+
+    def _arrive(self, receiver: int, letter: _Letter, now: float) -> None:
+        letter.is_there = True
+        self._deliver(receiver, now)
 
     def _deliver(self, rank: int, now: float) -> None:
         request = self._awaiting.get(rank)
-        if request is None or not all(self._mail[sender, rank] for sender in request.incoming):
+        boxes = {} if request is None else {one: self._mail[one, rank] for one in request.incoming}
+        if request is None or not all(box and box[0].is_there for box in boxes.values()):
             return
         del self._awaiting[rank]
-        letters = {sender: self._mail[sender, rank].popleft() for sender in request.incoming}
-        ready = max([now, *(arrival for arrival, _ in letters.values())])
-        answer = {sender: payload for sender, (_, payload) in letters.items()}
-        self._at(ready, partial(self._resume, rank, answer))
+        answer = {sender: box.popleft().payload for sender, box in boxes.items()}
+        self._at(now, partial(self._resume, rank, answer))
 
     def _push(self, rank: int, tensor: Tensor, now: float) -> None:
         if self._rule is None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round, Traffic
+from ddlnb.compression.gtop_k import tree
 from ddlnb.compression.payloads import Payloads
 from ddlnb.exchange import AllGather, AllReduce, Flow, Messages
 from ddlnb.models import Batch
@@ -20,6 +21,7 @@ from ddlnb.rules import Decoding, Rule
 from ddlnb.training.clock import Clock
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod
+from ddlnb.training.requests import Gradient
 from ddlnb.training.worker import Compression, Worker
 
 ROUNDS = "rounds"
@@ -35,19 +37,19 @@ class Sized(Compressor):
     feedback = "optional"
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """The tensor itself, after the requests of the compressor."""
+        """The tensor itself, after the requests of the compressor. Messages go along a tree."""
         count_round(memory)
+        up, down = tree(round_.rank, round_.workers)
+        steps = iter([*up, *down])
         for request, size in self.traffic(tuple(tensor.shape), round_.workers):
             payload = _bytes(size)
             if request is AllReduce:
                 yield AllReduce(payload)
             elif request is AllGather:
                 yield AllGather(payload)
-            elif round_.workers > 1:
-                # Only the busiest worker's bytes are known: all are as busy, around a ring.
-                after = (round_.rank + 1) % round_.workers
-                before = (round_.rank - 1) % round_.workers
-                yield Messages({after: payload}, {before: size})
+            else:
+                outgoing, incoming = next(steps)
+                yield Messages(dict.fromkeys(outgoing, payload), dict.fromkeys(incoming, size))
         return Averaged(tensor, tensor)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
@@ -102,22 +104,45 @@ class NullWorker(Worker):
 
 @dataclass(frozen=True)
 class NullRun:
-    """An executor that is done, its workers, and when, in virtual seconds, each step was done."""
+    """An executor that is done, its workers, and when, in virtual seconds, each did its steps.
+
+    What a run takes is judged until ``end``, when the first worker is done: later, those without
+    barriers would be judged by the slowest worker alone.
+    """
 
     lockstep: Lockstep
     workers: Sequence[NullWorker]
-    times: Sequence[float]
+    times: Sequence[Sequence[float]]  # by rank
     steps: int
-    first_done: float
+    cycle: int = 1  # of the synchronisation
+
+    @property
+    def end(self) -> float:
+        """When the first worker is done."""
+        return min(times[-1] for times in self.times)
 
     @property
     def iteration_seconds(self) -> float:
-        """Seconds in which the workers together do one step each, until the first one is done.
+        """Seconds in which the workers together do one step each: one over their mean pace."""
+        return len(self.workers) / sum(map(self._pace, self.times))
 
-        Later, those without barriers would be judged by the slowest worker alone.
-        """
-        done = sum(time <= self.first_done for time in self.times)
-        return self.first_done * len(self.workers) / done
+    def _pace(self, times: Sequence[float]) -> float:
+        """Steps per second in whole cycles, without the first one if there are more."""
+        done = sum(time <= self.end for time in times) // self.cycle * self.cycle
+        if not done:
+            return 0.0
+        first = self.cycle if done > self.cycle else 0
+        return (done - first) / (times[done - 1] - (times[first - 1] if first else 0.0))
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds that a gradient takes in the mean."""
+        spans = [
+            note.end - note.start
+            for note in self.lockstep.notes
+            if note.kind == Gradient.__name__ and note.end <= self.end
+        ]
+        return sum(spans) / len(spans)
 
     @property
     def bytes_sent(self) -> float:
@@ -160,16 +185,17 @@ def null_run(
     steps: int,
     clock: Clock | None = None,
     noting: bool = False,
+    cycle: int = 1,
 ) -> NullRun:
-    """What came of so many steps of every worker."""
+    """What came of so many steps of every worker, whole cycles of the synchronisation.
+
+    ``compute_seconds`` needs its notes.
+    """
     made = null_workers(method, shapes, workers)
-    times: list[float] = []
-    finished: list[float] = []
+    times: list[list[float]] = [[] for _ in made]
 
     def on_step(rank: int, done: int, now: float) -> None:
-        times.append(now)
-        if done == steps:
-            finished.append(now)
+        times[rank].append(now)
 
     run = Lockstep(
         made,
@@ -182,7 +208,7 @@ def null_run(
     )
     with torch.device("meta"):  # also what the loops and rules make themselves
         run.run()
-    return NullRun(run, made, times, steps, min(finished))
+    return NullRun(run, made, times, steps, cycle)
 
 
 def _rule(method: TrainingMethod, workers: Sequence[NullWorker]) -> Rule | None:

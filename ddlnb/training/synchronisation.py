@@ -30,6 +30,13 @@ class Synchronisation(ABC):
         """A new rule for each parameter server; None if this choice uses none."""
         return None
 
+    def cycle(self) -> int:
+        """The iterations after which the loop starts anew: what one costs is a mean over them.
+
+        Raises InputError, with a way out, where that depends on how training goes.
+        """
+        return 1
+
     def check_compressor(self, compressor: Compressor) -> None:
         """Raise InputError, with the reason, if this choice cannot use the compressor."""
         return
