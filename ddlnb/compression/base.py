@@ -24,7 +24,8 @@ Memory = dict[str, Any]  # of one worker and one piece; empty at first
 class Averaged(NamedTuple):
     """The average that all workers agree on, and what this worker's share in it was.
 
-    The mean of ``sent`` over the workers is ``average``; error feedback keeps the rest.
+    The mean of ``sent`` over the workers is ``average``, but for the rounding of sums in the number
+    format that travels; error feedback keeps the rest.
     """
 
     average: Tensor
