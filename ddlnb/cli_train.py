@@ -204,10 +204,10 @@ def _print_choices(csv: bool) -> None:
         "compression": COMPRESSORS | FOR_ONE_MODEL,  # type: ignore[dict-item]
         "split": SPLITS,  # type: ignore[dict-item]
         "schedule": SCHEDULES,  # type: ignore[dict-item]
+        "optimizer": OPTIMIZERS,  # type: ignore[dict-item]
     }
     for what, catalogue in catalogues.items():
         rows += [(what, _usage(kind), _about(kind, catalogue)) for kind in catalogue.values()]
-    rows += [("optimizer", name, choice.about) for name, choice in OPTIMIZERS.items()]
     table = [dict(zip(("choice", "name", "about"), row, strict=True)) for row in rows]
     print_table(table, csv, "Choices: a method is 'SYNCHRONISATION + COMPRESSION + feedback on PS'")
 

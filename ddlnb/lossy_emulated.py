@@ -174,7 +174,7 @@ def _seconds(task: Task, workers: int, iterations: int, ranks: Ranks, method: st
         task.build,
         task.loss,
         partial(_batches, task, workers),
-        get_optimizer("sgd", LR),
+        partial(get_optimizer("sgd").make, lr=LR),
         workers,
         WARMUP + iterations,
         observe=_now,

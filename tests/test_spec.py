@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError
 from ddlnb.spec import parsed, parts_of, shown
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.optimizers import OPTIMIZERS
 from ddlnb.training.schedules import SCHEDULES
 from ddlnb.training.splits import SPLITS
 from ddlnb.training.stragglers import STRAGGLERS
@@ -27,6 +28,7 @@ CATALOGUES: dict[str, dict] = {
     "schedule": SCHEDULES,
     "split": SPLITS,
     "straggler": STRAGGLERS,
+    "optimizer": OPTIMIZERS,
 }
 CHOICES = [(what, name) for what, catalogue in CATALOGUES.items() for name in catalogue]
 WORDS = ("ring", "torus", "complete", "rare", "frequent", "none", "cosine")
@@ -42,6 +44,8 @@ OF_TYPE = {
 def values(hint: object) -> st.SearchStrategy:
     if isinstance(hint, types.UnionType):
         return st.one_of(*map(values, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return st.tuples(*map(values, typing.get_args(hint)))
     return OF_TYPE[hint]  # type: ignore[index]
 
 
@@ -78,6 +82,12 @@ def test_methods_read_back(data):
         with contextlib.suppress(InputError):
             method = TrainingMethod(synchronisation, compressor, *flags, where)
         assert training_method(str(method)) == method
+
+
+@given(densities=st.lists(st.floats(0, 1, exclude_min=True), min_size=1))
+def test_tuples_read_back(densities):
+    choice = FOR_ONE_MODEL["layer-top-k"](tuple(densities))
+    assert parsed("compression", str(choice), FOR_ONE_MODEL) == choice
 
 
 def test_neighbouring_floats_are_different_methods():

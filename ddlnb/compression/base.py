@@ -80,6 +80,11 @@ class Compressor(ABC):
     def feedback(self) -> str:
         """Error feedback is "needed" to converge, "optional", or "refused"."""
 
+    @property
+    def own_momentum(self) -> float:
+        """Momentum that it applies before it compresses."""
+        return 0.0
+
     @abstractmethod
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """Yield requests and return `Averaged`, both of the tensor's shape and dtype.

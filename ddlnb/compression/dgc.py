@@ -3,7 +3,7 @@
 Source: Lin et al. 2018 (arXiv 1712.01887), section 3. Momentum applied after compression would
 treat entries that waited long wrongly, so every worker has its own velocity and sends the largest
 entries of what its velocities added up to. Train with plain SGD: momentum in the optimizer would
-be applied twice.
+be applied twice, and is refused.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class DeepGradientCompression(Compressor):
             f"clip {self.clip!r} must be a norm above 0, or None for no clipping",
         )
         require_whole(0, warm_up=self.warm_up)
+
+    @property
+    def own_momentum(self) -> float:
+        """What the optimizer must not apply again."""
+        return self.momentum
 
     def density_after(self, rounds: int) -> float:
         """The density after so many rounds: it falls exponentially from a quarter.

@@ -11,7 +11,7 @@ from ddlnb.errors import require, require_whole
 from ddlnb.training.job import Observe, TrainingJob, no_delay
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.optimizers import default_rate, get_optimizer
+from ddlnb.training.optimizers import Optimizer, get_optimizer
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.splits import Split, get_split
 from ddlnb.training.tasks import get_learning_task
@@ -25,7 +25,7 @@ def learning_job(
     steps: int = 300,
     local_batch: int | None = None,
     lr: float | None = None,
-    optimizer: str = "sgd",
+    optimizer: str | Optimizer = "sgd",
     schedule: str = "constant",
     seed: int = 0,
     split: str | Split = "iid",
@@ -40,17 +40,19 @@ def learning_job(
     local_batch = task.local_batch if local_batch is None else local_batch
     require_whole(local_batch=local_batch, workers=workers, steps=steps)
     require_whole(0, seed=seed)
-    lr = default_rate(task, optimizer) if lr is None else lr
+    method, chosen = training_method(method), get_optimizer(optimizer)
+    method.check_optimizer(chosen)
+    lr = chosen.first_rate(task) if lr is None else lr
     require(
         0 < lr <= torch.finfo(torch.float32).max,
         f"learning rate {lr} must be positive and a number of 32 bits",
     )
     return TrainingJob(
-        training_method(method),
+        method,
         partial(task.build, seed),
         task.loss,
         partial(task.batches, split, workers, local_batch, seed),
-        get_optimizer(optimizer, lr),
+        partial(chosen.make, lr=lr),
         workers,
         steps,
         seed,

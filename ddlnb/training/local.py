@@ -6,7 +6,8 @@ averaged, compressed if so chosen; the worker returns to the anchor and its opti
 step with the average. So H = 1 is BSP with any optimizer. With plain SGD at a learning rate that
 is constant within rounds this is local SGD as published (Stich 2019): all workers end at the mean
 of where they were. Another optimizer acts once per round, on what rounds add up to, as the outer
-one of SlowMo (Wang et al. 2020) and FedOpt (Reddi et al. 2021); weight decay, too.
+one of SlowMo (Wang et al. 2020) and FedOpt (Reddi et al. 2021); weight decay, too. Since its rate
+is that of the steps between, LARS, LAMB and Adam are refused, whose rates mean something else.
 
 A training that stops within a round leaves the workers apart: stop at the end of one. Source:
 survey of Shi et al. 2020, sections 3.1.2 and 5.1.
@@ -25,6 +26,7 @@ import torch
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import Flow
 from ddlnb.rules import BulkSynchronous, Rule
+from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
@@ -41,8 +43,18 @@ class Local(Synchronisation):
     def rule(self, workers: int) -> Rule:
         return BulkSynchronous(workers)
 
+    @property
     @abstractmethod
-    def loop(self, worker: Worker) -> Flow: ...
+    def longest(self) -> int:
+        """The largest H."""
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise InputError for a rate that is none for plain SGD, unless rounds are of one step."""
+        require(
+            self.longest == 1 or optimizer.takes_plain_rate,
+            f"{self} moves between averages by plain SGD steps at the optimizer's learning rate, "
+            f"and that of {optimizer} is none for them; take sgd or momentum, or bsp",
+        )
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,10 @@ class LocalSGD(Local):
         require_whole(period=self.period)
 
     def cycle(self) -> int:
+        return self.period
+
+    @property
+    def longest(self) -> int:
         return self.period
 
     def loop(self, worker: Worker) -> Flow:
@@ -83,6 +99,10 @@ class PostLocalSGD(Local):
             f"an iteration of {self} has no one cost: it takes {self.after} as bsp does, and all "
             f"others as local({self.period}); ask for the cost of these"
         )
+
+    @property
+    def longest(self) -> int:
+        return self.period
 
     def loop(self, worker: Worker) -> Flow:
         while True:
@@ -119,6 +139,10 @@ class AdaptiveLocalSGD(Local):
             f"an iteration of {self} has no one cost: how often it averages depends on the losses; "
             f"ask for the cost of local({self.low}) and local({self.high}), it lies between them"
         )
+
+    @property
+    def longest(self) -> int:
+        return self.high
 
     def period(self, first: float, loss: float) -> int:
         """H at this loss, after a first one.

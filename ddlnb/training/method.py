@@ -13,6 +13,7 @@ from ddlnb.rules import Decoding, Rule
 from ddlnb.sentence import sentence
 from ddlnb.spec import parts_of
 from ddlnb.training.catalogue import get_synchronisation
+from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Compression
 
@@ -67,6 +68,15 @@ class TrainingMethod:
             f"a neighbour could read; use it on A2A",
         )
         synchronisation.check_compressor(compressor)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise InputError, with the reason, if workers cannot train so with this optimizer."""
+        self.synchronisation.check_optimizer(optimizer)
+        require(
+            self.compressor is None or not (self.compressor.own_momentum and optimizer.inertia),
+            f"{self.compressor} applies momentum before it compresses, and {optimizer} would apply "
+            f"it again; take sgd, or a momentum of 0 in one of the two",
+        )
 
     @property
     def compression(self) -> Compression | None:

@@ -10,6 +10,7 @@ from ddlnb.compression.base import Compressor
 from ddlnb.exchange import Flow
 from ddlnb.rules import BulkSynchronous, Rule
 from ddlnb.spec import shown
+from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
 
@@ -39,6 +40,10 @@ class Synchronisation(ABC):
 
     def check_compressor(self, compressor: Compressor) -> None:
         """Raise InputError, with the reason, if this choice cannot use the compressor."""
+        return
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise InputError, with the reason, if this choice cannot use the optimizer."""
         return
 
     def __str__(self) -> str:

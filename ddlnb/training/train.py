@@ -18,7 +18,7 @@ from ddlnb.training.learning_job import learning_job
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.optimizers import default_rate
+from ddlnb.training.optimizers import Optimizer, get_optimizer
 from ddlnb.training.provenance import made_by
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.splits import Split, get_split
@@ -42,7 +42,7 @@ def train(
     steps: int = 300,
     local_batch: int | None = None,
     lr: float | None = None,
-    optimizer: str = "sgd",
+    optimizer: str | Optimizer = "sgd",
     schedule: str = "constant",
     seed: int = 0,
     split: str | Split = "iid",
@@ -76,7 +76,8 @@ def train(
     import pandas as pd
 
     task, method, split = get_learning_task(task), training_method(method), get_split(split)
-    lr = default_rate(task, optimizer) if lr is None else lr
+    optimizer = get_optimizer(optimizer)
+    lr = optimizer.first_rate(task) if lr is None else lr
     local_batch = task.local_batch if local_batch is None else local_batch
     job = learning_job(
         task,
@@ -110,7 +111,7 @@ def train(
         "workers": workers,
         "local_batch": local_batch,
         "split": str(split),
-        "optimizer": optimizer,
+        "optimizer": str(optimizer),
         "schedule": str(get_schedule(schedule)),
         "learning_rate": lr,
         "seed": seed,
