@@ -2,8 +2,9 @@
 
     python -m benchmarks.orderings [--out FOLDER] [--steps 200] [--workers 8 16] [--seeds 5]
 
-Every method is tuned by the same small budget (see `ddlnb.training.study`); runs are kept in the
-folder, and a second call completes them. ``--kept FILE`` judges kept curves only.
+Every method is tuned by the same rule (see `ddlnb.training.tuning`) on all cores; runs are kept in
+the folder, and a second call of the same code completes them. ``--kept FILE`` judges kept curves
+only. Prints what every method reached, at which rate, and the verdicts.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import pandas as pd
 from ddlnb.paths import BUILD
 from ddlnb.training.orderings import OPEN, judged, methods_of
 from ddlnb.training.study import study
+from ddlnb.training.summaries import summary
 
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
+REACHED = ["method", "workers", "learning_rate", "test_loss", "test_loss_half_width", "diverged"]
 COLUMNS += ["better_diverged", "worse_diverged"]
 
 
@@ -45,6 +48,8 @@ def main(words: Sequence[str] | None = None) -> None:
             folder=asked.out,
             progress=True,
         ).curves
+    reached = summary(curves)
+    print(reached[REACHED].round(4).to_string(index=False), end="\n\n")
     table = judged(curves)
     print(table[COLUMNS].round(4).to_string(index=False))
     for workers, rows in table.groupby("workers"):

@@ -43,7 +43,7 @@ def train(
         typer.Option(
             "--tune",
             help="Find a rate for every method by the same rule, on held-out training samples: "
-            "3 rates and up to 4 more at half the steps, then the best at all steps with two "
+            "5 rates and up to 4 more at half the steps, then the best at all steps with two "
             "seeds, halved up to 4 times until it is stable.",
         ),
     ] = False,

@@ -101,18 +101,28 @@ def test_every_method_is_tuned_with_the_same_budget(tmp_path):
     again = study("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
     pd.testing.assert_frame_equal(again.tuning, result.tuning, check_exact=True)
     rows = result.summary()
-    assert (rows["rates_tried"] >= len(SCANNED)).all()
+    assert (rows["rates_tried"] >= len(SCANNED) + 2).all()
     assert rows["rate_stable"].all()
 
 
-@pytest.mark.parametrize(("best", "reaches"), [(1e-9, 4.0**-5), (1e9, 4.0**5)])
+@pytest.mark.parametrize(("best", "reaches"), [(1e-9, 4.0**-5 / 2), (1e9, 4.0**5 * 2)])
 def test_a_scan_goes_beyond_an_end_and_stops(best, reaches):
     search = Search(CELL)
     while rates := search.next_scanned():
         for rate in rates:
             search.scanned[rate] = abs(math.log(rate / best))
-    assert len(search.scanned) == len(SCANNED) + EXTENSIONS
+    assert len(search.scanned) == len(SCANNED) + EXTENSIONS + 2
     assert search.next_confirmed() == [pytest.approx(reaches)]
+
+
+@pytest.mark.parametrize("best", [0.01, 0.3, 0.4, 1.0, 2.5, 60.0])
+def test_a_scan_ends_within_a_factor_of_the_best(best):
+    """Rates are a factor of 2 apart at last: none is nearer than the square root of it."""
+    search = Search(CELL)
+    while rates := search.next_scanned():
+        search.scanned |= {rate: abs(math.log(rate / best)) for rate in rates}
+    (found,) = search.next_confirmed()
+    assert abs(math.log2(found / best)) <= 0.5 + 1e-9
 
 
 def test_a_rate_that_is_not_stable_is_halved_until_one_is():
@@ -173,5 +183,6 @@ class Grows(Runner):
 def test_a_rate_that_grows_after_half_the_steps_is_not_taken():
     [search] = tuned([CELL], Grows())
     assert min(search.scanned, key=search.scanned.__getitem__) == 1.0
+    assert sorted(search.scanned) == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert sorted(search.confirmed) == [0.25, 0.5, 1.0]
     assert (search.best, search.stable) == (0.25, True)
