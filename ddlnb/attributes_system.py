@@ -123,7 +123,7 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
     By the name of every synchronisation that runs on this architecture; its own loop runs.
     """
 
-    def seconds(rank: int, step: int) -> float:
+    def seconds(rank: int, step: int, workers: int) -> float:
         return 1.0 if rank else FOR_EVER
 
     found = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from ddlnb.training.lockstep import Lockstep, Note
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.null_worker import null_workers
 from ddlnb.training.requests import Gradient
-from ddlnb.training.stragglers import ExponentialTail, LogNormal, Straggler, get_straggler
+from ddlnb.training.stragglers import Straggler, get_straggler
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,9 +48,7 @@ def virtual_clock(
     of several messages that a worker sends one after the other.
     """
     require(message_seconds >= 0, f"message_seconds {message_seconds!r} must not be negative")
-    law = get_straggler(straggler)
-    if isinstance(law, LogNormal | ExponentialTail):
-        law = replace(law, seed=seed)
+    law = get_straggler(straggler).drawn_from(seed)
     return Clock(law, partial(_message, message_seconds), partial(_link, message_seconds))
 
 

@@ -270,7 +270,7 @@ def test_stragglers_change_when_and_not_what(method):
         done[rank] = count
         lead = max(lead, *(count - done[near] for near in graph.neighbours[rank]))
 
-    slow = Clock(compute=lambda rank, step: 1 + 9 * ((rank * 7 + step * 5) % 8 == 0))
+    slow = Clock(compute=lambda rank, step, workers: 1 + 9 * ((rank * 7 + step * 5) % 8 == 0))
     loop = training_method(method).synchronisation.loop
     Lockstep(workers, loop, 12, clock=slow, on_step=look).run()
     assert lead == 1  # nobody goes on before its neighbours have sent

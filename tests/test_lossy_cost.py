@@ -149,7 +149,7 @@ def test_bsp_in_lockstep_takes_what_the_simulator_says(name, architecture, worke
 
 
 def test_a_straggler_holds_everybody_up_under_bsp():
-    def slower(rank: int, step: int) -> float:
+    def slower(rank: int, step: int, workers: int) -> float:
         return 2.0 if rank == 3 else 1.0
 
     here = cluster("survey-10GbE")
@@ -272,7 +272,7 @@ def test_messages_on_one_link_share_it(link, ends):
         yield StepDone()
 
     done: dict[int, float] = {}
-    clock = Clock(compute=lambda rank, step: 0.0, link=lambda sender, receiver: link)
+    clock = Clock(compute=lambda rank, step, workers: 0.0, link=lambda sender, receiver: link)
     workers = null_workers(training_method("bsp"), [(4,)], 4)
     Lockstep(
         workers, sends, 1, clock=clock, on_step=lambda rank, count, now: done.update({rank: now})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
+from toy_training import Trained
 
 from ddlnb.errors import InputError
+from ddlnb.training.clock import Clock
 from ddlnb.training.stragglers import STRAGGLERS, Alternating, ExponentialTail, LogNormal
 from ddlnb.training.stragglers import get_straggler as get
 
-DRAWS = [(rank, step) for rank in range(8) for step in range(500)]
+DRAWS = [(rank, step, 8) for rank in range(8) for step in range(500)]
 
 
 @pytest.mark.parametrize("name", STRAGGLERS)
@@ -36,9 +39,28 @@ def test_random_seconds_have_the_mean_and_differ_between_workers(straggler, mean
 
 
 def test_the_slow_worker_changes():
-    slow = Alternating(factor=3.0, period=2, workers=3)
-    late = [[rank for rank in range(3) if slow(rank, step) == 3.0] for step in range(8)]
+    slow = Alternating(factor=3.0, period=2)
+    late = [[rank for rank in range(3) if slow(rank, step, 3) == 3.0] for step in range(8)]
     assert late == [[0], [0], [1], [1], [2], [2], [0], [0]]
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_every_worker_has_its_turn_and_somebody_is_always_slow(workers):
+    trained = Trained("asp", 20, count=workers, clock=Clock(get("alternating(4, 2)")))
+    gradients = [note for note in trained.run.notes if note.kind == "Gradient"]
+    slow = Counter(note.rank for note in gradients if note.end - note.start == 4.0)
+    assert set(slow) == set(range(workers))
+    assert sum(slow.values()) == 20
+
+
+def test_a_slow_worker_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match=r"one-slow\(4, 9, 1\) slows a worker .* ranks 0 to 3"):
+        Trained("bsp", 1, count=4, clock=Clock(get("one-slow(4, 9)")))
+
+
+def test_only_random_laws_take_a_seed():
+    changed = {name for name in STRAGGLERS if get(name).drawn_from(7) != get(name)}
+    assert changed == {"log-normal", "exponential"}
 
 
 @pytest.mark.parametrize(

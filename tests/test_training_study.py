@@ -40,7 +40,7 @@ train_module = sys.modules[train.__module__]  # its name is hidden by the functi
 QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}
 
 
-def slower(rank: int, step: int) -> float:
+def slower(rank: int, step: int, workers: int) -> float:
     return 2.0 if rank else 1.0
 
 
@@ -157,7 +157,7 @@ def test_runs_of_other_settings_are_other_files(tmp_path):
     assert len(set(keys)) == len(keys)
     assert replace(base).key == base.key
     with pytest.raises(InputError, match="cannot travel"):
-        _ = replace(base, clock=Clock(lambda rank, step: 1.0)).key
+        _ = replace(base, clock=Clock(lambda rank, step, workers: 1.0)).key
 
 
 def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from ddlnb.training.clock import Clock
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workload import Gradient, Workload
 
-Slowness = Callable[[int, int], float]  # by rank and step
+Slowness = Callable[[int, int, int], float]  # by rank, step and number of workers
 
 
 def cluster_clock(
@@ -45,8 +45,8 @@ def cluster_clock(
     compute = compute_seconds(workload, cluster)
     joined = isinstance(method.synchronisation.rule(cluster.workers), BulkSynchronous)
 
-    def computing(rank: int, step: int) -> float:
-        return compute * (slower(rank, step) if slower else 1.0)
+    def computing(rank: int, step: int, workers: int) -> float:
+        return compute * (slower(rank, step, workers) if slower else 1.0)
 
     def communicating(kind: type, size: int, _: int) -> float:
         if kind is not PushPull:

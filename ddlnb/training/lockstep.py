@@ -128,7 +128,7 @@ class Lockstep:
     def _ask(self, rank: int, request: Any, now: float) -> None:
         if isinstance(request, Gradient):
             worker = self._workers[rank]
-            seconds = self._clock.compute(rank, worker.step)
+            seconds = self._clock.compute(rank, worker.step, len(self._workers))
             self._at(now + seconds, partial(self._resume, rank, worker.gradient()))
         elif isinstance(request, AllReduce | AllGather):
             self._join(rank, request, now)

@@ -1,23 +1,42 @@
 """How long gradients take: what makes workers wait for one another.
 
-Each choice is a function of rank and step that gives seconds, for `Clock.compute`. Random ones are
-drawn anew from seed, rank and step, so that the same worker is late at the same step whatever the
-method and the order of events.
+Each choice is a function of rank, step and number of workers that gives seconds, for
+`Clock.compute`. Random ones are drawn anew from seed, rank and step, so that the same worker is
+late at the same step whatever the method and the order of events.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from ddlnb.errors import require, require_whole
-from ddlnb.spec import parsed
+from ddlnb.spec import parsed, shown
+
+
+class Straggler(ABC):
+    """A law of the seconds that gradients take."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def __call__(self, rank: int, step: int, workers: int) -> float:
+        """The seconds of one gradient. Raises InputError if the law names ranks beyond."""
+
+    def drawn_from(self, seed: int) -> Straggler:
+        """The same law with this seed, if it draws anything."""
+        return self
+
+    def __str__(self) -> str:
+        return shown(self.name, self)
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Straggler):
     """Every gradient takes so many ``seconds``."""
 
     seconds: float = 1.0
@@ -27,12 +46,12 @@ class Constant:
     def __post_init__(self) -> None:
         _require_seconds(self.seconds)
 
-    def __call__(self, rank: int, step: int) -> float:
+    def __call__(self, rank: int, step: int, workers: int) -> float:
         return self.seconds
 
 
 @dataclass(frozen=True)
-class OneSlow:
+class OneSlow(Straggler):
     """The worker of one ``rank`` takes ``factor`` times as long as the others."""
 
     factor: float = 2.0
@@ -46,17 +65,20 @@ class OneSlow:
         _require_factor(self.factor)
         require_whole(0, rank=self.rank)
 
-    def __call__(self, rank: int, step: int) -> float:
+    def __call__(self, rank: int, step: int, workers: int) -> float:
+        require(
+            self.rank < workers,
+            f"{self} slows a worker that is not there: {workers} have ranks 0 to {workers - 1}",
+        )
         return self.seconds * (self.factor if rank == self.rank else 1.0)
 
 
 @dataclass(frozen=True)
-class Alternating:
-    """One worker takes ``factor`` times as long, another one after every ``period`` steps."""
+class Alternating(Straggler):
+    """One worker takes ``factor`` times as long, the next one after every ``period`` steps."""
 
     factor: float = 2.0
     period: int = 5
-    workers: int = 4
     seconds: float = 1.0
 
     name = "alternating"
@@ -64,15 +86,15 @@ class Alternating:
     def __post_init__(self) -> None:
         _require_seconds(self.seconds)
         _require_factor(self.factor)
-        require_whole(period=self.period, workers=self.workers)
+        require_whole(period=self.period)
 
-    def __call__(self, rank: int, step: int) -> float:
-        slow = rank == step // self.period % self.workers
+    def __call__(self, rank: int, step: int, workers: int) -> float:
+        slow = rank == step // self.period % workers
         return self.seconds * (self.factor if slow else 1.0)
 
 
 @dataclass(frozen=True)
-class LogNormal:
+class LogNormal(Straggler):
     """Log-normal seconds with this mean; ``spread`` is the deviation of their logarithm."""
 
     spread: float = 0.3
@@ -85,13 +107,16 @@ class LogNormal:
         _require_seconds(self.seconds)
         require(self.spread >= 0, f"spread {self.spread!r} must not be negative")
 
-    def __call__(self, rank: int, step: int) -> float:
+    def drawn_from(self, seed: int) -> Straggler:
+        return replace(self, seed=seed)
+
+    def __call__(self, rank: int, step: int, workers: int) -> float:
         exponent = self.spread * _draw(self.seed, rank, step).standard_normal()
         return self.seconds * math.exp(exponent - self.spread**2 / 2)
 
 
 @dataclass(frozen=True)
-class ExponentialTail:
+class ExponentialTail(Straggler):
     """``seconds``, and an exponential delay with the mean ``delay`` on top."""
 
     delay: float = 0.5
@@ -104,11 +129,13 @@ class ExponentialTail:
         _require_seconds(self.seconds)
         require(self.delay >= 0, f"delay {self.delay!r} s must not be negative")
 
-    def __call__(self, rank: int, step: int) -> float:
+    def drawn_from(self, seed: int) -> Straggler:
+        return replace(self, seed=seed)
+
+    def __call__(self, rank: int, step: int, workers: int) -> float:
         return self.seconds + self.delay * _draw(self.seed, rank, step).standard_exponential()
 
 
-Straggler = Constant | OneSlow | Alternating | LogNormal | ExponentialTail
 STRAGGLERS: dict[str, type[Straggler]] = {
     kind.name: kind for kind in (Constant, OneSlow, Alternating, LogNormal, ExponentialTail)
 }
@@ -117,10 +144,10 @@ STRAGGLERS: dict[str, type[Straggler]] = {
 def get_straggler(text: str | Straggler) -> Straggler:
     """The seconds of gradients that a text stands for. Raises UnknownName and InputError.
 
-    >>> get_straggler("one-slow(4)")(0, 7), get_straggler("one-slow(4)")(1, 7)
-    (4.0, 1.0)
+    >>> [get_straggler("one-slow(4)")(rank, 7, workers=2) for rank in range(2)]
+    [4.0, 1.0]
     """
-    return parsed("straggler", text, STRAGGLERS) if isinstance(text, str) else text
+    return text if isinstance(text, Straggler) else parsed("straggler", text, STRAGGLERS)
 
 
 def _draw(seed: int, rank: int, step: int) -> np.random.Generator:
