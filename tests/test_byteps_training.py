@@ -8,8 +8,15 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
-from toy_training import FEATURES, MOMENTUM, draw, model, square_error
+from toy_training import (
+    FEATURES,
+    MOMENTUM,
+    broken_batches,
+    draw,
+    finite_error,
+    model,
+    square_error,
+)
 
 from ddlnb.engines.byteps_stress import load, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
@@ -174,7 +181,7 @@ class TestOnRanks:
         assert real["seconds"].iloc[-1] > 0
 
     def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(self, six_ranks):
-        job = job_of("asp", loss=finite_error, batches=broken_batches)
+        job = job_of("asp", loss=finite_error, batches=partial(broken_batches, WORKERS))
         start = time.monotonic()
         with pytest.raises(RankError, match=r"rank 2: FloatingPointError: this loss is not finite"):
             train_on_ranks(six_ranks, job, 100, "byteps")
@@ -183,22 +190,6 @@ class TestOnRanks:
 
 def straggler(rank: int, step: int) -> float:
     return 0.1 if rank == 1 else 0.0
-
-
-def breaks_on_rank_2(rank: int, step: int) -> tuple:
-    inputs, wanted = draw(rank, step)
-    return inputs, wanted * float("nan") if (rank, step) == (2, 1) else wanted
-
-
-def broken_batches() -> list:
-    return [partial(breaks_on_rank_2, rank) for rank in range(WORKERS)]
-
-
-def finite_error(module: nn.Module, batch: tuple) -> torch.Tensor:
-    loss = square_error(module, batch)
-    if not loss.isfinite():
-        raise FloatingPointError("this loss is not finite")
-    return loss
 
 
 def test_it_runs_what_waits_for_everybody_or_for_nobody():

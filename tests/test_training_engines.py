@@ -9,8 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
-from toy_training import MOMENTUM, draw, model, square_error
+from toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error
 
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
@@ -286,28 +285,12 @@ def test_a_wrong_job_is_refused_before_anything_starts(six_ranks):
         train_on_ranks(six_ranks, many)
 
 
-def breaks_on_rank_2(rank: int, step: int) -> tuple:
-    inputs, wanted = draw(rank, step)
-    return inputs, wanted * float("nan") if (rank, step) == (2, 1) else wanted
-
-
-def broken_batches() -> list:
-    return [partial(breaks_on_rank_2, rank) for rank in range(WORKERS)]
-
-
-def finite_error(module: nn.Module, batch: tuple) -> torch.Tensor:
-    loss = square_error(module, batch)
-    if not loss.isfinite():
-        raise FloatingPointError("this loss is not finite")
-    return loss
-
-
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "method", ["bsp on A2A", pytest.param("bsp on PS", marks=pytest.mark.slow)]
 )
 def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(six_ranks, method):
-    job = job_of(method, loss=finite_error, batches=broken_batches)
+    job = job_of(method, loss=finite_error, batches=partial(broken_batches, WORKERS))
     start = time.monotonic()
     with pytest.raises(RankError, match=r"rank 2: FloatingPointError: this loss is not finite"):
         train_on_ranks(six_ranks, job, timeout_seconds=100)

@@ -34,6 +34,22 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
 
 
+def breaks_on_rank_2(rank: int, step: int) -> tuple:
+    inputs, wanted = draw(rank, step)
+    return inputs, wanted * float("nan") if (rank, step) == (2, 1) else wanted
+
+
+def broken_batches(workers: int) -> list:
+    return [partial(breaks_on_rank_2, rank) for rank in range(workers)]
+
+
+def finite_error(module: nn.Module, batch: tuple) -> torch.Tensor:
+    loss = square_error(module, batch)
+    if not loss.isfinite():
+        raise FloatingPointError("this loss is not finite")
+    return loss
+
+
 def make_workers(method: str, count: int = 4, optimizer: Callable = SGD) -> list[Worker]:
     chosen = training_method(method)
     return [
