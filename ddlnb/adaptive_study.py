@@ -77,7 +77,7 @@ def _timed(part: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd
     if isinstance(synchronisation, AdaptiveLocalSGD):
         size += LOSS_BYTES
         round_seconds += request_cost(there, AllReduce, LOSS_BYTES).seconds
-    rounds = (spent(part, "bytes_sent") / ring_bytes_sent(size, workers)).round()
+    rounds = (spent(part, "bytes") / (2 * ring_bytes_sent(size, workers))).round()
     seconds = part["step"] * compute_seconds(workload, there) + rounds * round_seconds
     place = {"machine": there.name, "network": there.network}
     return part.assign(rounds=rounds, seconds=seconds, averaging_seconds=0.0, **place)

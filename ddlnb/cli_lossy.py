@@ -92,7 +92,8 @@ def _costs(
             "compute_seconds": cost.compute_seconds,
             "compression_seconds": cost.compression_seconds,
             "waiting_seconds": cost.waiting_seconds,
-            "bytes": cost.bytes,
+            "bytes_sent": cost.bytes_sent,
+            "bytes_received": cost.bytes_received,
             "over_best_lossless": dense.iteration_seconds / cost.iteration_seconds,
         }
         for cost in found
@@ -113,7 +114,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "gpus": row["gpus"],
         "method": row["method"],
         **milliseconds,
-        "MB sent": round(row["bytes"] / 1e6, 3),
+        "MB both ways": round((row["bytes_sent"] + row["bytes_received"]) / 1e6, 3),
         "times the best lossless": round(row["over_best_lossless"], 3),
     }
 

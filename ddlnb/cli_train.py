@@ -169,7 +169,7 @@ def _shown(row: dict[str, Any], target: float | None) -> dict[str, object]:
         "accuracy": _with_half(
             row["test_accuracy"], row["test_accuracy_half_width"], several, "{:.2%}"
         ),
-        "sent": show_bytes(round(row["bytes_sent"])),
+        "bytes both ways": show_bytes(round(row["bytes"])),
         "diverged": f"{row['diverged']} of {row['seeds']}",
     }
     if target is None:

@@ -24,7 +24,7 @@ PALETTE = (
 DASHES = ("-", "--", ":", "-.")
 AXES = {
     "step": ("gradients of every worker", 1.0),
-    "bytes_sent": ("MB sent by a worker", 1e6),
+    "bytes": ("MB through the link of a worker, both ways", 1e6),
     "seconds": ("seconds", 1.0),
 }
 MEASURES = {
@@ -41,7 +41,7 @@ LEGEND_COLUMNS = (1, 3)  # above one panel, and above several
 def learning_curves(
     curves: pd.DataFrame,
     measures: Sequence[str] = ("test_loss", "test_accuracy"),
-    against: Sequence[str] = ("step", "bytes_sent"),
+    against: Sequence[str] = ("step", "bytes"),
     *,
     floor: float | None = None,
     log_loss: bool = False,
@@ -65,6 +65,8 @@ def learning_curves(
         "seconds" not in against or bool(curves["seconds"].notna().any()),
         "these curves have no seconds; train with a clock, or leave that axis out",
     )
+    if "bytes" in against:
+        curves = curves.assign(bytes=curves["bytes_sent"] + curves["bytes_received"])
     lines = _lines(curves)
     columns = max(1, min(LEGEND_COLUMNS[len(against) > 1], len(lines)))
     figure, grid = plt.subplots(
@@ -88,7 +90,7 @@ def learning_curves(
         axes[0].set_ylabel(MEASURES[measure])
     for axis, ax in zip(against, grid[-1], strict=True):
         ax.set_xlabel(AXES[axis][0])
-        if axis == "bytes_sent":
+        if axis == "bytes":
             ax.set_xscale("log")  # methods differ by orders of magnitude
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False)
@@ -134,7 +136,7 @@ def _draw(
     colour, dash = style
     ended = rows.loc[rows["diverged"], "step"]
     kept = rows[~rows["diverged"] & (rows["step"] < ended.min())] if len(ended) else rows
-    if axis == "bytes_sent":
+    if axis == "bytes":
         kept = kept[kept[axis] > 0]
     means = kept.groupby("step")[[axis, measure] if axis != "step" else [measure]]
     middle, low, high = means.mean(), means.min()[measure], means.max()[measure]

@@ -19,7 +19,7 @@ from ddlnb.compression.seconds import FREE, CompressionProfile, compression_prof
 from ddlnb.errors import require
 from ddlnb.fast_player import play_fast
 from ddlnb.lossy_program import CompressedMessage, compressed
-from ddlnb.lossy_traffic import Shape, bytes_sent, compressed_pieces, pieces, tensor_shapes
+from ddlnb.lossy_traffic import Shape, compressed_pieces, link_bytes, pieces, tensor_shapes
 from ddlnb.methods import Method, get_method
 from ddlnb.plan import Plan
 from ddlnb.program import lower
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class IterationCost:
-    """Where the seconds of one iteration of one worker go, and the bytes that it sends in it.
+    """Where the seconds of one iteration of one worker go, and the bytes of the busiest worker.
 
     ``waiting_seconds`` is communication that nothing hides, and waiting for others. ``gathers``
     when payloads go to all workers, so that traffic grows with their number. ``source`` says how
@@ -46,9 +46,15 @@ class IterationCost:
     compute_seconds: float
     compression_seconds: float
     waiting_seconds: float
-    bytes: float
+    bytes_sent: float
+    bytes_received: float
     gathers: bool = False
     source: str = ""
+
+    @property
+    def bytes(self) -> float:
+        """What passes the worker's link, both ways."""
+        return self.bytes_sent + self.bytes_received
 
 
 def dense_cost(
@@ -59,13 +65,18 @@ def dense_cost(
     program = lower(workload, cluster, plan_on(cluster, workload, method))
     played = play_fast(program)
     size = workload.gradient_bytes
+    if method.architecture == "A2A":
+        bytes_ = ring_bytes_sent(size, cluster.workers)
+    else:
+        bytes_ = float(size) if cluster.workers > 1 else 0.0  # one worker asks nobody
     return IterationCost(
         method.name,
         played.iteration_seconds,
         played.iteration_seconds - played.exposed_seconds,
         0.0,
         played.exposed_seconds,
-        ring_bytes_sent(size, cluster.workers) if method.architecture == "A2A" else size,
+        bytes_,
+        bytes_,
         source="simulated",
     )
 
@@ -106,13 +117,15 @@ def compressed_cost(
     made = [compressed_message(one, cluster, profile, method.feedback) for one in by_message]
     played = play_fast(compressed(lower(workload, cluster, plan), made))
     compression = sum(message.encode_seconds + message.decode_seconds for message in made)
+    bytes_ = sum(message.bytes for message in made)
     return IterationCost(
         str(method),
         played.iteration_seconds,
         played.iteration_seconds - played.exposed_seconds - compression,
         compression,
         played.exposed_seconds,
-        sum(message.bytes for message in made),
+        bytes_,
+        bytes_,
         gathers(found),
         f"simulated as {base.name}; compression {profile.source}",
     )
@@ -132,7 +145,7 @@ def compressed_message(
         encode,
         decode,
         requests_cost(cluster, traffic),
-        sum(bytes_sent(one, workers) for one in traffic),
+        sum(link_bytes(one, workers) for one in traffic) / 2,
     )
 
 

@@ -21,7 +21,7 @@ from ddlnb.request_cost import Cost
 class CompressedMessage:
     """What compression makes of one message: seconds of the worker, and its cost on the network.
 
-    ``bytes`` are those that one worker sends.
+    ``bytes`` are those that one worker sends, and as many as it receives.
     """
 
     encode_seconds: float

@@ -38,6 +38,19 @@ def bytes_sent(traffic: Traffic, workers: int) -> float:
     raise InputError(f"a compressor cannot ask for {traffic.request.__name__}")
 
 
+def link_bytes(traffic: Traffic, workers: int) -> float:
+    """Bytes that pass the link of one worker for one request, both ways; of Messages a busiest one.
+
+    What is reduced or gathered is received as often as sent. A message is sent by one worker and
+    received by another.
+
+    >>> link_bytes(Traffic(AllReduce, 1000), 4), link_bytes(Traffic(Messages, 1000), 4)
+    (3000.0, 1000)
+    """
+    both = 1 if traffic.request is Messages else 2
+    return both * bytes_sent(traffic, workers)
+
+
 def tensor_shapes(workload: Workload) -> dict[str, Shape]:
     """The shape of every gradient, by name: those of the built-in model that the workload is of.
 

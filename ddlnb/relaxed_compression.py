@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.relaxed import Relaxed
 from ddlnb.training.runs import Runs, final_loss, runs_by
 from ddlnb.training.summaries import spent, t_interval
-from ddlnb.training.tasks import get_learning_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,25 +39,10 @@ def combined_methods(
 def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
     """The curves with ``link_bytes``: sent and received by a worker in the mean, as `spent` counts.
 
-    In a ring as much is received as sent; a server answers every push with all parameters, four
-    bytes each. Raises InputError for other methods.
+    Raises InputError if there are none.
     """
-    import pandas as pd
-
-    parts = []
-    for (task, name), part in curves.groupby(["task", "method"], sort=False):
-        parts.append(part.assign(link_bytes=_both_ways(part, str(task), training_method(name))))
-    require(bool(parts), "there are no curves")
-    return pd.concat(parts).sort_index()
-
-
-def _both_ways(part: pd.DataFrame, task: str, method: TrainingMethod) -> pd.Series:
-    if method.architecture == "A2A":
-        return 2 * spent(part, "bytes_sent")
-    if not isinstance(method.synchronisation, Relaxed):
-        raise InputError(f"how often {method} pulls is not known; choose A2A, ssp or asp")
-    parameters = sum(one.numel() for one in get_learning_task(task).build(0).parameters())
-    return part["bytes_sent"] + 4 * parameters * part["step"]
+    require(not curves.empty, "there are no curves")
+    return curves.assign(link_bytes=spent(curves, "bytes"))
 
 
 def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.DataFrame:

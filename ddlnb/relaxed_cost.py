@@ -78,13 +78,15 @@ def relaxed_run(
     seconds = done.iteration_seconds
     compute = min(seconds, done.compute_seconds)
     compression = _compression(workload, method, profile, done)
+    shared = cluster.workers > 1  # one worker asks nobody
     cost = IterationCost(
         str(method),
         seconds + compression,
         compute,
         compression,
         seconds - compute,
-        done.bytes_sent,
+        done.bytes_sent * shared,
+        done.bytes_received * shared,
         method.architecture == "A2A" and done.rounds > 0 and gathers(_pieces(workload, method)),
         f"lockstep in the cluster's time, nothing overlaps; compression {profile.source}",
     )

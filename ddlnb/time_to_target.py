@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.errors import InputError, require
 from ddlnb.lossy_cost import IterationCost, dense_cost
@@ -82,7 +83,8 @@ def time_to_target(
     the ends of its 95 % t-interval. ``speedup`` is over the quickest lossless method, which needs
     the iterations of ``dense``: the geometric mean over the seeds that both have, with its interval
     (``speedup_low``, ``speedup_high``; NaN for fewer than two seeds). A run that never reaches the
-    target makes seconds infinite and the speed-up 0. The other columns are the parts of
+    target makes seconds infinite and the speed-up 0. ``bytes`` pass a worker's link, both ways, in
+    an iteration, and ``ring_bytes`` would by a dense ring. The other columns are the parts of
     `ddlnb.lossy_cost.IterationCost`. Raises InputError when the curves lack ``dense``.
     """
     import pandas as pd
@@ -118,6 +120,8 @@ def time_to_target(
                         "is_dense": method == dense,
                         **_times(by_method[method], by_method[dense], cost, best),
                         **asdict(cost),
+                        "bytes": cost.bytes,
+                        "ring_bytes": 2 * ring_bytes_sent(workload.gradient_bytes, int(workers)),
                         "method": method,
                         "carried_by": cost.method,
                     }

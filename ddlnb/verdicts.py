@@ -84,10 +84,11 @@ def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
             f"are exposed, so nothing can gain more than {exposed / (whole - exposed):.1%} "
             f"per iteration"
         )
-    if row["gathers"] and row["bytes"] >= dense["bytes"]:
+    if row["gathers"] and row["bytes"] >= row["ring_bytes"]:
         return (
-            f"its all-gather grows with the workers: {row['bytes'] / MB:.1f} MB from each of "
-            f"{row['workers']} are no less than the dense {dense['bytes'] / MB:.1f} MB"
+            f"its all-gather grows with the workers: with {row['workers']} a link carries "
+            f"{row['bytes'] / MB:.1f} MB both ways, no less than the {row['ring_bytes'] / MB:.1f} "
+            f"MB of a dense ring"
         )
     if saved <= 0:
         return (

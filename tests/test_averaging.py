@@ -37,9 +37,10 @@ def test_where_all_workers_agree_nothing_is_added(method):
 def test_within_a_round_one_average_is_added():
     found = curve("local(4)")
     within = found["step"] % 4 > 0
-    assert found["averaging_bytes_sent"].tolist() == [RING * one for one in within]
+    for way in ("sent", "received"):
+        assert found[f"averaging_bytes_{way}"].tolist() == [RING * one for one in within]
     assert found["averaging_seconds"].tolist() == [3.0 * one for one in within]
-    averages = spent(found, "bytes_sent") / RING
+    averages = spent(found, "bytes") / (2 * RING)
     assert averages.tolist() == [0, 1, 1, 1, 1, 2, 2, 2, 2]
     assert spent(found, "seconds").tolist() == [0, 4, 5, 6, 7, 11, 12, 13, 14]
     assert spent(found, "step").tolist() == found["step"].tolist()
@@ -65,16 +66,16 @@ def test_a_target_within_the_first_round_takes_an_average():
     found = curve("local(32)")
     target = float(found["test_loss"].iloc[3])
     assert found["bytes_sent"].iloc[3] == 0
-    assert to_target(found, target, "bytes_sent") == RING
+    assert to_target(found, target, "bytes") == 2 * RING
     assert to_target(found, target, "seconds") == 3 + 3.0
     row = summary(found, target).iloc[0]
-    assert row["bytes_to_target"] == row["bytes_sent"] == RING
+    assert row["bytes_to_target"] == row["bytes"] == 2 * RING
     assert link_bytes(found)["link_bytes"].iloc[3] == 2 * RING
 
 
 def test_equal_costs_hold_the_average_too():
     curves = pd.concat([curve("bsp", steps=2), curve("local(8)", steps=6)])
-    rows = at_equal(curves, "bytes_sent").set_index("method")
+    rows = at_equal(curves, "bytes").set_index("method")
     assert rows["step"].to_dict() == {"bsp on A2A": 1, "local(8) on A2A": 6}
     rows = at_equal(curves, "seconds").set_index("method")
     assert rows["step"].to_dict() == {"bsp on A2A": 2, "local(8) on A2A": 5}

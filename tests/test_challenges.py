@@ -43,6 +43,8 @@ def runs_of(method: str, losses: dict[int, list[float]], **more) -> pd.DataFrame
             "consensus_distance": 0.0,
             "bytes_sent": 140.0 * number,  # one round of 80 bytes among eight
             "averaging_bytes_sent": 0.0,
+            "bytes_received": 140.0 * number,
+            "averaging_bytes_received": 0.0,
             "averaging_seconds": 0.0,
         }
         | more
@@ -75,7 +77,9 @@ def test_seconds_of_the_cost_model_are_those_of_a_run_in_the_clusters_time(metho
 
 def test_fewer_rounds_for_as_many_steps_win_where_a_round_is_dear():
     falls = {seed: [2.0, 1.0, 0.4] for seed in range(3)}
-    often = runs_of("local(1)", falls).assign(bytes_sent=lambda c: 14 * 10 * c["step"])
+    often = runs_of("local(1)", falls).assign(
+        bytes_sent=lambda c: 14 * 10 * c["step"], bytes_received=lambda c: 14 * 10 * c["step"]
+    )
     seldom = runs_of("local(8)", falls)
     late = runs_of("adaptive-local(1, 8, rare)", {seed: [2.0, 1.0, 0.9] for seed in range(3)})
     curves = pd.concat([often, seldom, late], ignore_index=True)
@@ -127,8 +131,8 @@ def test_bytes_are_counted_in_both_directions(combined):
     assert ends.loc["bsp + ef-sign + feedback on A2A", "link_bytes"] == 20 * 2 * 3 * sign
     slow = ends.loc["ssp(2) + ef-sign + feedback on PS", "link_bytes"]
     assert slow == pytest.approx(20 * (sign + dense), rel=0.2)  # a fast worker may be ahead
-    with pytest.raises(InputError, match="how often"):
-        relaxed_compression.link_bytes(combined.assign(method="bsp on PS"))
+    with pytest.raises(InputError, match=r"lack the columns \['bytes_received'\]"):
+        relaxed_compression.link_bytes(combined.drop(columns="bytes_received"))
 
 
 def test_at_equal_bytes_every_method_is_within_the_budget(combined):

@@ -212,7 +212,7 @@ def test_a_ring_of_neighbours_costs_the_same_whatever_the_workers():
         for n in (8, 16, 32)
     ]
     for cost in costs:
-        assert cost.bytes == pytest.approx(2 * WORKLOAD.gradient_bytes)
+        assert cost.bytes_sent == cost.bytes_received == 2 * WORKLOAD.gradient_bytes
         assert cost.iteration_seconds == pytest.approx(costs[0].iteration_seconds, rel=5e-3)
 
 
@@ -278,6 +278,29 @@ def test_messages_on_one_link_share_it(link, ends):
         workers, sends, 1, clock=clock, on_step=lambda rank, count, now: done.update({rank: now})
     ).run()
     assert [done[rank] for rank in range(4)] == pytest.approx(ends)
+
+
+def test_a_server_answers_densely_and_a_tree_sends_and_receives_by_turns():
+    here, size = cluster("survey-10GbE", 8), WORKLOAD.gradient_bytes
+    served = lossy_cost(WORKLOAD, here, "bsp + top-k(0.01) + whole-model on PS", steps=2)
+    assert served.bytes_received == size
+    assert served.bytes_sent == pytest.approx(0.02 * size, rel=1e-3)
+    assert dense_cost(WORKLOAD, here, "WFBP-PS").bytes == 2 * size
+    tree = "gtop-k(0.01) + whole-model"
+    for method in (f"bsp + {tree}", f"local(1) + {tree}"):  # three levels up and down
+        found = lossy_cost(WORKLOAD, here, method, steps=2)
+        assert found.bytes == pytest.approx(6 * 0.02 * size, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "method", ["bsp", "bsp + top-k(0.01)", "bsp + fp16", "bsp on PS", "local(4)", "d-psgd", "asp"]
+)
+def test_one_worker_asks_nobody(method):
+    alone = cluster("survey-10GbE", 1)
+    found = lossy_cost(WORKLOAD, alone, method, steps=2)
+    assert found.bytes == found.waiting_seconds == 0
+    assert found.iteration_seconds == pytest.approx(compute_seconds(WORKLOAD, alone))
+    assert dense_cost(WORKLOAD, alone, "WFBP-PS").bytes == 0
 
 
 def test_any_method_goes_one_way():

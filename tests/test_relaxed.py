@@ -223,7 +223,7 @@ def test_every_relaxed_method_learns_with_and_without_compression(name, rest):
     start = Trained("bsp", 1).workers[0].last_loss
     assert all(worker.last_loss < start / 4 for worker in trained.workers)
     dense = 4 * trained.parameters.shape[1]
-    assert trained.run.bytes_pulled == [80 * dense] * 4
+    assert trained.run.bytes_received == [80 * dense] * 4
     assert (
         trained.run.bytes_sent[0] == 80 * dense
         if not rest
@@ -252,7 +252,7 @@ def test_a_push_pays_for_the_way_up_and_the_way_down():
         return bytes_ / 1000
 
     trained = Trained("asp + top-k(0.5)", 1, clock=Clock(communicate=seconds))
-    up, down = trained.run.bytes_sent[0], trained.run.bytes_pulled[0]
+    up, down = trained.run.bytes_sent[0], trained.run.bytes_received[0]
     assert up < 1.1 * down
     assert trained.seconds == pytest.approx(1 + (up + down) / 1000)
 

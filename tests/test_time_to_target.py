@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -12,6 +13,7 @@ import ddlnb
 from ddlnb.compression.seconds import FREE, CompressionProfile, CompressorSeconds, Line
 from ddlnb.errors import InputError
 from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_target
+from ddlnb.units import MB
 from ddlnb.verdicts import NO, UNSURE, YES, verdict, verdicts
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -102,6 +104,8 @@ def test_a_gather_of_as_many_bytes_is_the_reason():
     (found,) = verdicts(table({"bsp on A2A": [100, 100], method: [100, 100]}))
     assert found.choice == NO
     assert "all-gather grows with the workers" in found.reason
+    carried, of_ring = map(float, re.findall(r"([0-9.]+) MB", found.reason))
+    assert carried >= of_ring == pytest.approx(4 * 15 / 16 * WORKLOAD.gradient_bytes / MB, abs=0.05)
 
 
 def test_runs_that_never_get_there_have_no_speedup():

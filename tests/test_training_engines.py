@@ -169,6 +169,7 @@ def test_a_real_run_sends_the_bytes_of_lockstep(both, method):
     for ours, theirs in zip(real.workers, expected.workers, strict=True):
         pushes = sum(arrival.worker == ours.rank for arrival in real.arrivals)
         assert ours.bytes_sent == pytest.approx(theirs.bytes_sent + HEADER_BYTES * pushes)
+        assert ours.bytes_received == pytest.approx(theirs.bytes_received)
     assert sum(ours.bytes_sent for ours in real.workers) > 0
 
 

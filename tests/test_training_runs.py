@@ -34,7 +34,7 @@ def other(curves: pd.DataFrame, name: str) -> pd.DataFrame:
 def test_every_setting_of_a_curve_is_known(curves):
     measured = {"seed", "step", "train_loss", "test_loss", "test_accuracy", "consensus_distance"}
     measured |= {"seconds", "bytes_sent", "diverged", "bytes_received"}
-    measured |= {"averaging_bytes_sent", "averaging_seconds"}
+    measured |= {"averaging_bytes_sent", "averaging_bytes_received", "averaging_seconds"}
     parts = {"synchronisation", "compression", "feedback", "architecture"}  # of the method
     assert set(curves) - measured - parts == set(SETTINGS)
 

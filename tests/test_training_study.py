@@ -48,6 +48,23 @@ def wire(kind: type, bytes_: int, workers: int) -> float:
     return bytes_ / 1e3 if kind is AllReduce else 0.0
 
 
+@pytest.mark.parametrize(
+    ("method", "sent", "received"),
+    [
+        ("bsp", 1.5 * 80, 1.5 * 80),
+        ("bsp on PS", 80, 80),
+        ("bsp + top-k(0.25) + feedback", 3 * 40, 3 * 40),
+        ("bsp + top-k(0.25) + feedback on PS", 40, 80),
+        ("d-psgd(ring)", 2 * 80, 2 * 80),
+    ],
+)
+def test_bytes_are_counted_both_ways(method, sent, received):
+    """What a server answers is dense, whatever is pushed: a quadratic has 20 parameters."""
+    end = train("quadratic", method, workers=4, steps=5).iloc[-1]
+    assert end["bytes_sent"] == 5 * sent
+    assert end["bytes_received"] == 5 * received
+
+
 def test_a_curve_counts_steps_bytes_and_seconds():
     workers, steps = 4, 6
     curve = train(
@@ -377,7 +394,7 @@ def test_learning_curves_show_every_method_and_end_where_runs_diverge():
             curve("bad", 0, [4.0, 3.0, 9e9], diverged=True),
         ]
     )
-    figure = learning_curves(curves, against=("step", "bytes_sent", "seconds"), floor=0.5)
+    figure = learning_curves(curves, against=("step", "bytes", "seconds"), floor=0.5)
     assert len(figure.axes) == 6
     losses = {line.get_label(): line for line in figure.axes[0].lines}
     assert losses["good"].get_ydata().tolist() == pytest.approx([4.0, 1.75, 1.1])

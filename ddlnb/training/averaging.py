@@ -19,7 +19,10 @@ from ddlnb.training.method import TrainingMethod
 
 @dataclass(frozen=True)
 class Averaging:
-    """Bytes that a worker sends for one average of the models, and its seconds; NaN if unknown."""
+    """Bytes that a worker sends for one average of the models, and receives, and its seconds.
+
+    NaN if unknown.
+    """
 
     bytes_sent: float
     seconds: float
@@ -43,5 +46,6 @@ class Averaging:
         needed = consensus_distance != 0
         return {
             "averaging_bytes_sent": self.bytes_sent if needed else 0.0,
+            "averaging_bytes_received": self.bytes_sent if needed else 0.0,
             "averaging_seconds": self.seconds if needed else 0.0,
         }

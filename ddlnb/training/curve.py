@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ddlnb.errors import NotFinite
 from ddlnb.models import Batch
 from ddlnb.training.averaging import Averaging
-from ddlnb.training.job import TrainingJob, TrainingRun
+from ddlnb.training.job import TrainingJob, TrainingRun, WorkerReport
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.worker import Worker
@@ -66,6 +66,21 @@ def _buffers(worker: Worker) -> tuple[Tensor, ...]:
     return tuple(one.clone() for one in worker.module.buffers())
 
 
+class Carried(NamedTuple):
+    """Bytes that a worker has sent and received in the mean."""
+
+    sent: float
+    received: float
+
+    @classmethod
+    def by(cls, workers: Sequence[WorkerReport]) -> Carried:
+        """By these until they reported."""
+        return cls(
+            sum(one.bytes_sent for one in workers) / len(workers),
+            sum(one.bytes_received for one in workers) / len(workers),
+        )
+
+
 @dataclass
 class LockstepCurve:
     """Watches a run and writes its rows."""
@@ -82,7 +97,7 @@ class LockstepCurve:
 
     def of(self, run: Lockstep) -> list[Row]:
         """The rows of the run, which is run here; its ``on_step`` must be ours."""
-        self._bytes = run.bytes_sent
+        self._run = run
         self._mean = _MeanModel(self.task, self.job)
         self._buffers = [_buffers(worker) for worker in self.workers]
         self._write(0, 0.0)
@@ -106,13 +121,14 @@ class LockstepCurve:
             self._write(step, seconds)
 
     def _write(self, step: int, seconds: float) -> None:
-        sent = sum(self._bytes) / len(self.workers)
+        run, workers = self._run, len(self.workers)
+        carried = Carried(sum(run.bytes_sent) / workers, sum(run.bytes_received) / workers)
         shown = seconds if self.timed else math.nan
         learnt = [
             Learnt(worker.parameters, buffers)
             for worker, buffers in zip(self.workers, self._buffers, strict=True)
         ]
-        row = self._mean.row(step, learnt, self._losses, sent, shown, self.averaging)
+        row = self._mean.row(step, learnt, self._losses, carried, shown, self.averaging)
         self.rows.append(row)
         self._losses = []
 
@@ -136,7 +152,7 @@ class _MeanModel:
         step: int,
         learnt: Sequence[Learnt],
         losses: Sequence[float],
-        sent: float,
+        carried: Carried,
         seconds: float,
         averaging: Averaging,
     ) -> Row:
@@ -156,7 +172,8 @@ class _MeanModel:
             "test_loss": found.loss,
             "test_accuracy": found.accuracy,
             "consensus_distance": distance,
-            "bytes_sent": sent,
+            "bytes_sent": carried.sent,
+            "bytes_received": carried.received,
             "seconds": seconds,
             **averaging.columns(distance),
             "diverged": False,
@@ -198,16 +215,15 @@ def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> li
     mean, limit = _MeanModel(task, job), largest_loss(task, job)
     start = [Learnt.by(job.worker(0))] * job.workers
     averaging = Averaging.of(job.method, job.workers, start[0].parameters.numel(), None)
-    rows = [mean.row(0, start, (), 0.0, 0.0, averaging)]
+    rows = [mean.row(0, start, (), Carried(0.0, 0.0), 0.0, averaging)]
     observed = [[seen for seen in report.observed if seen is not None] for report in run.workers]
     before = 0
     for seen in zip(*observed, strict=True):
         step = seen[0].step
         losses = [loss for report in run.workers for loss in report.losses[before:step]]
-        last = step == job.steps
-        sent = sum(report.bytes_sent for report in run.workers) / job.workers if last else math.nan
+        carried = Carried.by(run.workers) if step == job.steps else Carried(math.nan, math.nan)
         seconds = max(one.seconds for one in seen)
-        row = mean.row(step, [one.learnt for one in seen], losses, sent, seconds, averaging)
+        row = mean.row(step, [one.learnt for one in seen], losses, carried, seconds, averaging)
         rows.append(row)
         before = step
         if any(one.diverged for one in seen) or not all(abs(loss) <= limit for loss in losses):

@@ -98,6 +98,7 @@ def _train(place: Place, job: TrainingJob, store: Any, executor: str) -> WorkerR
         worker.parameters,
         tuple(losses),
         transport.bytes_sent,
+        transport.bytes_received,
         seconds,
         tuple(observed),
     )

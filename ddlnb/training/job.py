@@ -125,7 +125,8 @@ class WorkerReport:
     rank: int
     parameters: Tensor = field(repr=False)  # flat
     losses: tuple[float, ...]
-    bytes_sent: float  # the parameter server's answers are not the workers'
+    bytes_sent: float
+    bytes_received: float
     seconds: float
     observed: tuple[Any, ...] = field(default=(), repr=False)
 

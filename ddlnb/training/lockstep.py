@@ -69,7 +69,7 @@ class Lockstep:
     ):
         self.notes: list[Note] = []
         self.bytes_sent = [0.0] * len(workers)
-        self.bytes_pulled = [0.0] * len(workers)  # from parameter servers
+        self.bytes_received = [0.0] * len(workers)
         self._workers, self._steps, self._rule = workers, steps, rule
         self._clock, self._on_step, self._noting = clock or Clock(), on_step, noting
         self._flows = [loop(worker) for worker in workers]
@@ -156,6 +156,7 @@ class Lockstep:
         factor = 2 * (workers - 1) / workers if isinstance(request, AllReduce) else workers - 1
         for one, answer in enumerate(answers):
             self.bytes_sent[one] += factor * _size(tensor)
+            self.bytes_received[one] += factor * _size(tensor)
             self._at(ready, partial(self._resume, one, answer))
 
     def _send(self, rank: int, request: Messages, now: float) -> None:
@@ -188,6 +189,7 @@ class Lockstep:
             return
         del self._awaiting[rank]
         answer = {sender: box.popleft().payload for sender, box in boxes.items()}
+        self.bytes_received[rank] += sum(map(_size, answer.values()))
         self._at(now, partial(self._resume, rank, answer))
 
     def _push(self, rank: int, tensor: Tensor, now: float) -> None:
@@ -208,7 +210,7 @@ class Lockstep:
                 self._pulls.append(one)
             else:
                 self._pushes[one] += 1
-                self.bytes_pulled[one] += _size(answer)
+                self.bytes_received[one] += _size(answer)
                 back = now + self._seconds(PushPull, _size(answer))
                 self._at(back, partial(self._resume, one, answer.clone()))
 

@@ -147,7 +147,19 @@ class NullRun:
     @property
     def bytes_sent(self) -> float:
         """Bytes that the busiest worker sent per step."""
-        return max(self.lockstep.bytes_sent) / self.steps
+        return self.lockstep.bytes_sent[self._busiest] / self.steps
+
+    @property
+    def bytes_received(self) -> float:
+        """Bytes that the busiest worker received per step."""
+        return self.lockstep.bytes_received[self._busiest] / self.steps
+
+    @property
+    def _busiest(self) -> int:
+        """The worker whose link carried most, both ways."""
+        run = self.lockstep
+        both = [sum(ways) for ways in zip(run.bytes_sent, run.bytes_received, strict=True)]
+        return both.index(max(both))
 
     @property
     def rounds(self) -> float:

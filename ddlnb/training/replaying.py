@@ -115,6 +115,7 @@ def run_in_lockstep(
                 worker.parameters,
                 tuple(losses[worker.rank]),
                 lockstep.bytes_sent[worker.rank],
+                lockstep.bytes_received[worker.rank],
                 seconds[worker.rank],
                 tuple(observed[worker.rank]),
             )

@@ -20,7 +20,10 @@ SETTINGS = (
     *("task", "method", "workers", "local_batch", "split", "optimizer", "schedule"),
     *("learning_rate", "executor", "made_by"),
 )
-NUMBERS = ("workers", "seed", "step", "test_loss", "consensus_distance", "bytes_sent", "seconds")
+NUMBERS = (
+    *("workers", "seed", "step", "test_loss", "consensus_distance", "bytes_sent"),
+    *("bytes_received", "seconds"),
+)
 
 Runs = dict[int, "pd.DataFrame"]  # by seed; rows by step
 

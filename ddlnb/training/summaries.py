@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
-COSTS = ("step", "bytes_sent", "seconds")
+COSTS = {  # what is added up; bytes are those that pass a worker's link, both ways
+    "step": ["step"],
+    "bytes": [
+        *("bytes_sent", "averaging_bytes_sent"),
+        *("bytes_received", "averaging_bytes_received"),
+    ],
+    "seconds": ["seconds", "averaging_seconds"],
+}
 
 
 def t_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -57,12 +64,9 @@ def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
     """
     if cost not in COSTS:
         raise UnknownName("cost", cost, COSTS)
-    if cost == "step":
-        return curves["step"]
-    more = f"averaging_{cost}"
-    missing = [name for name in (cost, more) if name not in curves]
+    missing = [name for name in COSTS[cost] if name not in curves]
     require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
-    return curves[cost] + curves[more]
+    return curves[COSTS[cost]].sum(axis=1, skipna=False)
 
 
 def to_target(run: pd.DataFrame, target: float, cost: str = "step") -> float:
@@ -98,7 +102,7 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
     ``test_loss`` and ``test_accuracy`` are means at the end with the half widths of 95 %
     t-intervals behind them; runs that diverged are counted in ``diverged`` and have infinite loss
-    and no accuracy. ``bytes_sent`` is the mean of what is `spent`. With a ``target`` loss:
+    and no accuracy. ``bytes`` is the mean of what is `spent` in the end. With a ``target`` loss:
     ``reached`` counts the runs that got there, and ``steps_to_target``, ``bytes_to_target`` and
     ``seconds_to_target`` are medians over all seeds, in which a run that did not get there is
     infinite.
@@ -119,16 +123,16 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
             "test_loss_half_width": loss_half,
             "test_accuracy": accuracy,
             "test_accuracy_half_width": accuracy_half,
-            "bytes_sent": float(spent(ends, "bytes_sent").mean()),
+            "bytes": float(spent(ends, "bytes").mean()),
         }
         if target is not None:
-            steps, sent, seconds = (
+            steps, bytes_, seconds = (
                 np.array([to_target(run, target, cost) for run in runs]) for cost in COSTS
             )
             row |= {
                 "reached": int(np.isfinite(steps).sum()),
                 "steps_to_target": float(np.median(steps)),
-                "bytes_to_target": float(np.median(sent)),
+                "bytes_to_target": float(np.median(bytes_)),
                 "seconds_to_target": float(np.median(seconds)),
             }
         rows.append(row)

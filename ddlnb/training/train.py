@@ -56,13 +56,14 @@ def train(
     A step is one gradient of every worker; where workers do not wait for one another, a row is
     written when they have computed as many in the mean. The model that is evaluated is the mean of
     the workers'. Columns beside the settings, among them the code that it was ``made_by``:
-    ``train_loss``, the mean over all batches since the
-    row before (NaN in the first); ``test_loss`` and ``test_accuracy``; ``consensus_distance``, the
-    mean squared distance of the workers' parameters from their mean; ``bytes_sent`` so far by a
-    worker in the mean, counted; ``seconds`` of the virtual clock, NaN without one;
-    ``averaging_bytes_sent`` and ``averaging_seconds``, what it would take beside to form that mean
-    model, 0 where all workers have it (`ddlnb.training.averaging`); ``diverged``, true in the last
-    row of a run that ended early because its loss or what it had to send was huge or no number.
+    ``train_loss``, the mean over all batches since the row before (NaN in the first); ``test_loss``
+    and ``test_accuracy``; ``consensus_distance``, the mean squared distance of the workers'
+    parameters from their mean; ``bytes_sent`` and ``bytes_received`` so far by a worker in the
+    mean, counted; ``seconds`` of the virtual clock, NaN without one; ``averaging_bytes_sent``,
+    ``averaging_bytes_received`` and ``averaging_seconds``, what it would take beside to form that
+    mean model, 0 where all workers have it (`ddlnb.training.averaging`); ``diverged``, true in the
+    last row of a run that ended early because its loss or what it had to send was huge or no
+    number.
     In lockstep the same arguments give the same bits.
 
     With executor "distributed" the workers are processes, of ``ranks`` or new ones, and seconds are

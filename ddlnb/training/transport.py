@@ -28,14 +28,19 @@ class BlockingTransport:
         self._servers = servers
         self._all_reduce = AllReduceTransport()
         self._workers = dist.get_world_size()
-        self._bytes = 0
+        self._sent = self._received = 0  # but by all-reduces, and to servers
         self._sending: dict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
 
     @property
     def bytes_sent(self) -> float:
         """By this worker so far. All-reduces count as rings, pushes as their transport does."""
         pushed = self._servers.bytes_sent if self._servers is not None else 0.0
-        return self._all_reduce.bytes_sent + self._bytes + pushed
+        return self._all_reduce.bytes_sent + self._sent + pushed
+
+    @property
+    def bytes_received(self) -> float:
+        """By this worker so far; of what servers answer the tensors, without headers."""
+        return self._all_reduce.bytes_sent + self._received
 
     def answer(self, request: Any) -> Any:
         """The answer, once it is there. Raises DdlnbError for what no executor knows."""
@@ -48,7 +53,9 @@ class BlockingTransport:
         if isinstance(request, PushPull):
             if self._servers is None:
                 raise DdlnbError("a worker pushes, and there is no parameter server")
-            return self._servers.start(0, PushPull(request.tensor.contiguous())).wait()
+            answer = self._servers.start(0, PushPull(request.tensor.contiguous())).wait()
+            self._received += answer.nbytes
+            return answer
         raise DdlnbError(f"a worker asked for {request!r}, which no executor knows")
 
     def close(self) -> None:
@@ -58,7 +65,8 @@ class BlockingTransport:
         dist.barrier()  # a message that is still wanted must not be lost with its sender
 
     def _gather(self, payload: Tensor) -> list[Tensor]:
-        self._bytes += (self._workers - 1) * payload.nbytes
+        self._sent += (self._workers - 1) * payload.nbytes
+        self._received += (self._workers - 1) * payload.nbytes
         gathered = [torch.empty_like(payload) for _ in range(self._workers)]
         dist.all_gather(gathered, payload)
         return gathered
@@ -76,12 +84,13 @@ class BlockingTransport:
         }
         receiving = [dist.irecv(into, peer) for peer, into in received.items() if len(into)]
         for peer, payload in outgoing.items():
-            self._bytes += payload.nbytes
+            self._sent += payload.nbytes
             if len(payload):
                 self._send(peer, payload.contiguous())
         for work in receiving:
             assert work is not None
             work.wait()
+        self._received += sum(incoming.values())
         return received
 
     def _send(self, peer: int, payload: Tensor) -> None:
