@@ -22,14 +22,14 @@ from ddlnb.training.cluster_clock import compute_seconds
 from ddlnb.training.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.method import training_method
 from ddlnb.training.runs import runs_by
-from ddlnb.training.summaries import spent, t_interval, to_target
+from ddlnb.training.summaries import ratio_interval, spent, t_interval, target_bracket
 from ddlnb.training.tasks import get_learning_task
+from ddlnb.verdicts import MARGIN
 from ddlnb.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NEGLIGIBLE = 0.01  # of the time: the four bytes of a loss make no method slower
 LOSS_BYTES = 4  # what adaptive local SGD sends beside every average
 FASTER, SLOWER, OPEN = "faster", "slower", "no clear difference"
 
@@ -88,12 +88,13 @@ def period_times(
 ) -> pd.DataFrame:
     """A row per cluster and method: seconds to the target loss, and beside the best fixed H.
 
-    ``seconds`` is the mean over seeds with the ends ``low`` and ``high`` of its 95 % t-interval;
+    ``seconds`` is the mean over seeds with the ends ``low`` and ``high`` of its 95 % t-interval,
+    widened by the steps between two evaluations, as are all intervals here;
     ``steps`` and ``rounds`` are means at the target. The best fixed H has the least mean, which
     favours it: it is chosen after the fact. ``over_fixed`` is the geometric mean of its seconds
     over the method's, with an interval over the seeds (``over_low``, ``over_high``); ``verdict`` is
-    FASTER or SLOWER where all of the interval is beyond 1 by more than NEGLIGIBLE. Raises
-    InputError if no fixed H gets there in all its runs.
+    FASTER or SLOWER where all of the interval is beyond 1 by more than `verdicts.MARGIN`.
+    Raises InputError if no fixed H gets there in all its runs.
     """
     import pandas as pd
 
@@ -102,7 +103,7 @@ def period_times(
         timed = on_cluster(curves, workload, cluster)
         costs = {cost: _at_target(timed, target, cost) for cost in ("seconds", "step", "rounds")}
         seconds = costs["seconds"]
-        means = {method: float(values.mean()) for method, values in seconds.items()}
+        means = {method: float(values[:, 1].mean()) for method, values in seconds.items()}
         fixed = [name for name in means if _is_fixed(name) and math.isfinite(means[name])]
         require(
             bool(fixed),
@@ -110,7 +111,7 @@ def period_times(
         )
         best = min(fixed, key=means.__getitem__)
         for method, values in seconds.items():
-            _, half = t_interval(values)
+            _, half = t_interval(values[:, 1])
             rows.append(
                 {
                     "network": timed["network"].iloc[0],
@@ -119,10 +120,10 @@ def period_times(
                     "fixed": _is_fixed(method),
                     "best_fixed": method == best,
                     "seconds": means[method],
-                    "low": means[method] - half,
+                    "low": float(values[:, 0].mean()) - half,
                     "high": means[method] + half,
-                    "steps": float(costs["step"][method].mean()),
-                    "rounds": float(costs["rounds"][method].mean()),
+                    "steps": float(costs["step"][method][:, 1].mean()),
+                    "rounds": float(costs["rounds"][method][:, 1].mean()),
                     **_beside(values, seconds[best]),
                 }
             )
@@ -132,14 +133,14 @@ def period_times(
 
 
 def _at_target(timed: pd.DataFrame, target: float, cost: str) -> dict[str, np.ndarray]:
-    """By method: the cost of every seed's run at the target, in the order of the seeds."""
+    """By method: the `target_bracket` of every seed, (seeds, 2), in the order of the seeds."""
     found = {}
     for (method,), by_seed in runs_by(timed, "method").items():
         runs = list(by_seed.values())
         if cost == "rounds":  # counted like steps, and no cost that curves know
             runs = [run.assign(step=run["rounds"]) for run in runs]
         known = "seconds" if cost == "seconds" else "step"
-        found[method] = np.array([to_target(run, target, known) for run in runs])
+        found[method] = np.array([target_bracket(run, target, known) for run in runs])
     return found
 
 
@@ -158,7 +159,6 @@ def _beside(values: np.ndarray, best: np.ndarray) -> dict[str, object]:
             "over_high": math.nan,
             "verdict": SLOWER if none else OPEN,
         }
-    mean, half = t_interval(np.log(best / values))
-    over, low, high = (math.exp(value) for value in (mean, mean - half, mean + half))
-    choice = FASTER if low > 1 + NEGLIGIBLE else SLOWER if high < 1 - NEGLIGIBLE else OPEN
+    over, low, high = ratio_interval(best, values)
+    choice = FASTER if low > 1 + MARGIN else SLOWER if high < 1 - MARGIN else OPEN
     return {"over_fixed": over, "over_low": low, "over_high": high, "verdict": choice}

@@ -39,6 +39,10 @@ def lossy(
         Path | None, typer.Option(help="Curves of `ddlnb train --out`; judges time to --target.")
     ] = None,
     target: Annotated[float | None, typer.Option(help="The test loss to reach.")] = None,
+    base: Annotated[
+        str,
+        typer.Option(help="The method as which messages of bsp leave: one that ends in A2A."),
+    ] = "MG-WFBP",
     csv: Csv = False,
 ) -> None:
     """Say what lossy methods cost on a cluster, and with curves whether to use them there.
@@ -51,20 +55,21 @@ def lossy(
     require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
     require((curves is None) == (target is None), "give --curves and --target together")
     require(curves is None or not method, "the curves say which methods; leave out --method")
+    require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
     first = get_cluster(cluster)
     workload = workload_for(model, first, batch, throughput)
     if curves is not None:
         assert target is not None
-        _print_times(curves, target, workload, cluster, compression, csv)
+        _print_times(curves, target, workload, cluster, compression, base, csv)
         return
     require(bool(method), "give at least one --method; see `ddlnb train --list`")
     rows = []
     for count in gpus or [first.workers]:
-        rows += _costs(workload, cluster, count, list(method or ()), compression)
+        rows += _costs(workload, cluster, count, list(method or ()), compression, base)
     if not csv:
         rows = [_shown(row) for row in rows]
-    cost = "free of cost (a bound)" if compression == "free" else f"as in profile {compression}"
-    print_table(rows, csv, f"Simulated: {model} on {cluster}, compression {cost}")
+    how = _assumed(compression, base)
+    print_table(rows, csv, f"Simulated: {model} on {cluster}, {how}")
     if not csv:
         typer.echo(
             "An iteration of one method is not worth one of another: give --curves of "
@@ -72,8 +77,13 @@ def lossy(
         )
 
 
+def _assumed(compression: str, base: str) -> str:
+    cost = "free of cost (a bound)" if compression == "free" else f"as in profile {compression}"
+    return f"compression {cost}, messages of bsp as of {base}"
+
+
 def _costs(
-    workload: Workload, cluster: str, workers: int, methods: list[str], compression: str
+    workload: Workload, cluster: str, workers: int, methods: list[str], compression: str, base: str
 ) -> list[dict[str, Any]]:
     """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
     from ddlnb.clusters import get_cluster
@@ -82,7 +92,7 @@ def _costs(
 
     dense = best_dense(workload, get_cluster(cluster, workers))
     found = [dense] + [
-        lossy_cost(workload, cluster, one, compression, workers=workers) for one in methods
+        lossy_cost(workload, cluster, one, compression, base, workers=workers) for one in methods
     ]
     return [
         {
@@ -120,13 +130,19 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_times(
-    curves: Path, target: float, workload: Workload, cluster: str, compression: str, csv: bool
+    curves: Path,
+    target: float,
+    workload: Workload,
+    cluster: str,
+    compression: str,
+    base: str,
+    csv: bool,
 ) -> None:
     import pandas as pd
 
     from ddlnb.errors import InputError
     from ddlnb.time_to_target import time_to_target
-    from ddlnb.verdicts import verdicts
+    from ddlnb.verdicts import MARGIN, verdicts
 
     try:
         measured = pd.read_csv(curves)
@@ -134,15 +150,21 @@ def _print_times(
         raise InputError(
             f"curves {curves} cannot be read ({error}); make them with ddlnb train --out"
         ) from error
-    table = time_to_target(measured, target, workload, [cluster], compression)
+    table = time_to_target(measured, target, workload, [cluster], compression, base)
     if csv:
         typer.echo(table.to_csv(index=False), nl=False)
         return
     columns = ["workers", "method", "seconds", "low", "high", "speedup", "iteration_seconds"]
     title = (
         f"Seconds to a test loss of {target}: iterations measured on {measured['task'].iloc[0]}, "
-        f"their seconds simulated for {workload.model} on {cluster}"
+        f"their seconds simulated for {workload.model} on {cluster}, {_assumed(compression, base)}"
     )
     print_table(table[columns].round(4).to_dict("records"), csv, title)
     for verdict in verdicts(table):
         typer.echo(f"{verdict.workers} workers: {verdict}.")
+    typer.echo(
+        f"Intervals are of 95 % over seeds, widened by the steps between two evaluations. What is "
+        f"uncertain of the cluster and of compression is not in them, nor whether "
+        f"{workload.model} needs as many iterations relative to BSP. A gain counts beyond "
+        f"{MARGIN:.0%}."
+    )

@@ -16,10 +16,11 @@ from ddlnb.clusters import Cluster
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
+from ddlnb.lossy_cost import BASE
 from ddlnb.methods import Method
 from ddlnb.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
-from ddlnb.training.summaries import t_interval
+from ddlnb.training.summaries import ratio_interval
 from ddlnb.workload import Workload
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def level_times(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     profile: str | CompressionProfile = FREE,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
 ) -> pd.DataFrame:
     """The rows of `time_to_target` with the column ``density``, the least first; 1 if dense."""
     table = time_to_target(curves, target, workload, clusters, profile, base)
@@ -62,11 +63,12 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
     """A row per machine: the density with the least time, and whether it lies between the ends.
 
     Both ends of the sweep are compared with the best density, seed by seed. The minimum is
-    INTERIOR if the best is no end and the 95 % t-intervals of the log-ratios to both ends are above
-    0; AT_LEAST or AT_MOST if the best is that end and the interval of the log-ratio of its
-    neighbour is above 0; else OPEN. ``least_over_best`` and ``largest_over_best`` are ratios of
-    mean seconds. ``beats_dense`` says whether the best is quicker than the best lossless method.
-    Raises InputError for curves of several tasks or numbers of workers.
+    INTERIOR if the best is no end and the intervals of the ratios of both ends to it
+    (`ddlnb.training.summaries.ratio_interval`) are above 1; AT_LEAST or AT_MOST if the best is that
+    end and the interval of its neighbour is above 1; else OPEN. ``least_over_best`` and
+    ``largest_over_best`` are ratios of mean seconds. ``beats_dense`` says whether the best is
+    quicker than the best lossless method. Raises InputError for curves of several tasks or numbers
+    of workers.
     """
     import pandas as pd
 
@@ -80,12 +82,12 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
         dense = float(part.loc[part["is_dense"], "seconds"].iloc[0])
         seconds = [
             needed.loc[needed["method"] == row["method"]]
-            .sort_values("seed")["iterations"]
+            .sort_values("seed")[["since", "iterations"]]
             .to_numpy()
             * row["iteration_seconds"]
             for row in sparse.to_dict("records")
         ]
-        means = [float(np.mean(one)) for one in seconds]
+        means = [float(np.mean(one[:, 1])) for one in seconds]
         require(
             any(math.isfinite(mean) for mean in means),
             f"no density reaches a loss of {target:g} in all runs; take more steps",
@@ -122,8 +124,8 @@ def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
         return True
     if not np.isfinite(one).all():
         return False
-    mean, half = t_interval(np.log(one / other))
-    return mean - half > 0  # False where a single seed has no interval
+    _, low, _ = ratio_interval(one, other)
+    return low > 1  # False where a single seed has no interval
 
 
 def _density(method: str) -> float:

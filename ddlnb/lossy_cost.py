@@ -31,6 +31,8 @@ from ddlnb.workload import Workload
 CompressedPiece = tuple[Compressor, Shape]
 T = TypeVar("T")
 
+BASE = "MG-WFBP"  # as which messages of BSP leave, if no other method is named
+
 
 @dataclass(frozen=True)
 class IterationCost:
@@ -86,7 +88,7 @@ def compressed_cost(
     cluster: str | Cluster,
     method: str | TrainingMethod,
     profile: str | CompressionProfile = FREE,
-    base: str | Method = "WFBP-A2A",
+    base: str | Method = BASE,
     workers: int | None = None,
 ) -> IterationCost:
     """The cost of BSP with a compression, its messages launched as ``base`` launches them.

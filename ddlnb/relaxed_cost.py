@@ -15,6 +15,7 @@ from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require_whole
 from ddlnb.lossy_cost import (
+    BASE,
     CompressedPiece,
     IterationCost,
     compressed_cost,
@@ -98,7 +99,7 @@ def lossy_cost(
     cluster: str | Cluster,
     method: str | TrainingMethod,
     profile: str | CompressionProfile = FREE,
-    base: str | Method = "WFBP-A2A",
+    base: str | Method = BASE,
     *,
     workers: int | None = None,
     steps: int = STEPS,

@@ -18,9 +18,11 @@ from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.errors import InputError, require
-from ddlnb.lossy_cost import IterationCost, dense_cost
+from ddlnb.exchange import AllReduce
+from ddlnb.lossy_cost import BASE, IterationCost, dense_cost
 from ddlnb.methods import METHODS, Method
 from ddlnb.relaxed_cost import STEPS, lossy_cost
+from ddlnb.request_cost import request_cost
 from ddlnb.training.runs import runs_by
 from ddlnb.workload import Workload
 
@@ -50,20 +52,30 @@ def best_dense(
 def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """Iterations until the test loss is at most ``target``: one row per task, method and seed.
 
-    Infinite where it never is. Columns: task, method, workers, seed, iterations. Raises InputError
-    for curves without the columns that `ddlnb.training.study` writes.
+    Columns: task, method, workers, seed; ``iterations`` at the first evaluation that finds it, and
+    ``since``, those at the one before, both infinite where none does; ``averages``, how many more
+    the model takes that was evaluated then (`ddlnb.training.averaging`). Raises InputError for
+    curves without the columns that `ddlnb.training.study` writes, and for a target that is reached
+    before training.
     """
     import pandas as pd
 
-    from ddlnb.training.summaries import to_target
+    from ddlnb.training.summaries import target_bracket
 
     cells = ("task", "method", "workers")
     rows = [
-        (*names, seed, to_target(run, target))
+        (*names, seed, *target_bracket(run, target), _averages(run, target))
         for names, runs in runs_by(curves, *cells).items()
         for seed, run in runs.items()
     ]
-    return pd.DataFrame(rows, columns=[*cells, "seed", "iterations"])
+    return pd.DataFrame(rows, columns=[*cells, "seed", "since", "iterations", "averages"])
+
+
+def _averages(run: pd.DataFrame, target: float) -> int:
+    more = "averaging_bytes_sent"
+    require(more in run, f"curves lack the column {more!r}; make them with ddlnb train")
+    within = run.loc[run["test_loss"] <= target, more]
+    return int(len(within) > 0 and within.iloc[0] > 0)
 
 
 def time_to_target(
@@ -72,17 +84,19 @@ def time_to_target(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     profile: str | CompressionProfile = FREE,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
     *,
     dense: str = DENSE,
     steps: int = STEPS,
 ) -> pd.DataFrame:
     """One row per cluster, number of workers and method of the curves, the dense best first.
 
-    ``seconds`` is the mean over seeds of iterations times seconds of one; ``low`` and ``high`` are
-    the ends of its 95 % t-interval. ``speedup`` is over the quickest lossless method, which needs
-    the iterations of ``dense``: the geometric mean over the seeds that both have, with its interval
-    (``speedup_low``, ``speedup_high``; NaN for fewer than two seeds). A run that never reaches the
+    ``seconds`` is the mean over seeds of iterations times seconds of one, and of an all-reduce more
+    where the model of that iteration takes one (`ddlnb.training.averaging`). ``speedup`` is over
+    the quickest lossless method, which needs the iterations of ``dense``: the geometric mean over
+    the seeds that both have. ``low`` and ``high``, ``speedup_low`` and ``speedup_high`` are the
+    ends of 95 % t-intervals over the seeds, widened by the steps between two evaluations (NaN for
+    fewer than two seeds); nothing else that is uncertain is in them. A run that never reaches the
     target makes seconds infinite and the speed-up 0. ``bytes`` pass a worker's link, both ways, in
     an iteration, and ``ring_bytes`` would by a dense ring. The other columns are the parts of
     `ddlnb.lossy_cost.IterationCost`. Raises InputError when the curves lack ``dense``.
@@ -95,7 +109,7 @@ def time_to_target(
         for (task, workers), group in needed.groupby(["task", "workers"], sort=False):
             cluster = get_cluster(name, int(workers))
             by_method = {
-                method: part.set_index("seed")["iterations"]
+                method: part.set_index("seed")[["since", "iterations", "averages"]]
                 for method, part in group.groupby("method", sort=False)
             }
             if dense not in by_method:
@@ -104,6 +118,7 @@ def time_to_target(
                     f"are compared with; they hold {', '.join(by_method)}"
                 )
             best = best_dense(workload, cluster)
+            average = request_cost(cluster, AllReduce, workload.gradient_bytes).seconds
             ours = {
                 method: lossy_cost(workload, cluster, method, profile, base, steps=steps)
                 for method in by_method
@@ -118,7 +133,7 @@ def time_to_target(
                         "target": target,
                         "model": workload.model,
                         "is_dense": method == dense,
-                        **_times(by_method[method], by_method[dense], cost, best),
+                        **_times(by_method[method], by_method[dense], cost, best, average),
                         **asdict(cost),
                         "bytes": cost.bytes,
                         "ring_bytes": 2 * ring_bytes_sent(workload.gradient_bytes, int(workers)),
@@ -130,35 +145,48 @@ def time_to_target(
 
 
 def _times(
-    iterations: pd.Series, of_dense: pd.Series, cost: IterationCost, best: IterationCost
+    ours: pd.DataFrame,
+    of_dense: pd.DataFrame,
+    cost: IterationCost,
+    best: IterationCost,
+    average: float,
 ) -> dict[str, object]:
-    from ddlnb.training.summaries import t_interval
+    from ddlnb.training.summaries import ratio_interval, t_interval
 
-    seconds, half = t_interval(iterations.to_numpy(dtype=float) * cost.iteration_seconds)
-    common = iterations.index.intersection(of_dense.index)
+    common = ours.index.intersection(of_dense.index)
     require(
         len(common) > 0, "methods have no seed in common with the dense one; run the same seeds"
     )
-    mine = iterations[common].to_numpy(dtype=float) * cost.iteration_seconds
-    theirs = of_dense[common].to_numpy(dtype=float) * best.iteration_seconds
+    seconds = _seconds(ours, cost, average)
+    mean, half = t_interval(seconds["iterations"].to_numpy())
+    mine = seconds.loc[common].to_numpy()
+    theirs = _seconds(of_dense, best, average).loc[common].to_numpy()
     require(
         bool(np.isfinite(theirs).all()),
         "the dense method does not reach the target in all its runs; choose a higher loss",
     )
-    if np.isfinite(mine).all():
-        log, log_half = t_interval(np.log(theirs / mine))
-        speedup = (math.exp(log), math.exp(log - log_half), math.exp(log + log_half))
+    if ours is of_dense:
+        speedup = (1.0, 1.0, 1.0)  # the same runs, whatever they took
+    elif np.isfinite(mine).all():
+        speedup = ratio_interval(theirs, mine)
     else:
         speedup = (0.0, math.nan, math.nan)
+    iterations, beside = ours["iterations"], of_dense["iterations"]
     return {
         "iterations": float(iterations.mean()),
-        "iterations_over_dense": float(iterations[common].mean() / of_dense[common].mean()),
-        "seeds": len(iterations),
+        "iterations_over_dense": float(iterations[common].mean() / beside[common].mean()),
+        "seeds": len(ours),
         "reached": int(np.isfinite(iterations).sum()),
-        "seconds": seconds,
-        "low": seconds - half,
-        "high": seconds + half,
+        "seconds": mean,
+        "low": float(seconds["since"].mean()) - half,
+        "high": mean + half,
         "speedup": speedup[0],
         "speedup_low": speedup[1],
         "speedup_high": speedup[2],
     }
+
+
+def _seconds(needed: pd.DataFrame, cost: IterationCost, average: float) -> pd.DataFrame:
+    """Seconds by seed of the iterations since and at the target, with the averages they take."""
+    iterations = needed[["since", "iterations"]] * cost.iteration_seconds
+    return iterations.add(needed["averages"] * average, axis=0)

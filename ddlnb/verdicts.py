@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HIDDEN = 0.05  # of an iteration: so little exposed communication counts as hidden
+MARGIN = 0.01  # of the time to a target: so small a gain or loss counts as none, in all studies
 YES, UNSURE, NO = "use it", "no clear gain", "do not"
 
 
@@ -52,12 +53,19 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
 def verdict(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Verdict:
     """The verdict on one method beside the quickest lossless one; both rows of `time_to_target`.
 
-    A gain counts when the whole interval of the speed-up is above 1, or, with a single seed, the
-    speed-up itself.
+    A gain counts when the whole interval of the speed-up is above 1 by more than MARGIN, and when
+    there was more than HIDDEN of an iteration to be gained. A single seed has no interval and
+    settles nothing but that a target is never reached.
     """
     speedup, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
-    surely, maybe = (speedup, speedup) if math.isnan(low) else (low, high)
-    choice = YES if surely > 1 else UNSURE if maybe > 1 else NO
+    if row["reached"] < row["seeds"]:
+        choice = NO
+    elif math.isnan(low):
+        choice = UNSURE
+    else:
+        surely, maybe = low > 1 + MARGIN, high > 1 + MARGIN
+        some = UNSURE if surely or (maybe and not _hidden(dense)) else NO
+        choice = YES if surely and not _hidden(dense) else some
     reason = _gain(row, dense) if choice == YES else _obstacle(row, dense)
     return Verdict(
         row["machine"], int(row["workers"]), row["method"], choice, speedup, low, high, reason
@@ -78,7 +86,7 @@ def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
     whole, compression = dense["iteration_seconds"], row["compression_seconds"]
     if row["reached"] < row["seeds"]:
         return f"{row['seeds'] - row['reached']} of {row['seeds']} runs never reach the target"
-    if exposed < HIDDEN * whole:
+    if _hidden(dense):
         return (
             f"communication is hidden already: {show_seconds(exposed)} of {show_seconds(whole)} "
             f"are exposed, so nothing can gain more than {exposed / (whole - exposed):.1%} "
@@ -100,8 +108,14 @@ def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
             f"compression takes {show_seconds(compression)} and saves {show_seconds(saved)} "
             f"of exposed communication"
         )
+    if row["seeds"] == 1:
+        return "a single seed has no interval; run two or more"
     faster = whole / row["iteration_seconds"]
     return (
         f"it needs {row['iterations_over_dense']:.2f} times the iterations, "
         f"and each is only {faster:.2f} times as fast"
     )
+
+
+def _hidden(dense: Mapping[str, Any]) -> bool:
+    return dense["waiting_seconds"] <= HIDDEN * dense["iteration_seconds"]

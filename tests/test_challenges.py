@@ -76,18 +76,18 @@ def test_seconds_of_the_cost_model_are_those_of_a_run_in_the_clusters_time(metho
 
 
 def test_fewer_rounds_for_as_many_steps_win_where_a_round_is_dear():
-    falls = {seed: [2.0, 1.0, 0.4] for seed in range(3)}
+    falls = {seed: [2.0] * 20 + [0.4] for seed in range(3)}
     often = runs_of("local(1)", falls).assign(
         bytes_sent=lambda c: 14 * 10 * c["step"], bytes_received=lambda c: 14 * 10 * c["step"]
     )
     seldom = runs_of("local(8)", falls)
-    late = runs_of("adaptive-local(1, 8, rare)", {seed: [2.0, 1.0, 0.9] for seed in range(3)})
+    late = runs_of("adaptive-local(1, 8, rare)", {seed: [2.0] * 20 + [0.9] for seed in range(3)})
     curves = pd.concat([often, seldom, late], ignore_index=True)
     times = adaptive_study.period_times(curves, 0.5, WORKLOAD, [CLUSTER]).set_index("method")
     assert times.loc["local(8) on A2A", "best_fixed"]
     assert times.loc["local(1) on A2A", "verdict"] == adaptive_study.SLOWER
-    assert times.loc["local(1) on A2A", "rounds"] == 20
-    assert times.loc["local(8) on A2A", "rounds"] == 2
+    assert times.loc["local(1) on A2A", "rounds"] == 200
+    assert times.loc["local(8) on A2A", "rounds"] == 20
     assert times.loc["adaptive-local(1, 8, rare, 0.5) on A2A", "verdict"] == adaptive_study.SLOWER
     figure = period_bars(times.reset_index())
     assert [text.get_text() for text in figure.axes[0].texts] == ["not in all runs"]
@@ -219,11 +219,12 @@ def swept(seconds_by_density: dict[float, list[float]]) -> tuple[pd.DataFrame, p
         method = str(training_method(name))
         rows.append((method, density, density == 1, float(np.mean(steps)), 1.0))
         for seed, step in enumerate(steps):
-            curves.append(("quadratic", method, 8, seed, step, 0.1))
+            steps_and_losses = [(step - 1, 0.9), (step, 0.1)] if step < math.inf else [(100, 0.9)]
+            curves += [("quadratic", method, 8, seed, *one, 0.0) for one in steps_and_losses]
     table = pd.DataFrame(
         rows, columns=["method", "density", "is_dense", "seconds", "iteration_seconds"]
     ).assign(machine="m", network="n", iterations=lambda t: t["seconds"], workers=8)
-    names = ["task", "method", "workers", "seed", "step", "test_loss"]
+    names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
     return table.assign(model="toy", target=0.5, source="s"), pd.DataFrame(curves, columns=names)
 
 

@@ -25,8 +25,9 @@ def curves() -> pd.DataFrame:
             for seed in range(3):
                 for step in range(0, 101, 5):
                     loss = 0.1 if step >= needed + 5 * seed else 1.0
-                    rows.append(("digits", method, workers, seed, step, loss))
-    return pd.DataFrame(rows, columns=["task", "method", "workers", "seed", "step", "test_loss"])
+                    rows.append(("digits", method, workers, seed, step, loss, 0.0))
+    names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
+    return pd.DataFrame(rows, columns=names)
 
 
 @pytest.fixture(scope="module")

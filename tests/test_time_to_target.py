@@ -12,6 +12,8 @@ import pytest
 import ddlnb
 from ddlnb.compression.seconds import FREE, CompressionProfile, CompressorSeconds, Line
 from ddlnb.errors import InputError
+from ddlnb.exchange import AllReduce
+from ddlnb.request_cost import request_cost
 from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_target
 from ddlnb.units import MB
 from ddlnb.verdicts import NO, UNSURE, YES, verdict, verdicts
@@ -27,27 +29,44 @@ SLOWLY = CompressionProfile(
 )
 
 
-def curves(needed: dict[str, list[float]], workers: int = 16) -> pd.DataFrame:
+def curves(needed: dict[str, list[float]], workers: int = 16, every: int = 1) -> pd.DataFrame:
     """Curves whose loss is at most 0.5 from the given step on; one seed per number."""
     rows = []
     for method, steps in needed.items():
         for seed, reached in enumerate(steps):
-            for step in range(0, 201, 10):
+            for step in range(0, 201, every):
                 loss = 0.4 if step >= reached else 1.0
-                rows.append(("digits", method, workers, seed, step, loss))
-    return pd.DataFrame(rows, columns=["task", "method", "workers", "seed", "step", "test_loss"])
+                rows.append(("digits", method, workers, seed, step, loss, 0.0))
+    names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
+    return pd.DataFrame(rows, columns=names)
 
 
-SEEDS = {"bsp on A2A": [100, 100, 110], TOP_K: [110, 110, 120]}
+SEEDS = {"bsp on A2A": [100, 100, 110], TOP_K: [105, 105, 115]}
 
 
-def table(needed=SEEDS, cluster=SLOW_NETWORK, profile=FREE) -> pd.DataFrame:
-    return time_to_target(curves(needed), 0.5, WORKLOAD, [cluster], profile, steps=8)
+def table(needed=SEEDS, cluster=SLOW_NETWORK, profile=FREE, every=1) -> pd.DataFrame:
+    made = curves(needed, every=every)
+    return time_to_target(made, 0.5, WORKLOAD, [cluster], profile, steps=8)
 
 
-def test_iterations_are_the_first_step_at_the_target_or_infinite():
-    found = iterations_to_target(curves({"bsp on A2A": [30, math.inf]}), 0.5)
+def test_iterations_are_between_two_evaluations_or_infinite():
+    found = iterations_to_target(curves({"bsp on A2A": [27, math.inf]}, every=10), 0.5)
     assert list(found["iterations"]) == [30, math.inf]
+    assert list(found["since"]) == [20, math.inf]
+    assert list(found["averages"]) == [0, 0]
+
+
+def test_a_model_that_no_worker_has_takes_one_average_more():
+    made = curves({"bsp on A2A": [100, 100], "local(8) on A2A": [100, 100]})
+    within = (made["method"] == "local(8) on A2A") & (made["step"] % 8 > 0)
+    dearer = made.assign(averaging_bytes_sent=within * 1.0)
+    rows = [
+        time_to_target(one, 0.5, WORKLOAD, [SLOW_NETWORK], steps=8).iloc[1]
+        for one in (made, dearer)
+    ]
+    average = request_cost(SLOW_NETWORK.with_workers(16), AllReduce, WORKLOAD.gradient_bytes)
+    assert rows[1]["seconds"] - rows[0]["seconds"] == pytest.approx(average.seconds)
+    assert rows[1]["speedup"] < rows[0]["speedup"]
 
 
 def test_seconds_are_iterations_times_seconds_of_one():
@@ -73,7 +92,51 @@ def test_the_same_iterations_gain_what_an_iteration_gains():
     assert lossy["speedup"] == pytest.approx(
         dense["iteration_seconds"] / lossy["iteration_seconds"]
     )
-    assert lossy["speedup_low"] == pytest.approx(lossy["speedup_high"])
+    assert lossy["speedup_low"] == pytest.approx(lossy["speedup"], rel=0.01)
+    assert lossy["speedup_high"] == pytest.approx(lossy["speedup"], rel=0.01)
+
+
+def test_the_steps_between_evaluations_are_in_the_interval():
+    """Equal seeds have an interval of no width, however rarely models are evaluated."""
+    same = {"bsp on A2A": [100, 100], TOP_K: [80, 80]}
+    for every in (1, 10, 20):
+        _, lossy = table(same, every=every).to_dict("records")
+        before, after = 1 - every / 100, 1 / (1 - every / 80)
+        assert lossy["speedup_low"] == pytest.approx(lossy["speedup"] * before)
+        assert lossy["speedup_high"] == pytest.approx(lossy["speedup"] * after)
+        assert lossy["seconds"] - lossy["low"] == pytest.approx(every * lossy["iteration_seconds"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "exposed", "seeds", "choice"),
+    [
+        (1.02, 1.10, 0.2, 3, YES),
+        (1.005, 1.10, 0.2, 3, UNSURE),
+        (1.0001, 1.0002, 0.2, 3, NO),
+        (0.9, 0.99, 0.2, 3, NO),
+        (1.02, 1.10, 0.04, 3, UNSURE),
+        (0.9, 1.10, 0.04, 3, NO),
+        (math.nan, math.nan, 0.2, 1, UNSURE),
+    ],
+)
+def test_a_gain_is_beyond_the_margin_of_what_was_exposed(low, high, exposed, seeds, choice):
+    dense, lossy = table().to_dict("records")
+    dense |= {"iteration_seconds": 1.0, "waiting_seconds": exposed}
+    lossy |= {"speedup": 1.05, "speedup_low": low, "speedup_high": high}
+    lossy |= {"seeds": seeds, "reached": seeds}
+    found = verdict(lossy, dense)
+    assert found.choice == choice
+    assert ("hidden already" in found.reason) == (exposed < 0.05)
+
+
+def test_a_gain_of_nothing_is_no_reason_to_compress():
+    """On 100GbIB communication is hidden; equal iterations made it '1.00x: compress here'."""
+    same = {"bsp on A2A": [100, 100], "bsp + ef-sign + feedback on A2A": [100, 100]}
+    (found,) = verdicts(table(same, ddlnb.get_cluster("survey-100GbIB")))
+    assert found.choice == NO
+    (alone,) = verdicts(table({"bsp on A2A": [100], TOP_K: [50]}))
+    assert alone.choice == UNSURE
+    assert "a single seed" in alone.reason
 
 
 def test_the_verdict_turns_when_bandwidth_grows():
@@ -135,6 +198,12 @@ def test_what_is_missing_is_said():
         table({TOP_K: [100]})
     with pytest.raises(InputError, match=r"lack the columns \['test_loss'\]"):
         iterations_to_target(curves(SEEDS).drop(columns="test_loss"), 0.5)
+    with pytest.raises(InputError, match="lack the column 'averaging_bytes_sent'"):
+        iterations_to_target(curves(SEEDS).drop(columns="averaging_bytes_sent"), 0.5)
+    with pytest.raises(InputError, match="target 10 is reached before training"):
+        iterations_to_target(curves(SEEDS), 10)
+    with pytest.raises(InputError, match="must be a finite loss"):
+        iterations_to_target(curves(SEEDS), math.nan)
     with pytest.raises(InputError, match="does not reach the target in all"):
         table({"bsp on A2A": [math.inf], TOP_K: [100]})
     alone = replace(SLOW_NETWORK.with_workers(16), server_place=None)

@@ -24,6 +24,7 @@ NUMBERS = (
     *("workers", "seed", "step", "test_loss", "consensus_distance", "bytes_sent"),
     *("bytes_received", "seconds"),
 )
+WHOLE = ("workers", "seed", "step")
 
 Runs = dict[int, "pd.DataFrame"]  # by seed; rows by step
 
@@ -78,6 +79,9 @@ def _require_columns(curves: pd.DataFrame, needed: tuple[str, ...]) -> None:
         if name in curves and not is_numeric_dtype(curves[name]):
             text = next(value for value in curves[name] if isinstance(value, str))
             raise InputError(f"column {name!r} of the curves has {text!r}, which is no number")
+    empty = [name for name in (*needed, *WHOLE) if name in curves and curves[name].isna().any()]
+    empty = [name for name in empty if name != "test_loss"]  # of a run that diverged
+    require(not empty, f"column {empty and empty[0]!r} of the curves has empty cells")
 
 
 def _require_one_setting(part: pd.DataFrame, names: tuple[str, ...], of_cell: str) -> None:

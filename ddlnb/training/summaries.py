@@ -75,21 +75,38 @@ def to_target(run: pd.DataFrame, target: float, cost: str = "step") -> float:
     Infinite if there is no such row: the run is censored. Raises InputError for a target that is
     no number, or that is reached before training.
     """
-    cost_of_rows, row = spent(run, cost), row_at_target(run, target)
-    return math.inf if row is None else float(cost_of_rows.iloc[row])
+    return target_bracket(run, target, cost)[1]
 
 
-def row_at_target(run: pd.DataFrame, target: float) -> int | None:
-    """The position of the first row at the target loss, if any. Raises as `to_target` does."""
+def target_bracket(run: pd.DataFrame, target: float, cost: str = "step") -> tuple[float, float]:
+    """What is `spent` at the last row above the target and at the first at it, as `to_target`.
+
+    The run got there in between: a model is evaluated every so many steps only.
+    """
     require_target(target)
+    costs = spent(run, cost).to_numpy(dtype=float)
     (rows,) = np.nonzero(run["test_loss"].to_numpy() <= target)
     if not len(rows):
-        return None
+        return math.inf, math.inf
+    row = rows[0]
     require(
-        run["step"].iloc[rows[0]] > 0,
+        run["step"].iloc[row] > 0,
         f"target {target:g} is reached before training; choose a lower loss",
     )
-    return int(rows[0])
+    return float(costs[row - 1]) if row else 0.0, float(costs[row])
+
+
+def ratio_interval(over: np.ndarray, under: np.ndarray) -> tuple[float, float, float]:
+    """The geometric mean of ratios, and the ends of its interval; NaN for fewer than two seeds.
+
+    Both are finite `target_bracket` values, (seeds, 2), of runs of the same seeds. The 95 %
+    t-interval over seeds is widened by all that lies between two evaluations, of both sides.
+    """
+    log, half = t_interval(np.log(over[:, 1] / under[:, 1]))
+    with np.errstate(divide="ignore"):  # a target that is reached at the first evaluation
+        low = float(np.log(over[:, 0] / under[:, 1]).mean()) - half
+        high = float(np.log(over[:, 1] / under[:, 0]).mean()) + half
+    return math.exp(log), float(np.exp(low)), float(np.exp(high))
 
 
 def require_target(target: float | None) -> None:
