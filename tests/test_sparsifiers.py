@@ -595,3 +595,18 @@ def test_powersgd_saves_on_resnet18_what_its_paper_says(rank, ratio):
     assert elements == 11_173_962
     sent = sum(one.bytes for shape in shapes for one in PowerSGD(rank).traffic(shape, 16))
     assert round(4 * elements / sent) == ratio
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gtop-k", "merge entries pairwise along a tree"),
+        ("powersgd", "depends on the sum of the first"),
+        ("dgc", "are longer while it warms up"),
+        ("signsgd", "a vote is counted"),
+    ],
+)
+@pytest.mark.parametrize("method", ["bsp + {} on PS", "choco + {}"])
+def test_what_has_no_message_of_its_own_says_why(method, text, reason):
+    with pytest.raises(InputError, match=f"no message that a server.*{reason}"):
+        training_method(method.format(text))

@@ -74,6 +74,7 @@ class Compressor(ABC):
 
     name: ClassVar[str]
     why_no_feedback: str = ""  # where it is refused
+    why_no_payload: str = ""  # of one that is no `Codec`
 
     @property
     @abstractmethod

@@ -51,6 +51,7 @@ class DeepGradientCompression(Compressor):
     name = "dgc"
     feedback = "refused"
     why_no_feedback = "it keeps what was not sent itself"
+    why_no_payload = "its payloads are longer while it warms up, and servers know one length"
 
     def __post_init__(self) -> None:
         require_density(self.density)

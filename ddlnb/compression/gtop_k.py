@@ -40,6 +40,7 @@ class GTopK(Compressor):
 
     name = "gtop-k"
     feedback = "needed"
+    why_no_payload = "workers merge entries pairwise along a tree, and nobody else keeps just k"
 
     def __post_init__(self) -> None:
         require_density(self.density)

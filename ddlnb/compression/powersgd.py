@@ -36,6 +36,7 @@ class PowerSGD(Compressor):
 
     name = "powersgd"
     feedback = "needed"
+    why_no_payload = "its second message depends on the sum of the first over all workers"
 
     def __post_init__(self) -> None:
         require_whole(rank=self.rank)

@@ -64,8 +64,8 @@ class TrainingMethod:
         )
         require(
             self.architecture == "A2A" or isinstance(compressor, Codec),
-            f"{compressor} averages by all-reduces of its own and has no message that a server or "
-            f"a neighbour could read; use it on A2A",
+            f"{compressor} has no message that a server or a neighbour could read: "
+            f"{compressor.why_no_payload}; use it on A2A",
         )
         synchronisation.check_compressor(compressor)
 
