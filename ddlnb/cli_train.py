@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,10 +48,25 @@ def train(
             "seeds, halved up to 4 times until it is stable.",
         ),
     ] = False,
-    optimizer: Annotated[str, typer.Option(help="One of `ddlnb train --list`.")] = "sgd",
+    optimizer: Annotated[
+        str, typer.Option(help="Such as sgd, momentum(0.9, 0.0005) or lars(0.01); see --list.")
+    ] = "sgd",
     schedule: Annotated[
         str, typer.Option(help="Of the learning rate: constant, warm-up(50), cosine(50).")
     ] = "constant",
+    straggler: Annotated[
+        str | None,
+        typer.Option(
+            help="Virtual seconds of gradients, such as one-slow(4) or log-normal(0.5); messages "
+            "take none."
+        ),
+    ] = None,
+    executor: Annotated[
+        str,
+        typer.Option(
+            help="lockstep, distributed (processes over gloo and our parameter servers) or byteps."
+        ),
+    ] = "lockstep",
     split: Annotated[
         str, typer.Option(help="Of the samples: iid, or non-iid(0.1), a small number skewing more.")
     ] = "iid",
@@ -76,9 +92,11 @@ def train(
     ] = False,
     csv: Csv = False,
 ) -> None:
-    """Train with lossy methods, all workers in lockstep, and print what was learnt and sent."""
+    """Train with lossy methods, by default in lockstep, and print what was learnt and sent."""
     from ddlnb.errors import require, require_whole
-    from ddlnb.files import write_atomically
+    from ddlnb.files import require_writable, write_atomically
+    from ddlnb.training.clock import Clock
+    from ddlnb.training.stragglers import get_straggler
     from ddlnb.training.study import study
     from ddlnb.training.summaries import require_target
     from ddlnb.training.tasks import get_learning_task
@@ -90,6 +108,9 @@ def train(
     require(
         out is None or out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv"
     )
+    if out is not None:
+        require(not out.is_dir(), f"curves file {str(out)!r} is a folder; name a file")
+        require_writable(out.parent)
     require_target(target)
     require_whole(seeds=seeds)
     require_whole(0, seed=seed)
@@ -108,6 +129,8 @@ def train(
         optimizer=optimizer,
         schedule=schedule,
         split=split,
+        clock=None if straggler is None else Clock(get_straggler(straggler)),
+        executor=executor,
         evaluate_every=evaluate_every,
     )
     if out is not None:
@@ -115,19 +138,22 @@ def train(
     if csv:
         typer.echo(result.curves.to_csv(index=False), nl=False)
         return
-    _print_result(result.summary(target), result.tuning, target)
+    timed = bool(result.curves["seconds"].notna().all())
+    _print_result(result.summary(target), result.tuning, target, timed)
     if out is not None:
         typer.echo(f"Curves in {out}")
 
 
-def _print_result(rows: pd.DataFrame, tuning: pd.DataFrame, target: float | None) -> None:
+def _print_result(
+    rows: pd.DataFrame, tuning: pd.DataFrame, target: float | None, timed: bool
+) -> None:
     first = rows.iloc[0]
     means = (
         f"means over {first['seeds']} seeds, 95 % t-intervals" if first["seeds"] > 1 else "one seed"
     )
     known = _best_loss(first["task"])
     print_table(
-        [_shown(row, target) for row in rows.to_dict("records")],
+        [_shown(row, target, timed) for row in rows.to_dict("records")],
         False,
         f"{first['task']}, batch {first['local_batch']} per worker, {first['split']}, "
         f"{first['optimizer']} with a {first['schedule']} rate; {means}",
@@ -146,8 +172,6 @@ def _print_result(rows: pd.DataFrame, tuning: pd.DataFrame, target: float | None
 
 
 def _best_loss(task: str) -> float | None:
-    import math
-
     from ddlnb.training.tasks import LEARNING_TASKS
 
     if task not in LEARNING_TASKS:
@@ -156,9 +180,7 @@ def _best_loss(task: str) -> float | None:
     return None if math.isnan(best) else best
 
 
-def _shown(row: dict[str, Any], target: float | None) -> dict[str, object]:
-    from ddlnb.units import show_bytes
-
+def _shown(row: dict[str, Any], target: float | None, timed: bool) -> dict[str, object]:
     several = row["seeds"] > 1
     shown: dict[str, object] = {
         "method": row["method"],
@@ -169,7 +191,7 @@ def _shown(row: dict[str, Any], target: float | None) -> dict[str, object]:
         "accuracy": _with_half(
             row["test_accuracy"], row["test_accuracy_half_width"], several, "{:.2%}"
         ),
-        "bytes both ways": show_bytes(round(row["bytes"])),
+        "bytes both ways": _bytes(row["bytes"]),
         "diverged": f"{row['diverged']} of {row['seeds']}",
     }
     if target is None:
@@ -178,8 +200,19 @@ def _shown(row: dict[str, Any], target: float | None) -> dict[str, object]:
     return shown | {
         f"reached {target:g}": f"{row['reached']} of {row['seeds']}",
         "steps to it": f"{row['steps_to_target']:g}" if reached else "-",
-        "bytes to it": show_bytes(round(row["bytes_to_target"])) if reached else "-",
+        "bytes to it": _bytes(row["bytes_to_target"]) if reached else "-",
+        **(
+            {"seconds to it": f"{row['seconds_to_target']:.4g}" if reached else "-"}
+            if timed
+            else {}
+        ),
     }
+
+
+def _bytes(count: float) -> str:
+    from ddlnb.units import show_bytes
+
+    return "-" if math.isnan(count) else show_bytes(round(count))
 
 
 def _with_half(mean: float, half: float, several: bool, form: str) -> str:
@@ -191,10 +224,13 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 
 def _print_choices(csv: bool) -> None:
     from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
+    from ddlnb.spec import usage
     from ddlnb.training.catalogue import SYNCHRONISATIONS
+    from ddlnb.training.graphs import GRAPHS
     from ddlnb.training.optimizers import OPTIMIZERS
     from ddlnb.training.schedules import SCHEDULES
     from ddlnb.training.splits import SPLITS
+    from ddlnb.training.stragglers import STRAGGLERS
     from ddlnb.training.tasks import FROM_FILES, LEARNING_TASKS
 
     rows = [("task", task.name, task.about) for task in LEARNING_TASKS.values()]
@@ -205,21 +241,13 @@ def _print_choices(csv: bool) -> None:
         "split": SPLITS,  # type: ignore[dict-item]
         "schedule": SCHEDULES,  # type: ignore[dict-item]
         "optimizer": OPTIMIZERS,  # type: ignore[dict-item]
+        "straggler": STRAGGLERS,  # type: ignore[dict-item]
     }
     for what, catalogue in catalogues.items():
-        rows += [(what, _usage(kind), _about(kind, catalogue)) for kind in catalogue.values()]
+        rows += [(what, usage(kind), _about(kind, catalogue)) for kind in catalogue.values()]
+    rows += [("graph", name, _first_line(make)) for name, make in GRAPHS.items()]
     table = [dict(zip(("choice", "name", "about"), row, strict=True)) for row in rows]
     print_table(table, csv, "Choices: a method is 'SYNCHRONISATION + COMPRESSION + feedback on PS'")
-
-
-def _usage(kind: Any) -> str:
-    """A name and its parameters with their defaults, as they are written in a method."""
-    from dataclasses import MISSING, fields
-
-    inside = [
-        one.name if one.default is MISSING else f"{one.name}={one.default}" for one in fields(kind)
-    ]
-    return f"{kind.name}({', '.join(inside)})" if inside else kind.name
 
 
 def _about(kind: Any, catalogue: dict[str, Any]) -> str:

@@ -1,10 +1,12 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and places where that is possible."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+
+from ddlnb.errors import InputError
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -27,3 +29,15 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         part.unlink(missing_ok=True)
         raise
     return path
+
+
+def require_writable(folder: str | Path) -> None:
+    """Make the folder, with those above it. Raises InputError if no file can be written there."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"no file can be written in {str(folder)!r} ({error.strerror}); name another folder"
+        ) from error

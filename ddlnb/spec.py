@@ -12,13 +12,14 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ddlnb.errors import InputError, UnknownName
 
 T = TypeVar("T")
-WORDS = {"true": True, "false": False}
+TRUTH = {"true": True, "false": False}
+WORDS = "words"
 
 
 def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
@@ -70,6 +71,26 @@ def shown(name: str, choice: object, brief: bool = False) -> str:
         fields.pop()
     inside = ", ".join(_text(getattr(choice, field.name)) for field in fields)
     return f"{name}({inside})" if inside else name
+
+
+def one_of(default: str, words: Iterable[str]) -> Any:
+    """A field of a dataclass that is one of these words; what checks it is the dataclass."""
+    return dataclasses.field(default=default, metadata={WORDS: tuple(words)})
+
+
+def usage(kind: Any) -> str:
+    """A name and its parameters as they are written, with their defaults and all words.
+
+    >>> from ddlnb.training.choco import Choco
+    >>> usage(Choco)
+    'choco(graph=ring|torus|complete, gamma=0.1, scale=1)'
+    """
+    inside = []
+    for field in dataclasses.fields(kind):
+        others = [word for word in field.metadata.get(WORDS, ()) if word != field.default]
+        values = [] if field.default is dataclasses.MISSING else [_text(field.default), *others]
+        inside.append("=".join([field.name, "|".join(values)] if values else [field.name]))
+    return f"{kind.name}({', '.join(inside)})" if inside else str(kind.name)
 
 
 def parts_of(text: str, separator: str) -> list[str]:
@@ -128,8 +149,8 @@ def _of_type(value: object, hint: Any) -> object:
             if len(each) == len(value):
                 return tuple(_of_type(part, one) for part, one in zip(value, each, strict=True))
     elif hint is bool and isinstance(value, str):
-        if value.casefold() in WORDS:
-            return WORDS[value.casefold()]
+        if value.casefold() in TRUTH:
+            return TRUTH[value.casefold()]
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if abs(value) <= sys.float_info.max:
             return float(value)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from ddlnb.errors import require
 from ddlnb.exchange import Flow
+from ddlnb.spec import one_of
 from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import known_graph, make_graph
+from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
@@ -31,7 +32,7 @@ class Choco(Synchronisation):
     has zero: all workers know it.
     """
 
-    graph: str = "ring"
+    graph: str = one_of("ring", GRAPHS)
     gamma: float = 0.1
     scale: float = 1.0
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.exchange import Flow
+from ddlnb.spec import one_of
 from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import known_graph, make_graph
+from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
@@ -29,8 +30,8 @@ class DPSGD(Synchronisation):
     and what they do is BSP. Rates of convergence are the same.
     """
 
-    graph: str = "ring"
-    mixing: str = "after"
+    graph: str = one_of("ring", GRAPHS)
+    mixing: str = one_of("after", ORDERS)
 
     name = "d-psgd"
     architectures = ("gossip",)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlnb.exchange import Flow
+from ddlnb.spec import one_of
 from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import known_graph, make_graph
+from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
@@ -25,7 +26,7 @@ class DCDPSGD(Synchronisation):
     that mixes before the step. ``r g`` stands for what the worker's optimizer does.
     """
 
-    graph: str = "ring"
+    graph: str = one_of("ring", GRAPHS)
 
     name = "dcd-psgd"
     architectures = ("gossip",)

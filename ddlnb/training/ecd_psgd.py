@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from ddlnb.exchange import Flow
+from ddlnb.spec import one_of
 from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import known_graph, make_graph
+from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
@@ -27,7 +28,7 @@ class ECDPSGD(Synchronisation):
     ``r g`` stands for what the worker's optimizer does.
     """
 
-    graph: str = "ring"
+    graph: str = one_of("ring", GRAPHS)
 
     name = "ecd-psgd"
     architectures = ("gossip",)

@@ -72,10 +72,12 @@ def spectral_gap(graph: Graph) -> float:
 
 
 def _ring(workers: int) -> Neighbours:
+    """The worker before and the one after: two messages, however many workers."""
     return _torus_of(1, workers)
 
 
 def _torus(workers: int) -> Neighbours:
+    """A grid that is closed both ways: four messages; of a prime number of workers a ring."""
     rows = next(side for side in range(isqrt(workers), 0, -1) if workers % side == 0)
     return _torus_of(rows, workers // rows)
 
@@ -92,6 +94,7 @@ def _torus_of(rows: int, columns: int) -> Neighbours:
 
 
 def _complete(workers: int) -> Neighbours:
+    """Everybody with everybody: a message to every other worker."""
     return tuple(tuple(o for o in range(workers) if o != rank) for rank in range(workers))
 
 

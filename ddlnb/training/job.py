@@ -18,6 +18,7 @@ from ddlnb.rules import Rule
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Schedule, Worker
 
+SEEDS = 1 << 32
 Observe = Callable[[Worker, int, float], Any]  # iterations it has done, seconds
 
 
@@ -66,6 +67,7 @@ class TrainingJob:
         )
         require_whole(workers=self.workers, steps=self.steps)
         require_whole(0, seed=self.seed)
+        require(self.seed < SEEDS, f"seed {self.seed} must be below {SEEDS}: torch knows 32 bits")
         for name in ("build", "loss", "batches", "make_optimizer", "schedule", "delay"):
             value = getattr(self, name)
             require(callable(value), f"{name} {value!r} must be a function")

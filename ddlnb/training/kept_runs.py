@@ -13,14 +13,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import ResultsError
+from ddlnb.errors import ResultsError, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.training.clock import Clock
+from ddlnb.training.learning_job import learning_job
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.parallel_runs import in_parallel
 from ddlnb.training.provenance import fingerprint, made_by
 from ddlnb.training.tasks import LEARNING_TASKS
-from ddlnb.training.train import train
+from ddlnb.training.train import require_executor, train
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,15 @@ class Run:
     split: str = "iid"
     clock: Clock | None = None
     evaluate_every: int | None = None
+    executor: str = "lockstep"
+
+    def check(self) -> None:
+        """Raise what can be said before it runs: UnknownName, InputError, MissingPart."""
+        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        clock, executor = settings.pop("clock"), settings.pop("executor")
+        if (every := settings.pop("evaluate_every")) is not None:
+            require_whole(evaluate_every=every)
+        require_executor(executor, learning_job(**settings).method, clock)
 
     def curve(self) -> pd.DataFrame:
         """What `train` returns."""

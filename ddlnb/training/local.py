@@ -26,6 +26,7 @@ import torch
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import Flow
 from ddlnb.rules import BulkSynchronous, Rule
+from ddlnb.spec import one_of
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
@@ -123,7 +124,7 @@ class AdaptiveLocalSGD(Local):
 
     low: int = 1
     high: int = 16
-    start: str = "rare"
+    start: str = one_of("rare", STARTS)
     power: float = 0.5
 
     name = "adaptive-local"

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddlnb.errors import UnknownName, require, require_whole
-from ddlnb.spec import parsed, shown
+from ddlnb.spec import one_of, parsed, shown
+
+DECAYS = ("none", "cosine")
 
 
 class RateSchedule(ABC):
@@ -78,7 +80,7 @@ class LinearScaling(RateSchedule):
 
     times: float = 8.0
     over: int = 50
-    decay: str = "none"
+    decay: str = one_of("none", DECAYS)
     name = "linear-scaling"
 
     def __post_init__(self) -> None:
@@ -93,7 +95,6 @@ class LinearScaling(RateSchedule):
         return self.times * (Cosine(self.over).factor(step, steps) if self.decay != "none" else 1)
 
 
-DECAYS = ("none", "cosine")
 SCHEDULES: dict[str, type[RateSchedule]] = {
     kind.name: kind for kind in (Constant, WarmUp, Cosine, LinearScaling)
 }

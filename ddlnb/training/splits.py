@@ -13,6 +13,8 @@ from torch import Tensor
 from ddlnb.errors import require, require_whole
 from ddlnb.spec import parsed, shown
 
+MOST_ALIKE = 1e6  # labels of workers differ by no more than those of a shuffled deck
+
 
 class Split(ABC):
     """A way to deal samples to workers: every sample to exactly one, shards of equal size."""
@@ -55,8 +57,9 @@ class NonIid(Split):
 
     def __post_init__(self) -> None:
         require(
-            isinstance(self.alpha, int | float) and self.alpha > 0,
-            f"alpha {self.alpha!r} must be positive; a small one skews labels more",
+            0 < self.alpha <= MOST_ALIKE,
+            f"alpha {self.alpha!r} must be positive, a small one skewing labels more, and at most "
+            f"{MOST_ALIKE:g}; beyond take iid",
         )
 
     def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:

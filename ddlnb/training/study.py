@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require, require_whole
+from ddlnb.files import require_writable
 from ddlnb.training.kept_runs import Run, Runner
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.optimizers import default_rate
+from ddlnb.training.optimizers import default_rate, get_optimizer
 from ddlnb.training.splits import get_split
 from ddlnb.training.summaries import summary
 from ddlnb.training.tasks import get_learning_task
+from ddlnb.training.train import LOCKSTEP
 from ddlnb.training.tuning import CONFIRM, TUNING_SEEDS, tuned
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OPTIONS = ("local_batch", "optimizer", "schedule", "split", "clock", "evaluate_every")
+OPTIONS = (
+    *("local_batch", "optimizer", "schedule", "split", "clock", "evaluate_every"),
+    "executor",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +77,7 @@ def study(
     same call goes on after an interruption; without one nothing is kept. Its curves.csv and
     tuning.csv then hold all that is kept there, of other calls, too. ``jobs`` processes run
     them, each with one thread; by default as many as there are cores. Raises UnknownName and
-    InputError, and ResultsError for a folder whose files were damaged.
+    InputError, before anything runs, and ResultsError for a folder whose files were damaged.
     """
     import pandas as pd
 
@@ -87,7 +93,14 @@ def study(
     require_whole(steps=steps)
     unknown = sorted(set(options) - set(OPTIONS))
     require(not unknown, f"unknown options {unknown}; choose among {', '.join(OPTIONS)}")
-    options["split"] = str(get_split(options.get("split", "iid")))
+    for name, get in {"split": get_split, "optimizer": get_optimizer}.items():
+        if name in options:
+            options[name] = str(get(options[name]))
+    if options.get("executor", LOCKSTEP) != LOCKSTEP:
+        require(jobs in (None, 1), f"runs on real processes go one by one; leave out jobs {jobs}")
+        jobs = 1
+    if folder is not None:
+        require_writable(folder)
     runner = Runner(None if folder is None else Path(folder), jobs, progress)
 
     base = default_rate(task, options.get("optimizer", "sgd"))
@@ -96,13 +109,15 @@ def study(
         for method in dict.fromkeys(chosen)
         for count in counts
     ]
+    asked = [base] if lr is None else [lr] if isinstance(lr, int | float) else list(lr)
+    for cell, rate, seed in product(cells, asked, (min(seeds), max(seeds))):
+        replace(cell, lr=rate, seed=seed).check()
     rates: dict[int, list[float]]
     if tune:
         searches = tuned(cells, runner)
         rates = {index: [search.best] for index, search in enumerate(searches)}
         tuning = pd.concat([search.frame() for search in searches], ignore_index=True)
     else:
-        asked = [base] if lr is None else [lr] if isinstance(lr, int | float) else list(lr)
         rates = dict.fromkeys(range(len(cells)), asked)
         tuning = pd.DataFrame()
     runs = [

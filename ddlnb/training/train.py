@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from ddlnb.ranks import Ranks
     from ddlnb.training.curve import Row
 
-EXECUTORS = ("lockstep", "distributed", "byteps")
+LOCKSTEP = "lockstep"
+EXECUTORS = (LOCKSTEP, "distributed", "byteps")
 EVALUATIONS = 20  # of a run, if not told otherwise
 
 
@@ -48,7 +49,7 @@ def train(
     split: str | Split = "iid",
     clock: Clock | None = None,
     evaluate_every: int | None = None,
-    executor: str = "lockstep",
+    executor: str = LOCKSTEP,
     ranks: Ranks | None = None,
 ) -> pd.DataFrame:
     """The curve of a run: one row per evaluation, the first before training.
@@ -94,13 +95,11 @@ def train(
     )
     evaluate_every = max(1, steps // EVALUATIONS) if evaluate_every is None else evaluate_every
     require_whole(evaluate_every=evaluate_every)
-    if executor not in EXECUTORS:
-        raise UnknownName("executor", executor, EXECUTORS)
-    if executor == "lockstep":
+    require_executor(executor, method, clock)
+    if executor == LOCKSTEP:
         require(ranks is None, "lockstep has no ranks; leave them out or take distributed")
         rows = _in_lockstep(task, job, evaluate_every, clock)
     else:
-        require(clock is None, "a clock is for lockstep; real processes take real time")
         rows = _on_ranks(task, job, evaluate_every, executor, ranks)
     settings = {
         "task": task.name,
@@ -120,6 +119,20 @@ def train(
         "made_by": made_by(),
     }
     return pd.DataFrame([settings | row for row in rows])
+
+
+def require_executor(executor: str, method: TrainingMethod, clock: Clock | None) -> None:
+    """Raise InputError if the executor cannot run this method by this clock.
+
+    Raises UnknownName, and MissingPart if this machine lacks what it needs.
+    """
+    if executor not in EXECUTORS:
+        raise UnknownName("executor", executor, EXECUTORS)
+    if executor != LOCKSTEP:
+        from ddlnb.training.servers import require_trains
+
+        require(clock is None, "a clock is for lockstep; real processes take real time")
+        require_trains(executor, method)
 
 
 def _in_lockstep(
@@ -148,9 +161,7 @@ def _on_ranks(
 ) -> list[Row]:
     from ddlnb.ranks import Ranks
     from ddlnb.training.distributed import train_on_ranks
-    from ddlnb.training.servers import require_trains
 
-    require_trains(executor, job.method)  # before ranks start
     observed = replace(job, observe=Observing(job.steps, every), goes_on=True)
     with Ranks(job.ranks) if ranks is None else nullcontext(ranks) as placed:
         run = train_on_ranks(placed, observed, executor=executor)
