@@ -15,6 +15,7 @@ from ddlnb.attributes import Derived
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import QUANTISATION, SPARSIFICATION, family
+from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require
 from ddlnb.lossy_traffic import compression_ratio, pieces
 from ddlnb.models import Batch
@@ -66,8 +67,8 @@ def compressions(density: float = SMALL_DENSITY) -> dict[str, list[str]]:
     for kind in COMPRESSORS.values():
         compressor = kind()
         if (row := family(compressor)) in found:
-            if hasattr(compressor, "density"):
-                compressor = replace(compressor, density=density)  # type: ignore[type-var]
+            if isinstance(compressor, Sparsifier):
+                compressor = compressor.keeping(density)
             feedback = " + feedback" if compressor.feedback == "needed" else ""
             found[row].append(f"bsp + {compressor}{feedback} on A2A")
     return found

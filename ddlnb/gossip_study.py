@@ -105,7 +105,7 @@ def _mixed(
     return [
         {
             "method": str(method).removesuffix(" on gossip"),
-            "graph": method.synchronisation.graph,  # type: ignore[attr-defined]
+            "graph": method.synchronisation.topology,
             "round": done,
             "distance": consensus_distance(vectors) / start,
             "bytes_sent": done * per_round,

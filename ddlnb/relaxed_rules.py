@@ -10,8 +10,7 @@ the mean is (n - 1) / 2, though every worker computes at the parameters that BSP
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 
 import torch
 
@@ -174,12 +173,3 @@ class RoundRobin:
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """The sum of all updates up to this worker's own, or None before its turn."""
         return self._answers[key].pop(worker, None)
-
-
-def staleness_table(staleness: Sequence[int]) -> dict[int, int]:
-    """How many pushes there were of each staleness, from the smallest.
-
-    >>> staleness_table([1, 0, 1])
-    {0: 1, 1: 2}
-    """
-    return dict(sorted(Counter(staleness).items()))

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.training.schedules import get_schedule
@@ -220,6 +221,21 @@ def test_the_quadratic_s_samples_have_the_noise_it_tells():
     )
     pulls = LEARNING_TASKS["quadratic"].samples().tensors[0].double()
     assert pulls.square().sum(1).mean().item() == pytest.approx(4.0, rel=1e-5)
+
+
+def test_cifar_is_evaluated_image_by_image(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (507, RECORD), dtype=np.uint8)
+    images[:, 0] %= 10
+    (tmp_path / "test_batch.bin").write_bytes(images.tobytes())
+    task = cifar10(tmp_path)
+    module = task.build(0)
+    pixels = torch.from_numpy(images[:, 1:]).reshape(-1, 3, 32, 32).float() / 127.5 - 1
+    labels = torch.from_numpy(images[:, 0]).long()
+    with torch.no_grad():
+        scores = module(pixels)
+    found = task.evaluate(module)
+    assert found.loss == pytest.approx(F.cross_entropy(scores, labels).item(), rel=1e-5)
+    assert found.accuracy == pytest.approx((scores.argmax(1) == labels).float().mean().item())
 
 
 def test_schedules_have_the_shape_of_their_names():

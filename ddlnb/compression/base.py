@@ -7,6 +7,7 @@ what it must remember is kept for it in a dictionary, what it must send it yield
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -150,15 +151,7 @@ class Codec(Compressor):
         total += self.decode(payload, len(total))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllGather, self.payload_bytes(elements_of(shape)))]
-
-
-def elements_of(shape: tuple[int, ...]) -> int:
-    """How many numbers a tensor of this shape holds."""
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+        return [Traffic(AllGather, self.payload_bytes(math.prod(shape)))]
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -9,20 +9,19 @@ be applied twice, and is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.base import Averaged, Memory, Round, Traffic
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
-    add_payload,
     kept,
     largest_entries,
-    require_density,
+    total_of,
 )
+from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require, require_whole
 from ddlnb.exchange import AllGather, Flow, made_once
 
@@ -31,7 +30,7 @@ FIRST_DENSITY = 0.25  # of the warm-up, section 3.3
 
 
 @dataclass(frozen=True)
-class DeepGradientCompression(Compressor):
+class DeepGradientCompression(Sparsifier):
     """``density`` k/D of the entries travel after ``warm_up`` rounds; before, up to a quarter.
 
     A round is an average; those before are counted in the memory, since local SGD has fewer of
@@ -54,7 +53,7 @@ class DeepGradientCompression(Compressor):
     why_no_payload = "its payloads are longer while it warms up, and servers know one length"
 
     def __post_init__(self) -> None:
-        require_density(self.density)
+        super().__post_init__()
         require(0 <= self.momentum < 1, f"momentum {self.momentum!r} must be from 0 to below 1")
         require(
             self.clip is None or self.clip > 0,
@@ -91,13 +90,13 @@ class DeepGradientCompression(Compressor):
         if self.masking:
             velocity[entries.indices] = 0
         payloads = yield AllGather(entries.payload())
-        total = made_once(payloads, lambda: _total(payloads, flat))
+        total = made_once(payloads, lambda: total_of(payloads, len(flat)))
         sent = entries.dense(len(flat))
         return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         """Of a round after the warm-up."""
-        count = kept(self.density, elements_of(shape))
+        count = kept(self.density, math.prod(shape))
         return [Traffic(AllGather, ENTRY_BYTES * count)]
 
     def _clipped(self, flat: Tensor, workers: int) -> Tensor:
@@ -106,10 +105,3 @@ class DeepGradientCompression(Compressor):
         allowed = self.clip / math.sqrt(workers)
         norm = flat.norm().item()
         return flat * (allowed / norm) if norm > allowed else flat
-
-
-def _total(payloads: Sequence[Tensor], like: Tensor) -> Tensor:
-    total = torch.zeros_like(like)
-    for theirs in payloads:
-        add_payload(theirs, total)
-    return total

@@ -12,12 +12,13 @@ worker that dropped them, so that what was sent adds up to the average.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.base import Averaged, Memory, Round, Traffic
 from ddlnb.compression.selection import largest
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
@@ -25,25 +26,20 @@ from ddlnb.compression.sparse import (
     from_payload,
     kept,
     largest_entries,
-    require_density,
 )
+from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.exchange import Flow, Messages
 
 Step = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
-class GTopK(Compressor):
+class GTopK(Sparsifier):
     """``density`` k/D of the entries travel between two workers, and as many are averaged."""
-
-    density: float = 0.01
 
     name = "gtop-k"
     feedback = "needed"
     why_no_payload = "workers merge entries pairwise along a tree, and nobody else keeps just k"
-
-    def __post_init__(self) -> None:
-        require_density(self.density)
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         elements, rank, workers = tensor.numel(), round_.rank, round_.workers
@@ -72,7 +68,7 @@ class GTopK(Compressor):
         return Averaged(average.view_as(tensor), (sent * survived).view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        elements = elements_of(shape)
+        elements = math.prod(shape)
         return [Traffic(Messages, ENTRY_BYTES * kept(self.density, elements))] * (
             2 * levels(workers)
         )

@@ -10,6 +10,7 @@ servers and to neighbours payloads travel whole. Source: survey of Shi et al. 20
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,6 @@ from ddlnb.compression.base import (
     Round,
     Traffic,
     as_bytes,
-    elements_of,
 )
 from ddlnb.compression.packing import require_finite
 from ddlnb.exchange import AllReduce, Flow
@@ -47,7 +47,7 @@ class Half(Codec):
         return Averaged(total.float().view_as(tensor), sent.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllReduce, self.payload_bytes(elements_of(shape)))]
+        return [Traffic(AllReduce, self.payload_bytes(math.prod(shape)))]
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
         """As for every codec. Raises NotFinite."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
 from ddlnb.errors import require_whole
 from ddlnb.exchange import AllReduce, Flow
 
@@ -67,18 +67,18 @@ class PowerSGD(Compressor):
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         sides = self.factored(shape)
         if sides is None:
-            return [Traffic(AllReduce, 4 * elements_of(shape))]
+            return [Traffic(AllReduce, 4 * math.prod(shape))]
         return [Traffic(AllReduce, 4 * self.rank * side) for side in sides]
 
     def factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Rows and columns of the matrix that a tensor is taken for; None if it travels whole."""
         sides = self.sides(shape)
-        is_smaller = sides is not None and self.rank * sum(sides) < elements_of(shape)
+        is_smaller = sides is not None and self.rank * sum(sides) < math.prod(shape)
         return sides if is_smaller else None
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Rows and columns of such a matrix, whether it saves anything or not; None for vectors."""
-        elements = elements_of(shape)
+        elements = math.prod(shape)
         if len(shape) > 1:
             return shape[0], elements // max(1, shape[0])
         rows = math.ceil(math.sqrt(elements))

@@ -8,14 +8,16 @@ however many entries.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Codec, Memory, Round, Traffic, as_bytes, elements_of
+from ddlnb.compression.base import Averaged, Codec, Memory, Round, Traffic, as_bytes
 from ddlnb.compression.packing import seed_from
-from ddlnb.compression.sparse import Sparse, kept, require_density
+from ddlnb.compression.sparse import Sparse, kept
+from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.exchange import AllReduce, Flow
 
 SEED_BYTES = 8
@@ -23,7 +25,7 @@ VALUE_BYTES = 4
 
 
 @dataclass(frozen=True)
-class RandomK(Codec):
+class RandomK(Sparsifier, Codec):
     """``density`` k/D of the entries travel, four bytes each, and in payloads eight for the seed.
 
     As they are they make a contraction: a share 1 - k/D of the squared norm is lost in the mean.
@@ -31,16 +33,12 @@ class RandomK(Codec):
     the variance D/k - 1 times its squared norm. Feedback would then add up ever larger errors.
     """
 
-    density: float = 0.01
     unbiased: bool = False
 
     name = "random-k"
     why_no_feedback = (
         "entries that are multiplied by D/k are no contraction, and residuals would grow"
     )
-
-    def __post_init__(self) -> None:
-        require_density(self.density)
 
     @property
     def feedback(self) -> str:
@@ -57,7 +55,7 @@ class RandomK(Codec):
         return Averaged(average.view_as(tensor), sent.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllReduce, VALUE_BYTES * kept(self.density, elements_of(shape)))]
+        return [Traffic(AllReduce, VALUE_BYTES * kept(self.density, math.prod(shape)))]
 
     def payload_bytes(self, elements: int) -> int:
         return SEED_BYTES + VALUE_BYTES * kept(self.density, elements)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic, elements_of
+from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
 from ddlnb.compression.packing import (
     flat_values,
     magnitudes,
@@ -56,4 +56,4 @@ class SignVote(Compressor):
         return Averaged(average.view_as(tensor), vote.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllGather, -(-elements_of(shape) // 8))]
+        return [Traffic(AllGather, -(-math.prod(shape) // 8))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,14 @@ def add_payload(payload: Tensor, flat: Tensor) -> None:
             f"a sparse payload has indices beyond the {flat.numel()} entries of its tensor; "
             f"workers must train the same model"
         )
+
+
+def total_of(payloads: Sequence[Tensor], elements: int) -> Tensor:
+    """The flat tensor of what all payloads stand for together. Raises as `add_payload`."""
+    total = torch.zeros(elements)
+    for payload in payloads:
+        add_payload(payload, total)
+    return total
 
 
 def largest_entries(tensor: Tensor, count: int) -> Sparse:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round
@@ -17,21 +16,17 @@ from ddlnb.compression.sparse import (
     add_payload,
     kept,
     largest_entries,
-    require_density,
+    total_of,
 )
+from ddlnb.compression.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True)
-class TopK(Codec):
+class TopK(Sparsifier, Codec):
     """``density`` k/D of the entries travel, at least one: four bytes each, four more for where."""
-
-    density: float = 0.01
 
     name = "top-k"
     feedback = "needed"
-
-    def __post_init__(self) -> None:
-        require_density(self.density)
 
     def payload_bytes(self, elements: int) -> int:
         return ENTRY_BYTES * kept(self.density, elements)
@@ -40,9 +35,7 @@ class TopK(Codec):
         return largest_entries(tensor, kept(self.density, tensor.numel())).payload()
 
     def decode(self, payload: Tensor, elements: int) -> Tensor:
-        flat = torch.zeros(elements)
-        add_payload(payload, flat)
-        return flat
+        return total_of([payload], elements)
 
     def add(self, payload: Tensor, total: Tensor) -> None:
         add_payload(payload, total)

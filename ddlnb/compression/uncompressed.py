@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,6 @@ from ddlnb.compression.base import (
     Round,
     Traffic,
     as_bytes,
-    elements_of,
 )
 from ddlnb.exchange import AllReduce, Flow
 
@@ -34,7 +34,7 @@ class Uncompressed(Codec):
         return Averaged((total / round_.workers).view_as(tensor), tensor)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllReduce, self.payload_bytes(elements_of(shape)))]
+        return [Traffic(AllReduce, self.payload_bytes(math.prod(shape)))]
 
     def payload_bytes(self, elements: int) -> int:
         return ELEMENT_BYTES * elements

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 
 from ddlnb.errors import require
 from ddlnb.exchange import Flow
-from ddlnb.spec import one_of
-from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
+from ddlnb.training.gossip import Gossip, Mixed, mix
+from ddlnb.training.graphs import make_graph
 from ddlnb.training.requests import Gradient, StepDone
-from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
 
 
 @dataclass(frozen=True)
-class Choco(Synchronisation):
+class Choco(Gossip):
     """With mixing weights w, learning rate r, gradients g_i at x_i, compression Q, replicas y:
 
     x_i <- x_i - r g_i, sent is Q(x_i - y_i), all who know y_i add it, y_i <- y_i + Q(x_i - y_i),
@@ -32,15 +30,13 @@ class Choco(Synchronisation):
     has zero: all workers know it.
     """
 
-    graph: str = one_of("ring", GRAPHS)
     gamma: float = 0.1
     scale: float = 1.0
 
     name = "choco"
-    architectures = ("gossip",)
 
     def __post_init__(self) -> None:
-        known_graph(self.graph)
+        super().__post_init__()
         for name, value in {"gamma": self.gamma, "scale": self.scale}.items():
             require(0 < value <= 1, f"{name} {value!r} must be above 0 and at most 1")
 

@@ -11,17 +11,16 @@ from ddlnb.compression.base import Compressor
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.exchange import Flow
 from ddlnb.spec import one_of
-from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
+from ddlnb.training.gossip import Gossip, Mixed, mix
+from ddlnb.training.graphs import make_graph
 from ddlnb.training.requests import Gradient, StepDone
-from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
 
 ORDERS = ("after", "before")
 
 
 @dataclass(frozen=True)
-class DPSGD(Synchronisation):
+class DPSGD(Gossip):
     """With mixing weights w, learning rate r and gradients g_i at x_i, workers i on a ``graph``:
 
     ``mixing`` after the step, x_i <- sum_j w_ij (x_j - r g_j), or before it as in the paper's
@@ -30,14 +29,12 @@ class DPSGD(Synchronisation):
     and what they do is BSP. Rates of convergence are the same.
     """
 
-    graph: str = one_of("ring", GRAPHS)
     mixing: str = one_of("after", ORDERS)
 
     name = "d-psgd"
-    architectures = ("gossip",)
 
     def __post_init__(self) -> None:
-        known_graph(self.graph)
+        super().__post_init__()
         if self.mixing not in ORDERS:
             raise UnknownName("mixing", self.mixing, ORDERS)
 

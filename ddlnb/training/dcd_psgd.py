@@ -8,16 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlnb.exchange import Flow
-from ddlnb.spec import one_of
-from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
+from ddlnb.training.gossip import Gossip, Mixed, mix
+from ddlnb.training.graphs import make_graph
 from ddlnb.training.requests import Gradient, StepDone
-from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
 
 
 @dataclass(frozen=True)
-class DCDPSGD(Synchronisation):
+class DCDPSGD(Gossip):
     """With mixing weights w, learning rate r, gradients g_i at x_i and compression C:
 
     z_i = sum_j w_ij x_j - r g_i - x_i, sent is C(z_i), and x_i <- x_i + C(z_i), so that
@@ -26,13 +24,7 @@ class DCDPSGD(Synchronisation):
     that mixes before the step. ``r g`` stands for what the worker's optimizer does.
     """
 
-    graph: str = one_of("ring", GRAPHS)
-
     name = "dcd-psgd"
-    architectures = ("gossip",)
-
-    def __post_init__(self) -> None:
-        known_graph(self.graph)
 
     def loop(self, worker: Worker) -> Flow:
         graph = make_graph(self.graph, worker.workers)

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from itertools import count
 
 from ddlnb.exchange import Flow
-from ddlnb.spec import one_of
-from ddlnb.training.gossip import Mixed, mix
-from ddlnb.training.graphs import GRAPHS, known_graph, make_graph
+from ddlnb.training.gossip import Gossip, Mixed, mix
+from ddlnb.training.graphs import make_graph
 from ddlnb.training.requests import Gradient, StepDone
-from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
 
 
 @dataclass(frozen=True)
-class ECDPSGD(Synchronisation):
+class ECDPSGD(Gossip):
     """With mixing weights w, learning rate r, gradients g_i at x_i, compression C, t = 1, 2, ...:
 
     x_i' = sum_j w_ij y_j - r g_i, sent is C(z_i) of z_i = (1 - t/2) x_i + t/2 x_i', and all keep
@@ -28,13 +26,7 @@ class ECDPSGD(Synchronisation):
     ``r g`` stands for what the worker's optimizer does.
     """
 
-    graph: str = one_of("ring", GRAPHS)
-
     name = "ecd-psgd"
-    architectures = ("gossip",)
-
-    def __post_init__(self) -> None:
-        known_graph(self.graph)
 
     def loop(self, worker: Worker) -> Flow:
         graph = make_graph(self.graph, worker.workers)

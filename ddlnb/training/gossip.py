@@ -10,6 +10,7 @@ appendix). Workers start from equal parameters, as they do with any method, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,26 @@ from torch import Tensor
 
 from ddlnb.compression.base import as_bytes
 from ddlnb.exchange import Flow, Messages
-from ddlnb.training.graphs import Graph
+from ddlnb.spec import one_of
+from ddlnb.training.graphs import GRAPHS, Graph, known_graph
+from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker
+
+
+@dataclass(frozen=True)
+class Gossip(Synchronisation):
+    """Workers on a ``graph`` that send to their neighbours and wait for them."""
+
+    graph: str = one_of("ring", GRAPHS)
+
+    architectures = ("gossip",)
+
+    def __post_init__(self) -> None:
+        known_graph(self.graph)
+
+    @property
+    def topology(self) -> str:
+        return self.graph
 
 
 class Mixed(NamedTuple):

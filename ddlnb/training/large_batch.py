@@ -51,8 +51,9 @@ class LARS(_LayerWise):
     For the weights w of a layer with gradient g, momentum m, weight decay d and ``trust`` c:
     rate = lr c |w| / (|g| + d |w|), v <- m v + rate (g + d w), w <- w - v. Without momentum and
     decay a step has the norm lr c |w|, whatever the gradient's. Weights that are zero have no size
-    to go by: their rate is lr c. With ``exclude_vectors`` biases and the parameters of
-    normalisation, tensors of less than two dimensions, take the steps of SGD without decay.
+    to go by: their rate is lr c, which hardly moves biases that begin at zero if c is small. With
+    ``exclude_vectors`` biases and the parameters of normalisation, tensors of less than two
+    dimensions, take the steps of SGD without decay.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class TrainingMethod:
         if self.compressor is not None:
             feedback = ", error feedback" if self.feedback else ""
             compression = f"{self.compressor.name} compression{feedback}"
-        graph = getattr(self.synchronisation, "graph", None)
+        graph = self.synchronisation.topology
         return sentence(
             self.synchronisation.name,
             compression,

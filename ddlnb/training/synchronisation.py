@@ -23,6 +23,11 @@ class Synchronisation(ABC):
     why_not_elsewhere: ClassVar[str] = ""
     model_on_server: ClassVar[bool] = False  # a common one, at all times
 
+    @property
+    def topology(self) -> str | None:
+        """The graph of who gossips with whom; None if nobody does."""
+        return None
+
     @abstractmethod
     def loop(self, worker: Worker) -> Flow:
         """Train for ever, yielding `Gradient`, communication, and `StepDone` per iteration."""

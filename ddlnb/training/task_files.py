@@ -25,6 +25,7 @@ WIKITEXT_HELP = (
 )
 RECORD = 1 + 3 * 32 * 32  # bytes of an image of CIFAR-10: its label and its pixels
 TESTED_CONTEXTS = 256
+CHUNK = 500  # images that are evaluated at a time
 
 
 def _content(folder: Path, name: str, what: str, way_out: str) -> bytes:
@@ -66,11 +67,11 @@ def _build_cifar(seed: int) -> nn.Module:
 
 def _evaluate_cifar(folder: Path, module: nn.Module) -> Evaluation:
     images, labels = _cifar_test(folder).tensors
-    parts = [
-        evaluate_classifier(module, *both)
-        for both in zip(images.split(500), labels.split(500), strict=True)
+    found = [
+        len(part) * np.array(evaluate_classifier(module, part, theirs))
+        for part, theirs in zip(images.split(CHUNK), labels.split(CHUNK), strict=True)
     ]
-    return Evaluation(*(sum(values) / len(parts) for values in zip(*parts, strict=True)))
+    return Evaluation(*(np.sum(found, axis=0) / len(images)).tolist())
 
 
 def cifar10(folder: str | Path) -> LearningTask:
