@@ -66,11 +66,16 @@ def lossy(
     rows = []
     for count in gpus or [first.workers]:
         rows += _costs(workload, cluster, count, list(method or ()), compression, base)
+    sources = {row["source"] for row in rows}
     if not csv:
         rows = [_shown(row) for row in rows]
     how = _assumed(compression, base)
     print_table(rows, csv, f"Simulated: {model} on {cluster}, {how}")
     if not csv:
+        if any("extrapolated" in source for source in sources):
+            typer.echo(
+                "Seconds of compression are extrapolated to larger tensors (--csv says where)."
+            )
         typer.echo(
             "An iteration of one method is not worth one of another: give --curves of "
             "`ddlnb train` to judge the time to a target loss."
@@ -105,6 +110,7 @@ def _costs(
             "bytes_sent": cost.bytes_sent,
             "bytes_received": cost.bytes_received,
             "over_best_lossless": dense.iteration_seconds / cost.iteration_seconds,
+            "source": cost.source,
         }
         for cost in found
     ]

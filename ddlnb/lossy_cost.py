@@ -129,7 +129,7 @@ def compressed_cost(
         bytes_,
         bytes_,
         gathers(found),
-        f"simulated as {base.name}; compression {profile.source}",
+        f"simulated as {base.name}; compression {source_of(profile, found)}",
     )
 
 
@@ -164,6 +164,11 @@ def compression_seconds(
         before += seconds.before(size) + (profile.feedback.seconds(size) if feedback else 0.0)
         after += seconds.after(size, workers)
     return before, after
+
+
+def source_of(profile: CompressionProfile, group: Sequence[CompressedPiece]) -> str:
+    """Whence the seconds of these pieces are."""
+    return profile.source_for(max((math.prod(shape) for _, shape in group), default=0))
 
 
 def gathers(group: Sequence[CompressedPiece]) -> bool:

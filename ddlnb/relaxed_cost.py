@@ -21,6 +21,7 @@ from ddlnb.lossy_cost import (
     compressed_cost,
     compression_seconds,
     gathers,
+    source_of,
 )
 from ddlnb.lossy_traffic import compressed_pieces, pieces
 from ddlnb.methods import Method
@@ -89,7 +90,8 @@ def relaxed_run(
         done.bytes_sent * shared,
         done.bytes_received * shared,
         method.architecture == "A2A" and done.rounds > 0 and gathers(_pieces(workload, method)),
-        f"lockstep in the cluster's time, nothing overlaps; compression {profile.source}",
+        f"lockstep in the cluster's time, nothing overlaps; "
+        f"compression {source_of(profile, _pieces(workload, method))}",
     )
     return RelaxedRun(cost, tuple(done.lockstep.notes), cluster.workers)
 

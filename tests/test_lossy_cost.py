@@ -11,9 +11,10 @@ import torch
 import ddlnb
 from ddlnb.compression.base import Traffic
 from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.profiling import Sample, fit, growth_of, profile_compression
+from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
 from ddlnb.compression.seconds import (
     FREE,
+    KNEE,
     CompressionProfile,
     CompressorSeconds,
     Line,
@@ -354,6 +355,50 @@ def test_every_compressor_is_measured_or_left_out_with_a_reason(tmp_path):
         assert seconds.before(4096) + seconds.after(4096, 4) > 0
     write_compression_profile(profile, "here", tmp_path)
     assert compression_profile("here", tmp_path) == profile
+
+
+@pytest.mark.parametrize("growth", ["none", "levels", "workers"])
+def test_tensors_beyond_the_caches_have_a_pace_of_their_own(growth):
+    """A line through small tensors is off by several times for those of a whole model."""
+    truth = CompressorSeconds(Line(1e-5, 1e-9, 4e-9), Line(2e-5, 1e-9, 9e-9), Line(), growth)
+    samples = [
+        Sample("x", side**2, count, truth.before(side**2), truth.after(side**2, count))
+        for side in SIDES
+        for count in (2, 8)
+    ]
+    found = fit(samples, growth)
+    for elements in (5_000, 1 << 20, 25_000_000):
+        assert found.before(elements) == pytest.approx(truth.before(elements), rel=1e-3)
+        assert found.after(elements, 2) == pytest.approx(truth.after(elements, 2), rel=1e-3)
+    assert max(SIDES) ** 2 == 16 * KNEE
+
+
+def test_what_is_larger_than_measured_is_marked():
+    measured = replace(SLOW, samples=({"elements": 1 << 20},))
+    method, here = "bsp + top-k(0.01)", cluster("survey-10GbE")
+    layers, whole = (
+        lossy_cost(WORKLOAD, here, method + flag, measured) for flag in ("", " + whole-model")
+    )
+    assert "extrapolated from 1.05 to 25.6 million elements" in whole.source
+    assert "to 2.36 million" in layers.source
+    local = lossy_cost(WORKLOAD, here, "local(2) + top-k(0.01) + whole-model", measured)
+    assert "25.6 million" in local.source
+    wide = replace(SLOW, samples=({"elements": 1 << 24},))
+    assert "extrapolated" not in lossy_cost(WORKLOAD, here, method + " + whole-model", wide).source
+
+
+def test_every_worker_compresses_numbers_of_its_own():
+    """The payloads of an all-gather differ, as in training, and so does what is read of them."""
+    seen = []
+
+    class Looking(TopK):
+        def add(self, payload, total):
+            seen.append(payload.clone())
+            super().add(payload, total)
+
+    measure(Looking(0.1), 16, 4, repeats=1)
+    assert len({tuple(payload.tolist()) for payload in seen}) == 4
+    assert len(seen) == 2 * 4  # a warm-up and one repetition, by the worker that is timed alone
 
 
 def test_a_missing_device_is_one_clear_error():

@@ -42,7 +42,7 @@ class Half(Codec):
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """One all-reduce; ``sent`` is what this worker put into it."""
         share = self.encode(tensor / round_.workers, round_, memory).view(self.dtype)
-        sent = share.float() * round_.workers  # the answer may reuse the share's memory
+        sent = share.float().mul_(round_.workers)  # the answer may reuse the share's memory
         total = yield AllReduce(share)
         return Averaged(total.float().view_as(tensor), sent.view_as(tensor))
 

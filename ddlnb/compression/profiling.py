@@ -1,7 +1,8 @@
 """Measures what compressors take of a worker's time, on a CPU or a GPU, without a network.
 
-The flow of one worker is driven by hand: what it spends before its first request and after it is
-its own time, what passes between a request and its answer is not counted.
+The flows of all workers are driven by hand, each with numbers of its own: what the first one
+spends before its first request and after it is its own time, what passes between a request and its
+answer is not counted.
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.seconds import CompressionProfile, CompressorSeconds, Line, grown
+from ddlnb.compression.seconds import (
+    CompressionProfile,
+    CompressorSeconds,
+    Line,
+    beyond,
+    grown,
+)
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.exchange import AllGather, Messages, answer_together
+from ddlnb.exchange import AllGather, Flow, Messages, answer_together
 from ddlnb.machine import machine
 from ddlnb.threads import torch_threads
 
-SIDES = (32, 128, 512, 1024)  # of square tensors: 1 Ki to 1 Mi elements
+SIDES = (32, 128, 512, 1024, 4096)  # of square tensors: 1 Ki to 16 Mi elements
 WORKERS = (2, 8)
 
 
@@ -89,16 +96,19 @@ def profile_compression(
 def measure(
     compressor: Compressor, side: int, workers: int, repeats: int = 5, device: str = "cpu"
 ) -> Sample:
-    """Least seconds of worker 0 of so many, for a square of normally distributed numbers.
+    """Least seconds of worker 0 of so many, for squares of normally distributed numbers.
 
     The least, as whatever else the machine does can only add to them.
     """
-    tensor = torch.randn(side, side)
+    tensors = [torch.randn(side, side) for _ in range(workers)]
     memories: list[Memory] = [{} for _ in range(workers)]
     taken = []
     for step in range(repeats + 1):  # the first one warms up
-        flows = _Flows(compressor, tensor, workers, step, memories, device)
-        taken.append(flows.run())
+        flows = [
+            compressor.average(tensor, Round(rank, workers, step), memory)
+            for rank, (tensor, memory) in enumerate(zip(tensors, memories, strict=True))
+        ]
+        taken.append(_timed(flows, device))
     encode, decode = (min(part) for part in zip(*taken[1:], strict=True))
     return Sample(str(compressor), side * side, workers, encode, decode)
 
@@ -111,79 +121,62 @@ def growth_of(compressor: Compressor) -> str:
 
 def fit(samples: Sequence[Sample], growth: str) -> CompressorSeconds:
     """The lines with the least squared relative error, no term negative."""
-    from scipy.optimize import nnls
-
     encode = _fit_line([(one.elements, one.encode_seconds) for one in samples])
     elements = np.array([float(one.elements) for one in samples])
     times = np.array([float(grown(growth, one.workers)) for one in samples])
+    terms = _terms(elements)
     seconds = np.array([one.decode_seconds for one in samples])
-    scale = elements.max()
-    ones = np.ones_like(elements)
-    columns = np.stack([ones, elements / scale, times, times * elements / scale], axis=1)
-    (a, b, c, d), _ = nnls(columns / seconds[:, None], ones)
-    return CompressorSeconds(
-        encode, Line(float(a), float(b / scale)), Line(float(c), float(d / scale)), growth
-    )
+    found = _least_squares(np.hstack([terms, times[:, None] * terms]), seconds)
+    return CompressorSeconds(encode, Line(*found[:3]), Line(*found[3:]), growth)
 
 
 def _fit_line(points: Sequence[tuple[int, float]]) -> Line:
-    from ddlnb.collectives import fit_alpha_beta
-
-    line = fit_alpha_beta([x for x, _ in points], [y for _, y in points])
-    return Line(line.startup_seconds, line.seconds_per_byte)
+    elements, seconds = np.array(points, dtype=float).T
+    return Line(*_least_squares(_terms(elements), seconds))
 
 
-class _Flows:
-    """The flows of all workers, or of one whose peers send what it sends itself."""
+def _terms(elements: np.ndarray) -> np.ndarray:
+    """What the numbers of a `Line` are multiplied by, a row for every tensor."""
+    return np.stack([np.ones_like(elements), elements, [*map(beyond, elements)]], axis=1)
 
-    def __init__(
-        self,
-        compressor: Compressor,
-        tensor: Tensor,
-        workers: int,
-        step: int,
-        memories: Sequence[Memory],
-        device: str,
-    ):
-        asked = {one.request for one in compressor.traffic(tuple(tensor.shape), workers)}
-        ranks = range(workers if Messages in asked else 1)
-        self._alone = len(ranks) < workers
-        self._workers, self._device = workers, device
-        self._flows = [
-            compressor.average(tensor, Round(rank, workers, step), memories[rank]) for rank in ranks
-        ]
 
-    def run(self) -> tuple[float, float]:
-        """Seconds of worker 0 before its first request and after it."""
-        answers: list[Any] = [None] * len(self._flows)
-        spent = []
-        while True:
-            requests = []
-            for rank, flow in enumerate(self._flows):
-                started = self._now()
-                try:
-                    requests.append(flow.send(answers[rank]))
-                except StopIteration:
-                    pass
-                finally:
-                    if rank == 0:
-                        spent.append(self._now() - started)
-            if not requests:
-                return spent[0], sum(spent[1:])
-            answers = self._answers(requests)
+def _least_squares(columns: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """The numbers with the least squared relative error, none negative."""
+    from scipy.optimize import nnls
 
-    def _answers(self, requests: list[Any]) -> list[Any]:
-        if not self._alone:
-            return answer_together(requests)
-        (request,) = requests
-        if isinstance(request, AllGather):
-            return [[request.payload] * self._workers]
-        return [request.tensor * self._workers]
+    scales = columns.max(0)
+    scales[scales == 0] = 1.0
+    found, _ = nnls(columns / scales / seconds[:, None], np.ones_like(seconds))
+    return (found / scales).tolist()
 
-    def _now(self) -> float:
-        if self._device != "cpu":
-            torch.accelerator.synchronize()
-        return perf_counter()
+
+def _timed(flows: Sequence[Flow], device: str) -> tuple[float, float]:
+    """Seconds of the first flow before its first request and after it.
+
+    It is the first to get its answers, so that nothing was made of them for others yet.
+    """
+    answers: list[Any] = [None] * len(flows)
+    spent = []
+    while True:
+        requests = []
+        for rank, flow in enumerate(flows):
+            started = _now(device)
+            try:
+                requests.append(flow.send(answers[rank]))
+            except StopIteration:
+                pass
+            finally:
+                if rank == 0:
+                    spent.append(_now(device) - started)
+        if not requests:
+            return spent[0], sum(spent[1:])
+        answers = answer_together(requests)
+
+
+def _now(device: str) -> float:
+    if device != "cpu":
+        torch.accelerator.synchronize()
+    return perf_counter()
 
 
 def _feedback(side: int, repeats: int, device: str) -> float:

@@ -7,6 +7,7 @@ methods read it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,18 +20,28 @@ from ddlnb.paths import PROFILES
 
 FOLDER = PROFILES / "compression"
 GROWTHS = ("none", "levels", "workers")
+KNEE = 1 << 20  # elements: 4 MiB
+FAR = 2  # times the largest tensor that was measured: beyond, seconds are extrapolated
 
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of a tensor: a start-up, and so much per element."""
+    """Seconds of a tensor: a start-up, so much per element, and more for those beyond KNEE.
+
+    What is larger is in no cache, and its memory comes fresh from the system.
+    """
 
     startup_seconds: float = 0.0
     seconds_per_element: float = 0.0
+    more_per_element: float = 0.0
 
     def seconds(self, elements: float) -> float:
         """Seconds for a tensor of so many elements."""
-        return self.startup_seconds + self.seconds_per_element * elements
+        return (
+            self.startup_seconds
+            + self.seconds_per_element * elements
+            + self.more_per_element * beyond(elements)
+        )
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,23 @@ class CompressionProfile:
             )
         return self.compressors[text]
 
+    @property
+    def largest(self) -> float:
+        """The elements of the largest tensor that was measured; infinite where none was."""
+        return max((sample["elements"] for sample in self.samples), default=math.inf)
+
+    def source_for(self, elements: int) -> str:
+        """The source of what tensors of up to so many elements take: is it extrapolated?
+
+        >>> made = CompressionProfile("measured", {}, samples=({"elements": 1_000_000},))
+        >>> made.source_for(50_000_000)
+        'measured, extrapolated from 1 to 50 million elements'
+        """
+        if elements <= FAR * self.largest:
+            return self.source
+        low, high = (f"{count / 1e6:.3g}" for count in (self.largest, elements))
+        return f"{self.source}, extrapolated from {low} to {high} million elements"
+
     def to_json(self) -> str:
         """The profile as JSON text."""
         return json.dumps(asdict(self), indent=1)
@@ -114,6 +142,11 @@ class _Free(CompressionProfile):
 
 
 FREE: CompressionProfile = _Free("compression that takes no time, an ideal", {})
+
+
+def beyond(elements: float) -> float:
+    """By how many elements a tensor is larger than KNEE."""
+    return max(0.0, elements - KNEE)
 
 
 def grown(growth: str, workers: int) -> int:
