@@ -98,7 +98,8 @@ class PostLocalSGD(Local):
     def cycle(self) -> int:
         raise InputError(
             f"an iteration of {self} has no one cost: it takes {self.after} as bsp does, and all "
-            f"others as local({self.period}); ask for the cost of these"
+            f"others as local({self.period}); ask for the cost of these, and for a time to target "
+            f"leave its curves out"
         )
 
     @property
@@ -138,7 +139,8 @@ class AdaptiveLocalSGD(Local):
     def cycle(self) -> int:
         raise InputError(
             f"an iteration of {self} has no one cost: how often it averages depends on the losses; "
-            f"ask for the cost of local({self.low}) and local({self.high}), it lies between them"
+            f"ask for the cost of local({self.low}) and local({self.high}), it lies between them, "
+            f"and for a time to target leave its curves out (ddlnb.adaptive_study judges them)"
         )
 
     @property
