@@ -16,12 +16,10 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.paths import BUILD
-from ddlnb.training.orderings import OPEN, judged, methods_of
+from ddlnb.training.orderings import OPEN, judged, methods_of, reached
 from ddlnb.training.study import study
-from ddlnb.training.summaries import summary
 
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
-REACHED = ["method", "workers", "learning_rate", "test_loss", "test_loss_half_width", "diverged"]
 COLUMNS += ["better_diverged", "worse_diverged"]
 
 
@@ -48,8 +46,7 @@ def main(words: Sequence[str] | None = None) -> None:
             folder=asked.out,
             progress=True,
         ).curves
-    reached = summary(curves)
-    print(reached[REACHED].round(4).to_string(index=False), end="\n\n")
+    print(reached(curves).round(4).to_string(index=False), end="\n\n")
     table = judged(curves)
     print(table[COLUMNS].round(4).to_string(index=False))
     for workers, rows in table.groupby("workers"):

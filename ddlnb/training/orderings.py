@@ -20,7 +20,7 @@ import numpy as np
 
 from ddlnb.errors import require
 from ddlnb.training.method import training_method
-from ddlnb.training.runs import Runs, final_loss, runs_by
+from ddlnb.training.runs import Runs, final_loss, final_losses, runs_by
 from ddlnb.training.summaries import t_interval, t_test
 
 if TYPE_CHECKING:
@@ -103,6 +103,25 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
 
 def _common(better: Runs, worse: Runs) -> list[int]:
     return sorted(set(better) & set(worse))
+
+
+def reached(curves: pd.DataFrame) -> pd.DataFrame:
+    """One row per method and number of workers: its rate and its final loss over the seeds.
+
+    ``test_loss`` is the mean, infinite if a run diverged, with the ``half_width`` of its 95 %
+    t-interval; ``diverged`` counts runs. Raises InputError for cells of several settings.
+    """
+    import pandas as pd
+
+    rows = []
+    for (method, workers), runs in runs_by(curves, "method", "workers").items():
+        losses = final_losses(runs)
+        mean, half = t_interval(losses)
+        rate = next(iter(runs.values()))["learning_rate"].iloc[0]
+        diverged = int(np.isinf(losses).sum())
+        rows.append((method, workers, rate, mean, half, diverged, len(runs)))
+    names = ["test_loss", "half_width", "diverged", "seeds"]
+    return pd.DataFrame(rows, columns=["method", "workers", "learning_rate", *names])
 
 
 def pair_of(better: Runs, worse: Runs) -> tuple[np.ndarray, np.ndarray]:
