@@ -19,11 +19,13 @@ from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
+from ddlnb.lossy_cost import BASE
 from ddlnb.methods import Method
 from ddlnb.relaxed_cost import lossy_cost
 from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
-from ddlnb.training.summaries import t_interval
+from ddlnb.training.summaries import ratio_interval
+from ddlnb.verdicts import MARGIN
 from ddlnb.workload import Workload
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def layer_methods(
     clusters: Sequence[str | Cluster],
     workers: int,
     longer: Sequence[float] = LONGER,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
 ) -> list[str]:
     """What has to be trained: the methods chosen for these clusters, each once."""
     chosen = [
@@ -59,7 +61,7 @@ def hidden_table(
     clusters: Sequence[str | Cluster],
     workers: int | None = None,
     longer: float = HIDDEN,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
     densities: Sequence[float] = DENSITIES,
 ) -> pd.DataFrame:
     """A row per cluster: an iteration with a density by layer, and with the best one for all.
@@ -116,7 +118,7 @@ def density_by_layer(
     clusters: Sequence[str | Cluster],
     workers: int | None = None,
     longer: float = HIDDEN,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
 ) -> pd.DataFrame:
     """The rows of `density_table` for every cluster, and when each gradient is ready.
 
@@ -143,13 +145,14 @@ def layer_times(
     workers: int,
     longer: Sequence[float] = LONGER,
     profile: str | CompressionProfile = FREE,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
 ) -> pd.DataFrame:
     """The rows of `time_to_target` for fixed densities, and for those by layer of each cluster.
 
     ``kind`` is "dense", "fixed" or "by layer", and ``label`` says which. ``over_fixed`` is the mean
     of the time of the best fixed density, chosen after the fact, over this one, run by run, with
-    the ends of its 95 % t-interval; ``verdict`` is FASTER or SLOWER if that excludes 1, else OPEN.
+    the ends of its `ratio_interval`; ``verdict`` is FASTER or SLOWER where all of that is beyond 1
+    by more than `verdicts.MARGIN`, else OPEN.
     Raises InputError if no fixed density reaches the target in all runs, and for curves that lack
     `layer_methods`.
     """
@@ -205,13 +208,12 @@ def _over(best: pd.Series, row: dict, needed: pd.DataFrame) -> dict[str, object]
     if row["method"] == best["method"]:
         return found
     theirs, ours = (
-        needed[needed["method"] == one["method"]].set_index("seed")["iterations"]
+        needed[needed["method"] == one["method"]].sort_values("seed")[["since", "iterations"]]
         * one["iteration_seconds"]
         for one in (best, row)
     )
-    if not np.isfinite(ours).all():
+    if not np.isfinite(ours).all(axis=None):
         return {**found, "over_fixed": 0.0, "verdict": SLOWER}
-    mean, half = t_interval(np.log(theirs / ours).to_numpy())
-    verdict = FASTER if mean - half > 0 else SLOWER if mean + half < 0 else OPEN
-    low, high = math.exp(mean - half), math.exp(mean + half)
-    return {"over_fixed": math.exp(mean), "over_low": low, "over_high": high, "verdict": verdict}
+    over, low, high = ratio_interval(theirs.to_numpy(), ours.to_numpy())
+    verdict = FASTER if low > 1 + MARGIN else SLOWER if high < 1 - MARGIN else OPEN
+    return {"over_fixed": over, "over_low": low, "over_high": high, "verdict": verdict}
