@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ddlnb.convergence_problems import PROBLEMS, Problem, get_problem
 from ddlnb.errors import require, require_whole
 from ddlnb.models import Batch
+from ddlnb.streams import generator
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.parallel_runs import in_parallel
@@ -188,8 +189,7 @@ def _models(runs: int, dimensions: int) -> nn.Module:
 
 
 def _drawn(seed: int, runs: int, samples: int, step: int) -> Batch:
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % (1 << 63))
-    return (torch.randint(samples, (runs,), generator=generator),)
+    return (torch.randint(samples, (runs,), generator=generator(seed, step)),)
 
 
 def _no_loss(module: nn.Module, batch: Batch) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
 from ddlnb.models import Batch
+from ddlnb.streams import generator
 from ddlnb.training.gossip import consensus_distance
 from ddlnb.training.graphs import GRAPHS, make_graph, spectral_gap
 from ddlnb.training.lockstep import Lockstep
@@ -77,8 +78,7 @@ class _OneStep(Worker):
 
     def first(self) -> Tensor:
         """The first gradient."""
-        generator = torch.Generator().manual_seed(1000 * self.seed + self.rank)
-        return torch.randn(len(self.parameters), generator=generator)
+        return torch.randn(len(self.parameters), generator=generator(self.seed, self.rank))
 
 
 def _mixed(

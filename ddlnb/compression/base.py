@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ddlnb.exchange import AllGather, Flow, made_once
 from ddlnb.spec import shown
+from ddlnb.streams import generator
 
 Memory = dict[str, Any]  # of one worker and one piece; empty at first
 
@@ -45,18 +46,11 @@ class Round:
 
     def own(self) -> torch.Generator:
         """Random numbers that differ between workers, steps and pieces."""
-        return _generator(self.seed, self.step, self.piece, self.rank + 1)
+        return generator(self.seed, self.step, self.piece, self.rank + 1)
 
     def shared(self) -> torch.Generator:
         """Random numbers that are the same on all workers."""
-        return _generator(self.seed, self.step, self.piece, 0)
-
-
-def _generator(*parts: int) -> torch.Generator:
-    mixed = 0
-    for part in parts:
-        mixed = (mixed * 1_000_003 + part + 0x9E3779B9) % (1 << 63)
-    return torch.Generator().manual_seed(mixed)
+        return generator(self.seed, self.step, self.piece, 0)
 
 
 class Traffic(NamedTuple):

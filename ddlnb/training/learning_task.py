@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ddlnb.errors import require_whole
 from ddlnb.models import Batch
+from ddlnb.streams import generator
 from ddlnb.training.splits import Split
 
 NAN = float("nan")
@@ -83,7 +84,7 @@ class LearningTask:
         require_whole(local_batch=local_batch)
         samples = self.samples()
         return [
-            _Batches(samples.tensors, shard, local_batch, seed * 100_003 + rank, self.replacement)
+            _Batches(samples.tensors, shard, local_batch, (seed, rank), self.replacement)
             for rank, shard in enumerate(split.shards(samples.labels, workers, seed))
         ]
 
@@ -92,7 +93,12 @@ class _Batches:
     """The batches of one worker. Orders are kept for one epoch, to be drawn once."""
 
     def __init__(
-        self, tensors: tuple[Tensor, ...], shard: Tensor, size: int, seed: int, replacement: bool
+        self,
+        tensors: tuple[Tensor, ...],
+        shard: Tensor,
+        size: int,
+        seed: tuple[int, int],
+        replacement: bool,
     ):
         self._tensors, self._shard, self._size = tensors, shard, size
         self._seed, self._replacement = seed, replacement
@@ -119,7 +125,7 @@ class _Batches:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _at(self, number: int) -> torch.Generator:
-        return torch.Generator().manual_seed((self._seed * 1_000_003 + number) % (1 << 63))
+        return generator(*self._seed, number)
 
 
 def nothing_known() -> Constants:
