@@ -101,7 +101,7 @@ def compressed_cost(
     cluster, base = get_cluster(cluster, workers), get_method(base)
     compressor = method.compressor
     require(
-        method.synchronisation.name == "bsp" and method.architecture == "A2A",
+        method.overlaps,
         f"{method} is not BSP on A2A; its seconds come from ddlnb.relaxed_cost",
     )
     if compressor is None:

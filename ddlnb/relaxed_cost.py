@@ -111,7 +111,7 @@ def lossy_cost(
     BSP on A2A by `compressed_cost`, all others by `relaxed_run`.
     """
     method = training_method(method)
-    if method.synchronisation.name == "bsp" and method.architecture == "A2A":
+    if method.overlaps:
         return compressed_cost(workload, cluster, method, profile, base, workers)
     return relaxed_run(workload, cluster, method, profile, workers=workers, steps=steps).cost
 

@@ -69,6 +69,11 @@ class TrainingMethod:
         )
         synchronisation.check_compressor(compressor)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether its all-to-all averages could travel during the backward pass, layer by layer."""
+        return self.synchronisation.averages_gradients and self.architecture == "A2A"
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise InputError, with the reason, if workers cannot train so with this optimizer."""
         self.synchronisation.check_optimizer(optimizer)

@@ -21,6 +21,7 @@ class Synchronisation(ABC):
     name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]  # that it makes sense on: A2A, PS, gossip
     why_not_elsewhere: ClassVar[str] = ""
+    averages_gradients: ClassVar[bool] = False  # every one of them, so that layers can go ahead
     model_on_server: ClassVar[bool] = False  # a common one, at all times
 
     @property
@@ -61,6 +62,7 @@ class BulkSynchronousParallel(Synchronisation):
 
     name = "bsp"
     architectures = ("A2A", "PS")
+    averages_gradients = True
     why_not_elsewhere = "it needs the average over all workers"
 
     def rule(self, workers: int) -> Rule:
