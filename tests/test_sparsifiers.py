@@ -603,7 +603,7 @@ def test_powersgd_saves_on_resnet18_what_its_paper_says(rank, ratio):
         ("gtop-k", "merge entries pairwise along a tree"),
         ("powersgd", "depends on the sum of the first"),
         ("dgc", "are longer while it warms up"),
-        ("signsgd", "a vote is counted"),
+        ("signsgd", "votes are counted"),
     ],
 )
 @pytest.mark.parametrize("method", ["bsp + {} on PS", "choco + {}"])

@@ -37,7 +37,9 @@ class SignVote(Compressor):
     name = "signsgd"
     feedback = "refused"
     why_no_feedback = "a majority is no average of votes, and magnitudes are not sent; use ef-sign"
-    why_no_payload = "a vote is counted, and who decodes payloads here adds them up; use ef-sign"
+    why_no_payload = (
+        "votes are counted, and who decodes payloads here adds up, as is right for ef-sign"
+    )
 
     def __post_init__(self) -> None:
         require(
