@@ -11,6 +11,7 @@ import torch
 import ddlnb
 from ddlnb.compression.base import Traffic
 from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.half import Float16
 from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
 from ddlnb.compression.seconds import (
     FREE,
@@ -412,4 +413,6 @@ def test_a_missing_device_is_one_clear_error():
 
 def test_only_what_is_gathered_grows_with_the_workers():
     assert growth_of(TopK()) == "workers"
+    assert growth_of(Float16()) == "none"
+    assert not lossy_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + fp16").gathers
     assert growth_of(Uncompressed()) == "none"
