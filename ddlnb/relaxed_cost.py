@@ -90,7 +90,7 @@ def relaxed_run(
         done.bytes_sent * shared,
         done.bytes_received * shared,
         method.architecture == "A2A" and done.rounds > 0 and gathers(_pieces(workload, method)),
-        f"lockstep in the cluster's time, nothing overlaps; "
+        f"lockstep in the cluster's time, communication after computation; "
         f"compression {source_of(profile, _pieces(workload, method))}",
     )
     return RelaxedRun(cost, tuple(done.lockstep.notes), cluster.workers)
