@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARED = "compared.csv"
+LEAST_DELAY = 1e-5  # seconds of a hop through an emulated network without a delay
 LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however alike they are
 ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
 
@@ -55,14 +56,25 @@ def twin(workers: int, planning: AlphaBeta | None = None, setting: Setting = HER
     )
 
 
-def here_parameters(clusters: Sequence[Cluster]) -> list[Parameter]:
-    """What is fitted: how cores are shared depends on the number of workers, the rest does not."""
+def here_parameters(clusters: Sequence[Cluster], setting: Setting = HERE) -> list[Parameter]:
+    """What is fitted: how cores are shared depends on the number of workers, the rest does not.
+
+    A hop takes no time of its own between processes of one machine. On an emulated network it
+    takes the delay that the network was asked for, and what the system adds.
+    """
     shared = [
         Parameter("update_startup", low=1e-7, high=1e-3, prior=2e-5, prior_spread=1.0),
         Parameter("update_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
         Parameter("priority_startup", low=1e-7, high=1e-2, prior=3e-5, prior_spread=1.5),
         Parameter("sum_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
     ]
+    if setting.emulated:
+        delay = max(setting.latency, LEAST_DELAY)
+        shared.append(
+            Parameter(
+                "between_startup", low=delay / 10, high=10 * delay, prior=delay, prior_spread=1.0
+            )
+        )
     return shared + [
         Parameter(effect, (cluster.name,), low=low, high=high, prior=prior, prior_spread=spread)
         for cluster in clusters
@@ -105,7 +117,11 @@ def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration
     workers = sorted({one.workers for one in found.all_reduces})
     bases = [twin(count, found.planning_cost(count), found.setting) for count in workers]
     fitted = calibrate_parameters(
-        here_observations(found), here_parameters(bases), robust=True, starts=3, seed=seed
+        here_observations(found),
+        here_parameters(bases, found.setting),
+        robust=True,
+        starts=3,
+        seed=seed,
     )
     return fitted, fitted.clusters(bases)
 

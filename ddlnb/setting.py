@@ -28,6 +28,11 @@ class Setting:
         """Bytes per second of an emulated link; infinite otherwise."""
         return get_link(self.network).bandwidth if self.emulated else float("inf")
 
+    @property
+    def latency(self) -> float:
+        """Seconds that an emulated link delays a message; zero otherwise."""
+        return get_link(self.network).latency if self.emulated else 0.0
+
     def ranks(self, count: int) -> Ranks:
         """So many ranks, a node for each where the network is emulated."""
         if not self.emulated:

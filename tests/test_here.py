@@ -11,6 +11,7 @@ from ddlnb.here import compare_here, errors_here, here_observations, here_parame
 from ddlnb.methods import METHODS
 from ddlnb.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
 from ddlnb.parameters import MOST_PARAMETERS
+from ddlnb.setting import emulated
 
 
 def test_the_parameters_fit_two_numbers_of_workers():
@@ -44,3 +45,10 @@ def test_a_twin_is_calibrated_and_compared(tmp_path):
     errors = errors_here(rows)
     assert list(errors["method"]) == list(METHODS)
     assert errors["error"].notna().all()
+
+
+def test_only_emulated_networks_have_a_delay_of_their_own():
+    setting = emulated("1Gb/s 1ms")
+    delay = {p.name: p.prior for p in here_parameters([twin(4, setting=setting)], setting)}
+    assert delay["between_startup"] == pytest.approx(1e-3)
+    assert "between_startup" not in {p.name for p in here_parameters([twin(4)])}
