@@ -1,9 +1,10 @@
 """Forecasts of lossy methods against runs on emulated links: the error of every cell.
 
-    python -m benchmarks.lossy_emulated [--out FOLDER] [--networks ...] [--method ...]
+    python -m benchmarks.lossy_emulated [--out FOLDER] [--networks ...] [--method ...] [--kept]
 
 For each network a twin is calibrated by lossless runs of made-up models, its iterations with each
 method are forecast, and measured. Everything is kept in the folder; a second call completes it.
+A figure of it is drawn into build/lossy_emulated.png.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ddlnb.figures import lossy_against_emulated
 from ddlnb.lossy_emulated import METHODS, PROFILES, lossy_errors, lossy_on_emulated, order_kept
-from ddlnb.machine import machine
 from ddlnb.paths import BUILD
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--method", action="append")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
     asked = parser.parse_args()
     rows = lossy_on_emulated(
         asked.out,
@@ -31,10 +33,13 @@ def main() -> None:
         asked.method or METHODS,
         workers=asked.workers,
         repetitions=asked.repetitions,
+        only_kept=asked.kept,
         progress=True,
     )
     errors = lossy_errors(rows)
-    print(f"{asked.workers} workers, emulated on {machine()}")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    lossy_against_emulated(rows).savefig(BUILD / "lossy_emulated.png", dpi=110)
+    print(f"{rows['workers'].iloc[0]} workers, emulated on {rows['machine'].iloc[0]}")
     print(errors.round(3).to_string(index=False))
     size = errors["error"].abs()
     print(

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from ddlnb.clusters import Cluster
 from ddlnb.compression.seconds import CompressionProfile
 from ddlnb.emulated_study import WARMUP
-from ddlnb.errors import UnknownName, require_whole
+from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.here import calibrate_here
 from ddlnb.machine import provenance
-from ddlnb.micro_benchmark import micro_benchmark
+from ddlnb.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
 from ddlnb.models import Batch, Task
 from ddlnb.ranks import Ranks
 from ddlnb.relaxed_cost import relaxed_run
@@ -51,6 +51,7 @@ METHODS = (
     *("bsp + gtop-k(0.01) + feedback", "bsp + random-k(0.01) + feedback", "bsp + powersgd(4)"),
     *("local(4)", "d-psgd(ring)", "d-psgd(complete)", "choco + top-k(0.01)"),
 )
+KEPT = "lossy.csv"
 LR = 1e-3  # of no consequence: replayed gradients are constants
 
 
@@ -63,14 +64,17 @@ def lossy_on_emulated(
     compression: str | CompressionProfile = "cpu-1thread",
     iterations: int = 8,
     repetitions: int = 3,
+    only_kept: bool = False,
     progress: bool = False,
 ) -> pd.DataFrame:
     """Measured and forecast seconds per iteration: one row per network, method and repetition.
 
     Methods take turns in every repetition. ``iterations`` are measured after a first one; they
     should be a multiple of the local steps of local SGD. Kept in the folder, run by run; a second
-    call completes what is missing. Raises UnknownName, InputError, and MissingPart where networks
-    cannot be emulated.
+    call completes what is missing. With ``only_kept`` nothing runs: the rows are those of the
+    networks that the folder has, of whichever machine, and of these methods. Raises UnknownName,
+    InputError, ResultsError for a folder without any, and MissingPart where networks cannot be
+    emulated.
     """
     import pandas as pd
 
@@ -82,20 +86,29 @@ def lossy_on_emulated(
             raise UnknownName("network", network, PROFILES)
         setting, workload = emulated(network), read_profile(PROFILES[network])
         there = Path(folder) / setting.name
-        cluster = _cluster(there, network, workers, progress)
-        runs = _runs(
-            there / "lossy.csv",
-            [(repetition, method) for repetition in range(repetitions) for method in methods],
-            partial(setting.ranks, workers),
-            partial(_seconds, replayed(workload), workers, iterations),
-            progress,
-        )
+        if only_kept:
+            if not (there / KEPT).exists():
+                continue
+            cluster = _twin(read_micro_benchmark(there, setting))
+            runs = pd.read_csv(there / KEPT)
+            runs = runs[runs["method"].isin(methods)].copy()
+        else:
+            cluster = _twin(_probed(there, network, workers, progress))
+            runs = _runs(
+                there / KEPT,
+                [(repetition, method) for repetition in range(repetitions) for method in methods],
+                partial(setting.ranks, workers),
+                partial(_seconds, replayed(workload), workers, iterations),
+                progress,
+            )
         forecast = {
             method: relaxed_run(workload, cluster, method, compression).cost.iteration_seconds
             for method in methods
         }
         runs["forecast"] = runs["method"].map(forecast)
         found.append(runs.assign(network=network, model=workload.model, workers=workers))
+    if not found:
+        raise ResultsError(f"{folder} has no {KEPT} of the networks {', '.join(networks)}")
     return pd.concat(found, ignore_index=True)
 
 
@@ -126,8 +139,8 @@ def order_kept(errors: pd.DataFrame) -> float:
     return right / total
 
 
-def _cluster(folder: Path, network: str, workers: int, progress: bool) -> Cluster:
-    probed = micro_benchmark(
+def _probed(folder: Path, network: str, workers: int, progress: bool) -> MicroBenchmark:
+    return micro_benchmark(
         folder,
         workers=[workers],
         servers=None,
@@ -137,6 +150,9 @@ def _cluster(folder: Path, network: str, workers: int, progress: bool) -> Cluste
         setting=emulated(network),
         progress=progress,
     )
+
+
+def _twin(probed: MicroBenchmark) -> Cluster:
     _, [cluster] = calibrate_here(probed)
     return cluster
 

@@ -10,9 +10,10 @@ import pytest
 from ddlnb import lossy_emulated
 from ddlnb.architecture_study import made_up_workload
 from ddlnb.emulation.network import lacking
-from ddlnb.errors import UnknownName
+from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.figures import lossy_against_emulated
-from ddlnb.lossy_emulated import lossy_errors, lossy_on_emulated, order_kept
+from ddlnb.lossy_emulated import METHODS, lossy_errors, lossy_on_emulated, order_kept
+from ddlnb.paths import DATA
 from ddlnb.replay import replayed
 
 
@@ -63,6 +64,19 @@ def test_only_missing_runs_are_made(tmp_path):
 def test_networks_without_a_profile_are_refused(tmp_path):
     with pytest.raises(UnknownName, match="1Gb/s 50us"):
         lossy_on_emulated(tmp_path, ["1Gb/s 51us"])
+
+
+def test_a_folder_without_runs_is_told(tmp_path):
+    with pytest.raises(ResultsError, match=r"has no lossy\.csv of the networks 1Gb/s 50us"):
+        lossy_on_emulated(tmp_path, ["1Gb/s 50us"], only_kept=True)
+
+
+def test_kept_runs_are_judged_on_any_machine():
+    folder = DATA / "measured" / "2026-11-21_four-cores_lossy"
+    table = lossy_on_emulated(folder, ["1Gb/s 50us", "100Mb/s 1ms"], only_kept=True)
+    assert set(table["network"]) == {"1Gb/s 50us"}  # the other was not measured
+    assert len(lossy_errors(table)) == len(METHODS)
+    assert order_kept(lossy_errors(table)) > 0.5  # a coin's
 
 
 @pytest.mark.ranks
