@@ -149,7 +149,9 @@ def _print_result(
 ) -> None:
     first = rows.iloc[0]
     means = (
-        f"means over {first['seeds']} seeds, 95 % t-intervals" if first["seeds"] > 1 else "one seed"
+        f"losses: means over {first['seeds']} seeds, 95 % t-intervals; to the target: medians"
+        if first["seeds"] > 1
+        else "one seed"
     )
     known = _best_loss(first["task"])
     print_table(

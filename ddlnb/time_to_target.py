@@ -178,7 +178,7 @@ def _times(
         "seeds": len(ours),
         "reached": int(np.isfinite(iterations).sum()),
         "seconds": mean,
-        "low": float(seconds["since"].mean()) - half,
+        "low": max(float(seconds["since"].mean()) - half, cost.iteration_seconds),  # one at least
         "high": mean + half,
         "speedup": speedup[0],
         "speedup_low": speedup[1],

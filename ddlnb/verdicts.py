@@ -85,7 +85,10 @@ def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
     exposed, saved = dense["waiting_seconds"], dense["waiting_seconds"] - row["waiting_seconds"]
     whole, compression = dense["iteration_seconds"], row["compression_seconds"]
     if row["reached"] < row["seeds"]:
-        return f"{row['seeds'] - row['reached']} of {row['seeds']} runs never reach the target"
+        return (
+            f"{row['seeds'] - row['reached']} of {row['seeds']} runs do not reach the target in "
+            f"the steps of the curves; train longer to see whether they would"
+        )
     if _hidden(dense):
         return (
             f"communication is hidden already: {show_seconds(exposed)} of {show_seconds(whole)} "

@@ -49,7 +49,7 @@ def test_curves_make_verdicts(tmp_path):
     assert "do not relax synchronisation here" in said
     assert "the dense best; it leaves no less communication exposed" in said
     assert "over seeds, widened by the steps between two evaluations" in said
-    assert "messages of bsp as of MG-WFBP" in " ".join(said.split())
+    assert "messages of bsp with compression as of MG-WFBP" in " ".join(said.split())
 
 
 def test_both_ways_of_asking_have_one_base(tmp_path):

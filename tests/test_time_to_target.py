@@ -178,7 +178,7 @@ def test_runs_that_never_get_there_have_no_speedup():
     assert row["speedup"] == 0
     (found,) = verdicts(table(missing))
     assert found.choice == NO
-    assert "1 of 2 runs never reach" in found.reason
+    assert "1 of 2 runs do not reach" in found.reason
 
 
 def test_an_interval_around_one_is_no_clear_gain():

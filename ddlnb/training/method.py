@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlnb.compression.base import Codec, Compressor
-from ddlnb.compression.catalogue import get_compressor
+from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.rules import Decoding, Rule
@@ -147,10 +147,18 @@ def training_method(text: str | TrainingMethod) -> TrainingMethod:
         return text
     choices, _, architecture = text.partition(" on ")
     first, *rest = parts_of(choices, "+")
+    if first.partition("(")[0].casefold() in COMPRESSORS:
+        raise InputError(
+            f"training method {text!r} begins with a compression; say first how workers "
+            f"synchronise: bsp + {text}"
+        )
     synchronisation = get_synchronisation(first)
     flags = [part.casefold() for part in rest if part.casefold() in FLAGS]
     named = [part for part in rest if part.casefold() not in FLAGS]
     require(len(set(flags)) == len(flags), f"training method {text!r} repeats one of {flags}")
+    for part in named[1:]:
+        if part.partition("(")[0].casefold() not in COMPRESSORS:
+            raise UnknownName("choice", part, (*FLAGS, *COMPRESSORS))
     if len(named) > 1:
         raise InputError(f"training method {text!r} names more than one compression: {named}")
     return TrainingMethod(

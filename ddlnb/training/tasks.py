@@ -31,7 +31,10 @@ def get_learning_task(task: str | LearningTask, data: str | Path | None = None) 
         return task
     if task in FROM_FILES:
         if data is None:
-            require(False, f"task {task!r} is made from files of yours; give their folder as data")
+            require(
+                False,
+                f"task {task!r} is made from files of yours; give their folder as data (--data)",
+            )
         return FROM_FILES[task](str(data))
     if task not in LEARNING_TASKS:
         raise UnknownName("learning task", task, [*LEARNING_TASKS, *FROM_FILES])
