@@ -9,7 +9,6 @@ import pytest
 
 from ddlnb import lossy_emulated
 from ddlnb.architecture_study import made_up_workload
-from ddlnb.emulation.network import lacking
 from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.figures import lossy_against_emulated
 from ddlnb.lossy_emulated import METHODS, lossy_errors, lossy_on_emulated, order_kept
@@ -85,19 +84,6 @@ def test_an_iteration_takes_its_computation_at_least(four_ranks, method):
     workload = made_up_workload(4, 1024, forward_seconds=5e-3, backward_seconds=10e-3)
     seconds = lossy_emulated._seconds(replayed(workload), 4, 4, four_ranks, method)
     assert seconds >= 0.99 * workload.compute_seconds
-
-
-@pytest.mark.ranks
-@pytest.mark.slow
-@pytest.mark.skipif(bool(lacking()), reason=str(lacking()))
-def test_forecast_and_measured_on_a_real_emulated_link(tmp_path):
-    table = lossy_on_emulated(
-        tmp_path, ["1Gb/s 50us"], ["bsp", "local(4)"], workers=2, iterations=4, repetitions=1
-    )
-    assert set(table["source"]) == {"emulated"}
-    by = table.set_index("method")
-    assert (by[["iteration_seconds", "forecast"]] > 0.028).all(axis=None)  # what is replayed
-    assert by.loc["local(4) on A2A", "forecast"] < by.loc["bsp on A2A", "forecast"]
 
 
 def test_the_figure_shows_every_run_and_every_forecast():
