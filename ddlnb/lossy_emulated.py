@@ -24,7 +24,7 @@ from ddlnb.machine import provenance
 from ddlnb.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
 from ddlnb.models import Batch, Task
 from ddlnb.ranks import Ranks
-from ddlnb.relaxed_cost import relaxed_run
+from ddlnb.relaxed_cost import relaxed_cost
 from ddlnb.replay import replayed
 from ddlnb.setting import emulated
 from ddlnb.training.distributed import train_on_ranks
@@ -102,7 +102,7 @@ def lossy_on_emulated(
                 progress,
             )
         forecast = {
-            method: relaxed_run(workload, cluster, method, compression).cost.iteration_seconds
+            method: relaxed_cost(workload, cluster, method, compression).iteration_seconds
             for method in methods
         }
         runs["forecast"] = runs["method"].map(forecast)

@@ -7,7 +7,6 @@ its definition. Nothing overlaps in lockstep: a worker's communication follows i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.compression.base import Codec
@@ -26,7 +25,6 @@ from ddlnb.lossy_cost import (
 from ddlnb.lossy_traffic import compressed_pieces, pieces
 from ddlnb.methods import Method
 from ddlnb.training.cluster_clock import Slowness, cluster_clock
-from ddlnb.training.lockstep import Note
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.null_worker import NullRun, null_run
 from ddlnb.workload import Workload
@@ -34,25 +32,7 @@ from ddlnb.workload import Workload
 STEPS = 24
 
 
-@dataclass(frozen=True)
-class RelaxedRun:
-    """A run of workers without values: what each did when, and what an iteration costs.
-
-    An iteration is one gradient of every worker; where workers run at different speeds, as many
-    gradients as there are workers.
-    """
-
-    cost: IterationCost
-    notes: tuple[Note, ...]
-    workers: int
-
-    @property
-    def waiting_share(self) -> float:
-        """The share of a worker's time in which it does not compute, of the mean worker."""
-        return self.cost.waiting_seconds / self.cost.iteration_seconds
-
-
-def relaxed_run(
+def relaxed_cost(
     workload: Workload,
     cluster: str | Cluster,
     method: str | TrainingMethod,
@@ -61,8 +41,11 @@ def relaxed_run(
     slower: Slowness | None = None,
     workers: int | None = None,
     steps: int = STEPS,
-) -> RelaxedRun:
-    """So many iterations of every worker, by the method's own loop, in the cluster's time.
+) -> IterationCost:
+    """The mean of so many iterations, by the method's own loop, in the cluster's time.
+
+    An iteration is one gradient of every worker; where workers run at different speeds, as many
+    gradients as there are workers.
 
     ``steps`` are rounded up to whole cycles of the synchronisation. Compression is added to the
     seconds of an iteration, as often as the loop compresses; what a server decodes is not counted.
@@ -81,7 +64,7 @@ def relaxed_run(
     compute = min(seconds, done.compute_seconds)
     compression = _compression(workload, method, profile, done)
     shared = cluster.workers > 1  # one worker asks nobody
-    cost = IterationCost(
+    return IterationCost(
         str(method),
         seconds + compression,
         compute,
@@ -93,7 +76,6 @@ def relaxed_run(
         f"lockstep in the cluster's time, communication after computation; "
         f"compression {source_of(profile, _pieces(workload, method))}",
     )
-    return RelaxedRun(cost, tuple(done.lockstep.notes), cluster.workers)
 
 
 def lossy_cost(
@@ -108,12 +90,12 @@ def lossy_cost(
 ) -> IterationCost:
     """The cost of an iteration of any training method, with all the overlap that can be simulated.
 
-    BSP on A2A by `compressed_cost`, all others by `relaxed_run`.
+    BSP on A2A by `compressed_cost`, all others by `relaxed_cost`.
     """
     method = training_method(method)
     if method.overlaps:
         return compressed_cost(workload, cluster, method, profile, base, workers)
-    return relaxed_run(workload, cluster, method, profile, workers=workers, steps=steps).cost
+    return relaxed_cost(workload, cluster, method, profile, workers=workers, steps=steps)
 
 
 def _pieces(workload: Workload, method: TrainingMethod) -> list[CompressedPiece]:
