@@ -14,7 +14,7 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ddlnb.machine import machine
+from ddlnb.provenance import machine
 from ddlnb.ranks import Ranks
 from ddlnb.training.distributed import train_on_ranks
 from ddlnb.training.learning_job import learning_job
@@ -60,7 +60,6 @@ def main() -> None:
 def measure(ranks: Ranks, method: str, late: float, given: argparse.Namespace) -> None:
     """Print what one method takes with one delay, executor by executor."""
     # Imported by its name: run as a command this module is __main__, which ranks cannot import.
-    from benchmarks.asynchronous_servers import Late
 
     job = learning_job(
         given.task, method, workers=given.workers, steps=given.steps, delay=Late(late)

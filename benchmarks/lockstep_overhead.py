@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from ddlnb.machine import machine
+from ddlnb.provenance import machine
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.tasks import LEARNING_TASKS

@@ -9,8 +9,8 @@ import argparse
 import os
 import time
 
-from ddlnb.machine import machine
 from ddlnb.place import Place
+from ddlnb.provenance import machine
 from ddlnb.ranks import Ranks
 
 

@@ -225,8 +225,8 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 
 
 def _print_choices(csv: bool) -> None:
+    from ddlnb.choices import usage
     from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
-    from ddlnb.spec import usage
     from ddlnb.training.catalogue import SYNCHRONISATIONS
     from ddlnb.training.graphs import GRAPHS
     from ddlnb.training.optimizers import OPTIMIZERS

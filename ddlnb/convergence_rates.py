@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ddlnb.convergence_problems import PROBLEMS, Problem, get_problem
 from ddlnb.errors import require, require_whole
 from ddlnb.models import Batch
-from ddlnb.streams import generator
+from ddlnb.seeding import generator
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.parallel_runs import in_parallel

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ddlnb import leftovers
 from ddlnb.emulation.network import lacking
 from ddlnb.engines.catalogue import ENGINES
-from ddlnb.machine import cores, machine
+from ddlnb.provenance import cores, machine
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import numpy as np
 from ddlnb.clusters import Cluster, Fit, get_cluster
 from ddlnb.effects import UNITS
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.machine import provenance
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.paths import PROFILES
+from ddlnb.provenance import provenance
 from ddlnb.simulator import Cell, steady_seconds
 from ddlnb.workload import Workload, read_profile
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
 from ddlnb.models import Batch
-from ddlnb.streams import generator
+from ddlnb.seeding import generator
 from ddlnb.training.gossip import consensus_distance
 from ddlnb.training.graphs import GRAPHS, make_graph, spectral_gap
 from ddlnb.training.lockstep import Lockstep

@@ -14,13 +14,13 @@ from ddlnb.clusters import Cluster
 from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import Effects
 from ddlnb.forecasting import forecast_cells
-from ddlnb.machine import machine
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS, Method
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
 from ddlnb.models import Task, get_task
 from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
+from ddlnb.provenance import machine
 from ddlnb.results import read_rows
 from ddlnb.setting import HERE, Setting
 from ddlnb.simulator import Cell

@@ -17,9 +17,9 @@ from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.transports import TOPOLOGIES
 from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.launchers import EMULATED
-from ddlnb.machine import machine, provenance
 from ddlnb.methods import Method
 from ddlnb.models import Task, get_task
+from ddlnb.provenance import machine, provenance
 from ddlnb.ranks import Ranks, name_of
 from ddlnb.results import CELL, ResultsFile
 from ddlnb.timeline import Timeline

@@ -23,10 +23,10 @@ from ddlnb.bench import Bench, contenders, ranks_needed
 from ddlnb.collectives import AlphaBeta, fit_alpha_beta
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import write_atomically
-from ddlnb.machine import machine
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS
 from ddlnb.models import Batch, Task
+from ddlnb.provenance import machine
 from ddlnb.ranks import Ranks
 from ddlnb.replay import replayed
 from ddlnb.results import read_rows

@@ -17,9 +17,9 @@ from ddlnb.bandwidth import quoted_bandwidth, quoted_fits
 from ddlnb.emulation.links import Link
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.lines import KINDS, TCP, Line, connect
-from ddlnb.machine import machine
 from ddlnb.paths import PUBLISHED
 from ddlnb.place import Place
+from ddlnb.provenance import machine
 from ddlnb.ranks import Ranks
 from ddlnb.units import KIB, MIB, US, gigabits_per_second, size_in_words
 

@@ -17,7 +17,6 @@ import yaml
 
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import write_atomically
-from ddlnb.machine import provenance
 from ddlnb.notebooks import (
     Notebook,
     all_notebooks,
@@ -27,6 +26,7 @@ from ddlnb.notebooks import (
     run_notebook,
 )
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
+from ddlnb.provenance import provenance
 from ddlnb.report import Outcome, write_pages
 
 __all__ = ["reproduce", "run_notebook"]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddlnb.choices import parsed, parts_of, shown
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.spec import parsed, parts_of, shown
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.optimizers import OPTIMIZERS

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 
 from ddlnb.compression.base import Round
-from ddlnb.streams import generator, mixed
+from ddlnb.seeding import generator, mixed
 
 
 def draw(*numbers: int) -> list[float]:

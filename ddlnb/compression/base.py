@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ddlnb.choices import shown
 from ddlnb.exchange import AllGather, Flow, made_once
-from ddlnb.spec import shown
-from ddlnb.streams import generator
+from ddlnb.seeding import generator
 
 Memory = dict[str, Any]  # of one worker and one piece; empty at first
 

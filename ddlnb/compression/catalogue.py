@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddlnb.choices import parsed
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
@@ -14,7 +15,6 @@ from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.compression.top_k import TopK
-from ddlnb.spec import parsed
 
 COMPRESSORS: dict[str, type[Compressor]] = {
     kind.name: kind

@@ -29,7 +29,7 @@ from ddlnb.compression.seconds import (
 )
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import AllGather, Flow, Messages, answer_together
-from ddlnb.machine import machine
+from ddlnb.provenance import machine
 from ddlnb.threads import torch_threads
 
 SIDES = (32, 128, 512, 1024, 4096)  # of square tensors: 1 Ki to 16 Mi elements

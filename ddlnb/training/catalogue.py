@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlnb.spec import parsed
+from ddlnb.choices import parsed
 from ddlnb.training.choco import Choco
 from ddlnb.training.d_psgd import DPSGD
 from ddlnb.training.dcd_psgd import DCDPSGD

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ddlnb.errors import require_whole
 from ddlnb.models import Batch
-from ddlnb.streams import generator
+from ddlnb.seeding import generator
 from ddlnb.training.splits import Split
 
 NAN = float("nan")

@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
+from ddlnb.choices import one_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.exchange import Flow
 from ddlnb.rules import BulkSynchronous, Rule
-from ddlnb.spec import one_of
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation

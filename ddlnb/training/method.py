@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddlnb.choices import parts_of
 from ddlnb.compression.base import Codec, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.rules import Decoding, Rule
 from ddlnb.sentence import sentence
-from ddlnb.spec import parts_of
 from ddlnb.training.catalogue import get_synchronisation
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation import Synchronisation

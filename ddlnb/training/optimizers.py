@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from ddlnb.choices import parsed, shown
 from ddlnb.errors import require
-from ddlnb.spec import parsed, shown
 from ddlnb.training import large_batch
 from ddlnb.training.learning_task import LearningTask
 

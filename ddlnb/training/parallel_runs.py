@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from typing import Any, TypeVar
 
 from ddlnb.errors import require_whole
-from ddlnb.machine import cores
+from ddlnb.provenance import cores
 
 T = TypeVar("T")
 START_SECONDS = 6.0  # of new processes, which load torch

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ddlnb.choices import one_of, parsed, shown
 from ddlnb.errors import UnknownName, require, require_whole
-from ddlnb.spec import one_of, parsed, shown
 
 DECAYS = ("none", "cosine")
 

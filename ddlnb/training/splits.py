@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddlnb.choices import parsed, shown
 from ddlnb.errors import require, require_whole
-from ddlnb.spec import parsed, shown
 
 MOST_ALIKE = 1e6  # labels of workers differ by no more than those of a shuffled deck
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from ddlnb.choices import parsed, shown
 from ddlnb.errors import require, require_whole
-from ddlnb.spec import parsed, shown
 
 
 class Straggler(ABC):

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ddlnb.choices import shown
 from ddlnb.compression.base import Compressor
 from ddlnb.exchange import Flow
 from ddlnb.rules import BulkSynchronous, Rule
-from ddlnb.spec import shown
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
