@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
 from ddlnb.models import get_task
-from ddlnb.ranks import Ranks
 from ddlnb.results import ResultsFile
 
 

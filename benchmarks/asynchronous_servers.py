@@ -14,8 +14,8 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
+from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
-from ddlnb.ranks import Ranks
 from ddlnb.training.distributed import train_on_ranks
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.servers import SERVERS

@@ -9,9 +9,9 @@ import argparse
 import os
 import time
 
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
-from ddlnb.ranks import Ranks
 
 
 def cost(place: Place, size: int, count: int) -> tuple[float, float]:

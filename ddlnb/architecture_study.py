@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.collectives import AlphaBeta, push_pull, ring_all_reduce
-from ddlnb.emulation.links import Link, get_link
-from ddlnb.emulation.network import lacking
-from ddlnb.emulation.verify import PAYLOAD_SHARE
 from ddlnb.errors import require_whole
+from ddlnb.launch.emulation.links import Link, get_link
+from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.measurement import measure
 from ddlnb.methods import Method
-from ddlnb.ranks import Ranks
 from ddlnb.replay import replayed
 from ddlnb.units import KIB, MS
 from ddlnb.workload import Gradient, Layer, Workload

@@ -13,10 +13,10 @@ from ddlnb.engines.probes import profile_rank, time_all_reduce
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
+from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.models import Task, get_task
 from ddlnb.plan import Plan
-from ddlnb.ranks import Ranks
 from ddlnb.replay import replayed
 from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB

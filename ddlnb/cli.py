@@ -353,8 +353,8 @@ def doctor(
     csv: Csv = False,
 ) -> None:
     """Say what this machine can run, and how to mend what it cannot. Fails if a need is unmet."""
-    from ddlnb import leftovers
     from ddlnb.doctor import examine
+    from ddlnb.launch import leftovers
 
     for removed in leftovers.remove(leftovers.find()) if clean else ():
         typer.echo(f"removed {removed}", err=True)

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddlnb import leftovers
-from ddlnb.emulation.network import lacking
 from ddlnb.engines.catalogue import ENGINES
+from ddlnb.launch import leftovers
+from ddlnb.launch.emulation.network import lacking
 from ddlnb.provenance import cores, machine
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.here import calibrate_here, compare_here, errors_here, kept_comparison
+from ddlnb.launch.site import Setting, emulated
 from ddlnb.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.published import fig4_cells
 from ddlnb.replay import replayed
-from ddlnb.setting import Setting, emulated
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,6 +14,7 @@ from ddlnb.clusters import Cluster
 from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import Effects
 from ddlnb.forecasting import forecast_cells
+from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS, Method
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
@@ -22,7 +23,6 @@ from ddlnb.observations import AllReduceTime, IterationTime, Observation, observ
 from ddlnb.parameters import Parameter
 from ddlnb.provenance import machine
 from ddlnb.results import read_rows
-from ddlnb.setting import HERE, Setting
 from ddlnb.simulator import Cell
 from ddlnb.workload import Workload
 

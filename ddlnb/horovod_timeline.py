@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, require
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.timeline import Span, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.ranks import Ranks
+    from ddlnb.launch.ranks import Ranks
 
 PHASES = {
     "QUEUE": "queue",

@@ -17,7 +17,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 
 TCP, UNIX = "TCP", "Unix socket"
 BELL, POLLED = "shared memory, bell", "shared memory, polled"

@@ -20,13 +20,13 @@ from ddlnb.emulated_study import WARMUP
 from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.here import calibrate_here
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.site import emulated
 from ddlnb.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
 from ddlnb.models import Batch, Task
 from ddlnb.provenance import provenance
-from ddlnb.ranks import Ranks
 from ddlnb.relaxed_cost import relaxed_cost
 from ddlnb.replay import replayed
-from ddlnb.setting import emulated
 from ddlnb.training.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method

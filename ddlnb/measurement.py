@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed, slowed
 from ddlnb.collectives import AlphaBeta
-from ddlnb.emulation.links import Link
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.transports import TOPOLOGIES
 from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_whole
-from ddlnb.launchers import EMULATED
+from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.launchers import EMULATED
+from ddlnb.launch.ranks import Ranks, name_of
 from ddlnb.methods import Method
 from ddlnb.models import Task, get_task
 from ddlnb.provenance import machine, provenance
-from ddlnb.ranks import Ranks, name_of
 from ddlnb.results import CELL, ResultsFile
 from ddlnb.timeline import Timeline
 from ddlnb.tracing import trace

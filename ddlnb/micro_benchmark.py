@@ -23,14 +23,14 @@ from ddlnb.bench import Bench, contenders, ranks_needed
 from ddlnb.collectives import AlphaBeta, fit_alpha_beta
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import write_atomically
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS
 from ddlnb.models import Batch, Task
 from ddlnb.provenance import machine
-from ddlnb.ranks import Ranks
 from ddlnb.replay import replayed
 from ddlnb.results import read_rows
-from ddlnb.setting import HERE, Setting
 from ddlnb.tracing import trace
 from ddlnb.units import KIB, MIB
 from ddlnb.workload import Workload

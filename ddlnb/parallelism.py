@@ -21,10 +21,10 @@ from ddlnb.engines.job import OPTIMIZERS, Job, Report
 from ddlnb.engines.network import process_group
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS
 from ddlnb.models import Batch, Task, get_task
-from ddlnb.place import Place
-from ddlnb.ranks import Ranks
 from ddlnb.tracing import trace
 
 if TYPE_CHECKING:

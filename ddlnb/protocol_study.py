@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from ddlnb.architecture_study import emulated_ranks
 from ddlnb.bandwidth import quoted_bandwidth, quoted_fits
-from ddlnb.emulation.links import Link
 from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 from ddlnb.lines import KINDS, TCP, Line, connect
 from ddlnb.paths import PUBLISHED
-from ddlnb.place import Place
 from ddlnb.provenance import machine
-from ddlnb.ranks import Ranks
 from ddlnb.units import KIB, MIB, US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from ddlnb.collectives import (
 )
 from ddlnb.engines.topologies import ALGORITHMS, time_all_reduces
 from ddlnb.errors import require_whole
+from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
-from ddlnb.ranks import Ranks
 from ddlnb.units import KIB, MS
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddlnb.place import Place
-from ddlnb.ranks import Ranks
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 
 if TYPE_CHECKING:
     import pandas as pd

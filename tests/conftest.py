@@ -15,7 +15,7 @@ settings.load_profile("ddlnb")
 @pytest.fixture(scope="session")
 def four_ranks() -> Iterator:
     """Four local ranks for the whole session; a test that kills ranks starts its own."""
-    from ddlnb.ranks import Ranks
+    from ddlnb.launch.ranks import Ranks
 
     with Ranks(4) as ranks:
         yield ranks
@@ -24,7 +24,7 @@ def four_ranks() -> Iterator:
 @pytest.fixture(scope="session")
 def six_ranks() -> Iterator:
     """Four workers and two servers, likewise."""
-    from ddlnb.ranks import Ranks
+    from ddlnb.launch.ranks import Ranks
 
     with Ranks(6) as ranks:
         yield ranks

@@ -8,8 +8,8 @@ import pytest
 
 from ddlnb import architecture_study, topology_study
 from ddlnb.collectives import AlphaBeta, push_pull, ring_all_reduce
-from ddlnb.emulation.network import lacking
 from ddlnb.errors import InputError
+from ddlnb.launch.emulation.network import lacking
 
 NETWORK = "20Mb/s 5ms"
 LINK = AlphaBeta(1e-3, 1e-7)

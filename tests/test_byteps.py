@@ -22,8 +22,8 @@ from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import MissingPart, ModelError, RankError
+from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS
-from ddlnb.ranks import Ranks
 from ddlnb.tracing import trace
 from ddlnb.units import MIB
 

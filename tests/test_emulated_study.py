@@ -7,11 +7,11 @@ import pytest
 
 from ddlnb.bench import contenders
 from ddlnb.emulated_study import NETWORKS, against, agreement, summary
-from ddlnb.emulation.links import get_link
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars, over_baselines
+from ddlnb.launch.emulation.links import get_link
+from ddlnb.launch.site import HERE, emulated
 from ddlnb.micro_benchmark import CARRIED, PROBES, probes
-from ddlnb.setting import HERE, emulated
 from ddlnb.workload import read_profile
 
 RATES = {"DDP": 100.0, "horovod": 80.0, "WFBP-A2A": 90.0, "MG-WFBP": 120.0}

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlnb.emulation.links import LINKS, Link, get_link, links_of
-from ddlnb.emulation.network import lacking
 from ddlnb.errors import DdlnbError, InputError, RankError, UnknownName
+from ddlnb.launch.emulation.links import LINKS, Link, get_link, links_of
+from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
-from ddlnb.ranks import Ranks
 from ddlnb.replay import replayed
 from ddlnb.workload import Gradient, Layer, Workload
 

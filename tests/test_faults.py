@@ -17,7 +17,7 @@ from faults.injection import Moment
 from faults.outcome import Outcome
 from faults.sweep import Onlooker, Sweep
 
-from ddlnb.emulation.network import lacking
+from ddlnb.launch.emulation.network import lacking
 from ddlnb.results import RUN_COLUMNS
 
 ROOT = Path(__file__).parents[1]

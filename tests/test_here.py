@@ -8,10 +8,10 @@ from ddlnb.calibrating import calibrate
 from ddlnb.clusters import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.here import compare_here, errors_here, here_observations, here_parameters, twin
+from ddlnb.launch.site import emulated
 from ddlnb.methods import METHODS
 from ddlnb.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
 from ddlnb.parameters import MOST_PARAMETERS
-from ddlnb.setting import emulated
 
 
 def test_the_parameters_fit_two_numbers_of_workers():

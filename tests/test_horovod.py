@@ -19,7 +19,6 @@ import pytest
 import torch
 from toy import COST, in_double, mlp, train_alone
 
-from ddlnb.emulation.network import lacking
 from ddlnb.engines import horovod_world
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod_world import imported, slots
@@ -27,8 +26,9 @@ from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.horovod_timeline import read_horovod_timeline, read_phases, recording
+from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS
-from ddlnb.ranks import Ranks
 from ddlnb.tracing import trace
 
 LACK = get_engine("horovod").missing()

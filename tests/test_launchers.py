@@ -18,13 +18,13 @@ import nbformat
 import psutil
 import pytest
 
-from ddlnb.elsewhere import Lifeline, hold, neighbours_together
 from ddlnb.errors import InputError, RankError
+from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
+from ddlnb.launch.ranks import Place, Ranks
+from ddlnb.launch.slurm import queue_says
+from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.methods import METHODS
 from ddlnb.notebooks import run_notebook
-from ddlnb.ranks import Place, Ranks
-from ddlnb.slurm import queue_says
-from ddlnb.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.whereabouts import whereabouts
 
 SCRIPTS = Path(__file__).parent.parent / "scripts" / "launchers"
@@ -356,7 +356,7 @@ def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
     lifeline = Lifeline("127.0.0.1", 2)
     host, port = lifeline.address
     program = (
-        "import sys, time; from ddlnb.elsewhere import hold; "
+        "import sys, time; from ddlnb.launch.lifeline import hold; "
         f"print(hold({str(folder)!r}, {host!r}, {port}), flush=True); time.sleep(99)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as rank:

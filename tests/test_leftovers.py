@@ -13,9 +13,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from ddlnb import doctor, leftovers, reaper
+from ddlnb import doctor
 from ddlnb.cli import app
-from ddlnb.ranks import Ranks
+from ddlnb.launch import leftovers, reaper
+from ddlnb.launch.ranks import Ranks
 
 OWNER = """
 import time

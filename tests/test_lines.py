@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import RankError
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 from ddlnb.lines import KINDS, POLLED, UNIX, connect
-from ddlnb.place import Place
 from ddlnb.protocol_study import time_trips
-from ddlnb.ranks import Ranks
 
 SIZES = (1, 7, 4096, 300_001)
 

@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
-from ddlnb.ranks import Place, Ranks
-from ddlnb.reaper import TOKEN_VARIABLE
+from ddlnb.launch.ranks import Place, Ranks
+from ddlnb.launch.reaper import TOKEN_VARIABLE
 
 pytestmark = pytest.mark.ranks
 

@@ -9,7 +9,7 @@ import torch
 
 from ddlnb.engines.topologies import ALGORITHMS, get_algorithm, ring, time_all_reduces
 from ddlnb.errors import UnknownName
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
 

@@ -15,7 +15,7 @@ from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 
 
 class SingleWorker:

@@ -28,8 +28,8 @@ import torch
 
 from ddlnb.engines import byteps_world
 from ddlnb.engines.byteps_updates import CountingTensor
-from ddlnb.place import Place
-from ddlnb.ranks import Ranks
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 from ddlnb.units import MIB
 
 ELEMENTS = (1, 2, 3, 1000, 65_537, 300_000, 1_200_001)  # the last: 9.2 MiB, ten partitions

@@ -28,7 +28,7 @@ from typing import Any
 
 from ddlnb.engines.environment import environment
 from ddlnb.errors import MissingPart
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 
 LOOK_SECONDS = 0.05
 LOG_LINES = 12

@@ -29,7 +29,7 @@ from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer, Replica
 from ddlnb.errors import MissingPart, ModelError
 from ddlnb.exchange import AllReduce
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.plan import Plan
 from ddlnb.units import MIB
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ddlnb.engines.environment import environment
 from ddlnb.errors import InputError, MissingPart
-from ddlnb.place import Place, interface_of
+from ddlnb.launch.rank import Place, interface_of
 
 _joined = False  # whether this process has ever been in a world
 

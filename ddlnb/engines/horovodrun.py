@@ -23,7 +23,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from ddlnb.errors import DdlnbError, MissingPart, require
-from ddlnb.place import Place, address_towards, prepare
+from ddlnb.launch.rank import Place, address_towards, prepare
 from ddlnb.terminal import Batch, Credit, Model, Partition, print_table
 
 
@@ -195,8 +195,8 @@ def main(
     timeout: Annotated[float, typer.Option(help="Seconds that a run may take.")] = 300,
 ) -> None:
     """Train with every method once on all processes of horovodrun, and tell the throughput."""
+    from ddlnb.launch.ranks import Ranks
     from ddlnb.measurement import measure
-    from ddlnb.ranks import Ranks
     from ddlnb.results import CELL, ResultsFile
 
     slots = Slots(timeout)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.errors import MissingPart
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import serve_workers
 from ddlnb.engines.transports import transport_for
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.rules import BulkSynchronous
 
 

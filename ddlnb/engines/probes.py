@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from ddlnb.engines.mesh import MeshAllReduce
 from ddlnb.engines.network import local_device, process_group
+from ddlnb.launch.rank import Place
 from ddlnb.models import Task
-from ddlnb.place import Place
 from ddlnb.profiling import profile
 from ddlnb.workload import Workload
 

@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 from ddlnb.engines.wire import Header, Kind, from_bytes, to_bytes
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.rules import Rule
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.network import process_group
 from ddlnb.errors import UnknownName
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 
 AllReduce = Callable[[torch.Tensor], None]
 BYTES_PER_ELEMENT = 4

@@ -10,7 +10,7 @@ from ddlnb.engines.all_reduce import AllReduceTransport
 from ddlnb.engines.base import Transport
 from ddlnb.engines.mesh import MeshTransport
 from ddlnb.engines.push_pull import PushPullTransport
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.plan import Plan
 
 TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops

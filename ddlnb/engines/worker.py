@@ -17,7 +17,7 @@ from ddlnb.engines.job import Job, Report
 from ddlnb.engines.network import local_device, process_group
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.plan import Plan
 
 

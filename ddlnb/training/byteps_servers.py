@@ -18,7 +18,7 @@ from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.byteps import BytePSTransport, summed_dtype, uncut
 from ddlnb.engines.byteps_world import World
 from ddlnb.exchange import PushPull
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.relaxed_rules import BoundedStaleness
 from ddlnb.rules import BulkSynchronous, Rule
 from ddlnb.training.job import Arrival, TrainingJob

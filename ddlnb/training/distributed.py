@@ -12,8 +12,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ddlnb.engines.network import process_group
-from ddlnb.place import Place
-from ddlnb.ranks import Ranks
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.servers import get_servers, require_trains

@@ -15,7 +15,7 @@ from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.server import serve_workers
 from ddlnb.engines.transports import connect_to_servers
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.place import Place
+from ddlnb.launch.rank import Place
 from ddlnb.training import byteps_servers
 from ddlnb.training.job import Arrival, TrainingJob
 from ddlnb.training.method import TrainingMethod

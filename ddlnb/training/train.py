@@ -27,7 +27,7 @@ from ddlnb.training.tasks import get_learning_task
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.ranks import Ranks
+    from ddlnb.launch.ranks import Ranks
     from ddlnb.training.curve import Row
 
 LOCKSTEP = "lockstep"
@@ -159,7 +159,7 @@ def _in_lockstep(
 def _on_ranks(
     task: LearningTask, job: TrainingJob, every: int, executor: str, ranks: Ranks | None
 ) -> list[Row]:
-    from ddlnb.ranks import Ranks
+    from ddlnb.launch.ranks import Ranks
     from ddlnb.training.distributed import train_on_ranks
 
     observed = replace(job, observe=Observing(job.steps, every), goes_on=True)

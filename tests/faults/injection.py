@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ddlnb.errors import DdlnbError
-from ddlnb.ranks import Ranks
+from ddlnb.launch.ranks import Ranks
 
 from .outcome import GRACE_SECONDS, START_SECONDS, Outcome
 from .stage import Stage

@@ -10,9 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-from ddlnb.emulation.links import get_link
 from ddlnb.errors import RankError
-from ddlnb.ranks import Ranks
+from ddlnb.launch.emulation.links import get_link
+from ddlnb.launch.ranks import Ranks
 
 from .injection import strike
 from .outcome import Outcome

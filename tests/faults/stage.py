@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from ddlnb.errors import DdlnbError
-from ddlnb.ranks import Ranks
-from ddlnb.reaper import TOKEN_VARIABLE
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.reaper import TOKEN_VARIABLE
 
 from .sweep import SERVERS, WORKERS, Sweep
 

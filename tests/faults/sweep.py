@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
 from ddlnb.models import Task
-from ddlnb.ranks import Ranks
 from ddlnb.replay import replayed
 from ddlnb.workload import Gradient, Layer, Workload
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
-from ddlnb import reaper, slurm
-from ddlnb.emulation.links import Link
-from ddlnb.emulation.network import lacking
 from ddlnb.errors import MissingPart, UnknownName
+from ddlnb.launch import reaper, slurm
+from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.emulation.network import lacking
 
 # The program without which a launcher cannot start anything, and where it comes from.
 _PROGRAMS = {
@@ -33,7 +33,10 @@ _PROGRAMS = {
 }
 _ENGINE_MODULE = ("-m", "ipyparallel.engine")
 EMULATED = "emulated"  # local processes on nodes of an emulated network
-_OWN_LAUNCHERS = {EMULATED: "local", "ssh": "ddlnb.ssh.HostsLauncher"}  # what ipyparallel is told
+_OWN_LAUNCHERS = {
+    EMULATED: "local",
+    "ssh": "ddlnb.launch.ssh.HostsLauncher",
+}  # what ipyparallel is told
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 

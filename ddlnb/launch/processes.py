@@ -23,11 +23,11 @@ from typing import Any
 
 import psutil
 
-from ddlnb import reaper, slurm
-from ddlnb.elsewhere import Lifeline, hold, neighbours_together
-from ddlnb.emulation.network import MEETING_HOST, EmulatedNetwork, Seat
 from ddlnb.errors import DdlnbError, RankError
-from ddlnb.launchers import RankSpec, cluster
+from ddlnb.launch import reaper, slurm
+from ddlnb.launch.emulation.network import MEETING_HOST, EmulatedNetwork, Seat
+from ddlnb.launch.launchers import RankSpec, cluster
+from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 
 STOP_SECONDS = 10.0
 LOG_LINES = 15

@@ -9,14 +9,14 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-from ddlnb.emulation.links import Link
 from ddlnb.errors import DdlnbError
+from ddlnb.launch.emulation.links import Link
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.place import Place
-    from ddlnb.ranks import Ranks
+    from ddlnb.launch.rank import Place
+    from ddlnb.launch.ranks import Ranks
 
 PAYLOAD_SHARE = 1448 / 1538  # of a full Ethernet frame on the wire, with its preamble and gap
 BULK_SECONDS, LEAST_BULK, MOST_BULK = 0.5, 1 << 18, 1 << 26

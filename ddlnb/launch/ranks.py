@@ -23,13 +23,13 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Any
 
-from ddlnb.emulation.links import Link, links_of
-from ddlnb.emulation.network import MEETING_HOST, EmulatedNetwork
-from ddlnb.emulation.verify import verify
 from ddlnb.errors import InputError, RankError, require, require_whole
-from ddlnb.launchers import EMULATED, RankSpec, check_launcher
-from ddlnb.place import Failure, Place, call, prepare, stack_file
-from ddlnb.world import World
+from ddlnb.launch.emulation.links import Link, links_of
+from ddlnb.launch.emulation.network import MEETING_HOST, EmulatedNetwork
+from ddlnb.launch.launchers import EMULATED, RankSpec, check_launcher
+from ddlnb.launch.processes import World
+from ddlnb.launch.rank import Failure, Place, call, prepare, stack_file
+from ddlnb.launch.verify_links import verify
 
 GRACE_SECONDS = 2.0  # from the first failure on, what the other ranks may add to the message
 LOOK_SECONDS = 0.2  # between two looks at the processes; answers are noticed at once

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from ddlnb.emulation.network import Seat
+from ddlnb.launch.emulation.network import Seat
 
 _OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
 

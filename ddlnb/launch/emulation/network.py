@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from ddlnb.emulation.build import node_address
-from ddlnb.emulation.links import Link
-from ddlnb.emulation.relay import Relay
 from ddlnb.errors import MissingPart
+from ddlnb.launch.emulation.build import node_address
+from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.emulation.relay import Relay
 
 BUILD_SECONDS = 60.0
 MEETING_HOST = "10.78.0.1"

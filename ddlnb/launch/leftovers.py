@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from ddlnb import reaper
+from ddlnb.launch import reaper
 
 SHARED_MEMORY = Path("/dev/shm")
 START_SECONDS = 600.0  # so young, a folder that names no machine may belong to ranks that start

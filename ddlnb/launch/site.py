@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlnb.emulation.links import get_link
-from ddlnb.launchers import EMULATED
-from ddlnb.ranks import Ranks
+from ddlnb.launch.emulation.links import get_link
+from ddlnb.launch.launchers import EMULATED
+from ddlnb.launch.ranks import Ranks
 
 
 @dataclass(frozen=True)
