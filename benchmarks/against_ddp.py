@@ -17,8 +17,8 @@ import pandas as pd
 
 from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
-from ddlnb.models import get_task
 from ddlnb.results import ResultsFile
+from ddlnb.workloads.tasks import get_task
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from ddlnb.training.runs import runs_by
 from ddlnb.training.summaries import ratio_interval, spent, t_interval, target_bracket
 from ddlnb.training.tasks import get_learning_task
 from ddlnb.verdicts import MARGIN
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.measurement import measure
 from ddlnb.methods import Method
-from ddlnb.replay import replayed
 from ddlnb.units import KIB, MS
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 if TYPE_CHECKING:
     import pandas as pd

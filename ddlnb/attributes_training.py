@@ -18,7 +18,6 @@ from ddlnb.compression.families import QUANTISATION, SPARSIFICATION, family
 from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require
 from ddlnb.lossy_traffic import compression_ratio, pieces
-from ddlnb.models import Batch
 from ddlnb.training.clock import Clock
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.learning_job import learning_job
@@ -30,7 +29,8 @@ from ddlnb.training.stragglers import Straggler, get_straggler
 from ddlnb.training.study import study
 from ddlnb.training.summaries import to_target
 from ddlnb.training.worker import Worker
-from ddlnb.workload import Workload
+from ddlnb.workloads.tasks import Batch
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

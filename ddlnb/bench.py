@@ -15,12 +15,12 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
 from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS, Method, get_method
-from ddlnb.models import Task, get_task
 from ddlnb.plan import Plan
-from ddlnb.replay import replayed
 from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB
-from ddlnb.workload import Workload
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.workload import Workload
 
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")

@@ -13,7 +13,7 @@ from itertools import accumulate
 from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError
 from ddlnb.plan import Message, Piece
-from ddlnb.workload import Gradient, Workload
+from ddlnb.workloads.workload import Gradient, Workload
 
 Bucketing = Callable[[Workload, AlphaBeta | None], list[Message]]
 
@@ -41,7 +41,7 @@ def merged(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
     takes in the next gradient, ready at time r, when r < s + a: the wait costs less than the
     start-up a that it saves. Needs measured layer times and the fitted cost a + b M.
 
-    >>> from ddlnb.workload import Layer
+    >>> from ddlnb.workloads.workload import Layer
     >>> gradients = [Gradient(n, "l", 10, 4, t) for n, t in [("c", 1.0), ("b", 0.1), ("a", 3.0)]]
     >>> work = Workload("toy", 1, (Layer("l"),), tuple(gradients), "by hand")
     >>> [str(message) for message in merged(work, AlphaBeta(0.5, 0.01))]

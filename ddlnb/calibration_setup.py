@@ -15,7 +15,7 @@ from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.parameters import Parameter
 from ddlnb.paths import CALIBRATION
 from ddlnb.units import seconds_from
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 REQUIRED = {"effect", "prior", "spread", "low", "high", "why"}
 OPTIONAL = {"network", "model"}

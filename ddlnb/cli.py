@@ -56,8 +56,8 @@ def _say_interrupted() -> None:
 def models(csv: Csv = False) -> None:
     """List the models with their sizes, FLOPs and model intensity."""
     from ddlnb.model_intensity import intensity
-    from ddlnb.models import TASKS
-    from ddlnb.tracing import trace
+    from ddlnb.workloads.tasks import TASKS
+    from ddlnb.workloads.tracing import trace
 
     rows = []
     for task in TASKS.values():
@@ -134,8 +134,8 @@ def plan(
     from ddlnb.collectives import AlphaBeta
     from ddlnb.errors import require
     from ddlnb.methods import get_method
-    from ddlnb.models import get_task
-    from ddlnb.workload import read_profile
+    from ddlnb.workloads.tasks import get_task
+    from ddlnb.workloads.workload import read_profile
 
     require(
         profile is None or batch is None,
@@ -152,7 +152,7 @@ def plan(
             f"profile {profile!r} is of model {workload.model!r}, not of {task.name!r}",
         )
     else:
-        from ddlnb.profiling import profile as measure_profile
+        from ddlnb.workloads.profiling import profile as measure_profile
 
         workload = measure_profile(model, batch, iterations=3, warmup=1)
     typer.echo(f"{workload!r}, {workload.source}")
@@ -230,7 +230,7 @@ def measure(
     """Train a model with the methods on real workers, and print what was measured."""
     from ddlnb.measurement import measure as measure_methods
     from ddlnb.measurement import speedups
-    from ddlnb.replay import replayed
+    from ddlnb.workloads.replay import replayed
 
     asked: Any = list(network or ()) or None
     rows = measure_methods(
@@ -305,8 +305,8 @@ def profile(
     csv: Csv = False,
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine."""
-    from ddlnb.profiling import profile as measure_profile
-    from ddlnb.profiling import write_profile
+    from ddlnb.workloads.profiling import profile as measure_profile
+    from ddlnb.workloads.profiling import write_profile
 
     workload = measure_profile(model, batch, iterations=iterations, threads=threads)
     backward: dict[str, float] = dict.fromkeys((layer.name for layer in workload.layers), 0.0)

@@ -12,7 +12,7 @@ from ddlnb.terminal import Batch, Credit, Csv, Partition, print_table
 if TYPE_CHECKING:
     from ddlnb.clusters import Cluster
     from ddlnb.methods import Method
-    from ddlnb.workload import Workload
+    from ddlnb.workloads.workload import Workload
 
 OneCluster = Annotated[str, typer.Option("--cluster", help="Of `ddlnb clusters`, or a .yaml file.")]
 Methods = Annotated[
@@ -194,9 +194,9 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
 
     if throughput is None:
         return profile_for(model, on, batch)
-    from ddlnb.models import get_task
-    from ddlnb.profiling import from_throughput
-    from ddlnb.tracing import trace
+    from ddlnb.workloads.profiling import from_throughput
+    from ddlnb.workloads.tasks import get_task
+    from ddlnb.workloads.tracing import trace
 
     source = f"FLOPs shared out over the time of one GPU at {throughput:g} samples/s"
     batch = get_task(model).local_batch if batch is None else batch

@@ -11,7 +11,7 @@ from ddlnb.cli_forecast import ModelName, OneCluster, Throughput, workload_for
 from ddlnb.terminal import Batch, Csv, print_table
 
 if TYPE_CHECKING:
-    from ddlnb.workload import Workload
+    from ddlnb.workloads.workload import Workload
 
 
 def add_to(app: typer.Typer) -> None:

@@ -19,7 +19,7 @@ from ddlnb.methods import METHODS
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.method import ARCHITECTURES, TrainingMethod
 from ddlnb.training.synchronisation import Synchronisation
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from ddlnb.convergence_problems import PROBLEMS, Problem, get_problem
 from ddlnb.errors import require, require_whole
-from ddlnb.models import Batch
 from ddlnb.seeding import generator
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.parallel_runs import in_parallel
 from ddlnb.training.worker import Worker
+from ddlnb.workloads.tasks import Batch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from ddlnb.here import calibrate_here, compare_here, errors_here, kept_compariso
 from ddlnb.launch.site import Setting, emulated
 from ddlnb.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.published import fig4_cells
-from ddlnb.replay import replayed
+from ddlnb.workloads.replay import replayed
 
 if TYPE_CHECKING:
     import pandas as pd

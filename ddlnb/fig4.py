@@ -15,7 +15,7 @@ from ddlnb.errors import UnknownName
 from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.simulator import Cell
 from ddlnb.units import MB
-from ddlnb.workload import Workload, read_profile
+from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from ddlnb.methods import METHODS
 from ddlnb.published import FIG4_KEY, fig4_cells, quoted
 from ddlnb.simulator import Cell
 from ddlnb.throughput_table import GPUS_PER_NODE, SINGLE, cell_rates
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 RATE = "throughput_samples_per_s"
 LARGE = "bert-large"  # the model whose batch the memory of the survey's GPU limits

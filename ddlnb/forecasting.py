@@ -16,7 +16,7 @@ from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.paths import PROFILES
 from ddlnb.provenance import provenance
 from ddlnb.simulator import Cell, steady_seconds
-from ddlnb.workload import Workload, read_profile
+from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
-from ddlnb.models import Batch
 from ddlnb.seeding import generator
 from ddlnb.training.gossip import consensus_distance
 from ddlnb.training.graphs import GRAPHS, make_graph, spectral_gap
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.worker import Worker
+from ddlnb.workloads.tasks import Batch
 
 if TYPE_CHECKING:
     import pandas as pd

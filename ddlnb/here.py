@@ -18,13 +18,13 @@ from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS, Method
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
-from ddlnb.models import Task, get_task
 from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
 from ddlnb.provenance import machine
 from ddlnb.results import read_rows
 from ddlnb.simulator import Cell
-from ddlnb.workload import Workload
+from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

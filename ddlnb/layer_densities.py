@@ -37,7 +37,7 @@ from ddlnb.methods import Method, get_method
 from ddlnb.plan import Plan
 from ddlnb.program import Numbers, Program, lower
 from ddlnb.simulator import plan_on
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_targe
 from ddlnb.training.method import training_method
 from ddlnb.training.summaries import ratio_interval
 from ddlnb.verdicts import MARGIN
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from ddlnb.methods import Method
 from ddlnb.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.summaries import ratio_interval
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

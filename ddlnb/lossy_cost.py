@@ -26,7 +26,7 @@ from ddlnb.program import lower
 from ddlnb.request_cost import requests_cost
 from ddlnb.simulator import plan_on
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 CompressedPiece = tuple[Compressor, Shape]
 T = TypeVar("T")

@@ -23,16 +23,16 @@ from ddlnb.here import calibrate_here
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import emulated
 from ddlnb.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
-from ddlnb.models import Batch, Task
 from ddlnb.provenance import provenance
 from ddlnb.relaxed_cost import relaxed_cost
-from ddlnb.replay import replayed
 from ddlnb.training.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method
 from ddlnb.training.optimizers import get_optimizer
 from ddlnb.training.worker import Worker
-from ddlnb.workload import read_profile
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.workload import read_profile
 
 if TYPE_CHECKING:
     import pandas as pd

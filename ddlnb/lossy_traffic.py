@@ -15,7 +15,7 @@ from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.errors import InputError, require_whole
 from ddlnb.exchange import AllGather, AllReduce, Messages
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,8 +72,8 @@ def tensor_shapes(workload: Workload) -> dict[str, Shape]:
 
 def is_built_in(workload: Workload) -> bool:
     """Whether it is of a model whose parameters are known here, in order and with their shapes."""
-    from ddlnb.models import TASKS
     from ddlnb.training.tasks import LEARNING_TASKS
+    from ddlnb.workloads.tasks import TASKS
 
     return workload.model in TASKS or workload.model in LEARNING_TASKS
 
@@ -150,8 +150,8 @@ def traffic_table(
 def _shapes_of_model(name: str) -> dict[str, Shape]:
     import torch
 
-    from ddlnb.models import TASKS
     from ddlnb.training.tasks import get_learning_task
+    from ddlnb.workloads.tasks import TASKS
 
     with torch.device("meta"):
         module = TASKS[name].build() if name in TASKS else get_learning_task(name).build(0)

@@ -19,11 +19,11 @@ from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.launchers import EMULATED
 from ddlnb.launch.ranks import Ranks, name_of
 from ddlnb.methods import Method
-from ddlnb.models import Task, get_task
 from ddlnb.provenance import machine, provenance
 from ddlnb.results import CELL, ResultsFile
 from ddlnb.timeline import Timeline
-from ddlnb.tracing import trace
+from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.tracing import trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ from ddlnb.placement import PLACEMENTS
 from ddlnb.plan import Gate, Launch, Order, Plan
 from ddlnb.sentence import sentence
 from ddlnb.units import MB, bytes_from
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
 

@@ -27,13 +27,13 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
 from ddlnb.methods import METHODS
-from ddlnb.models import Batch, Task
 from ddlnb.provenance import machine
-from ddlnb.replay import replayed
 from ddlnb.results import read_rows
-from ddlnb.tracing import trace
 from ddlnb.units import KIB, MIB
-from ddlnb.workload import Workload
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

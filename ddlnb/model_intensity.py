@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ddlnb.errors import require
 from ddlnb.published import quoted
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")
 AGREES_WITHIN = 0.05
@@ -61,7 +61,7 @@ def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
     with the intensity it quotes.
     """
     if workloads is None:
-        from ddlnb.tracing import trace
+        from ddlnb.workloads.tracing import trace
 
         workloads = [trace(model) for model in AUDITED_MODELS]
     rows = [

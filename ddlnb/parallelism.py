@@ -24,8 +24,8 @@ from ddlnb.errors import require, require_whole
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS
-from ddlnb.models import Batch, Task, get_task
-from ddlnb.tracing import trace
+from ddlnb.workloads.tasks import Batch, Task, get_task
+from ddlnb.workloads.tracing import trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from itertools import pairwise
 from ddlnb.errors import PlanError, UnknownName
 from ddlnb.exchange import EXCHANGES
 from ddlnb.units import show_bytes
-from ddlnb.workload import Gradient
+from ddlnb.workloads.workload import Gradient
 
 
 class Launch(Enum):

@@ -20,7 +20,7 @@ from ddlnb.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.identity import Identity
 from ddlnb.plan import Gate, Launch, Message, Order, Plan
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 Numbers = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]

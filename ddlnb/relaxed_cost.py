@@ -27,7 +27,7 @@ from ddlnb.methods import Method
 from ddlnb.training.cluster_clock import Slowness, cluster_clock
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.null_worker import NullRun, null_run
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 STEPS = 24
 

@@ -11,7 +11,7 @@ from ddlnb.bench import contenders, ranks_needed
 from ddlnb.errors import require, require_whole
 from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import Methods, measure, speedups
-from ddlnb.models import Task
+from ddlnb.workloads.tasks import Task
 
 if TYPE_CHECKING:
     import pandas as pd

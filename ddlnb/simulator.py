@@ -16,7 +16,7 @@ from ddlnb.plan import Plan
 from ddlnb.player import play
 from ddlnb.program import lower
 from ddlnb.timeline import Timeline
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None
 KEPT = 512  # of the largest plans this is some hundred megabytes
@@ -53,7 +53,7 @@ def simulate(
     network takes it, which is after it has queued, to the moment its average is back.
     Raises InputError when the cluster lacks workers, or a link that the method needs.
 
-    >>> from ddlnb.workload import Gradient, Layer
+    >>> from ddlnb.workloads.workload import Gradient, Layer
     >>> layer, gradient = Layer("l", forward_seconds=1.0), Gradient("w", "l", 10, 4, 2.0)
     >>> work = Workload("toy", 1, (layer,), (gradient,), "by hand")
     >>> simulate(work, "v100-nvlink", "BSP-A2A", workers=1).iteration_seconds

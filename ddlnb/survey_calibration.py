@@ -31,7 +31,7 @@ from ddlnb.published import fig4_cells, quoted
 from ddlnb.simulator import Cell
 from ddlnb.table_checks import check_table, without_suspicious
 from ddlnb.units import BITS_PER_BYTE, KIB, MIB, MS
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 # Relative standard deviations: of values that are printed with two digits, of one measured once,
 # and of a cell, the mean of five runs of a hundred iterations.
@@ -100,7 +100,7 @@ def cell_observations(path: Path = CELLS) -> list[Observation]:
 def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
     """The files of the fitted clusters and profiles, written into data."""
     from ddlnb.cluster_file import write_cluster
-    from ddlnb.profiling import write_profile
+    from ddlnb.workloads.profiling import write_profile
 
     paths = [
         write_cluster(cluster, folder / "clusters" / f"{cluster.name}.yaml")

@@ -16,7 +16,7 @@ from ddlnb.plan import Plan
 from ddlnb.published import fig4_cells, quoted, quotes
 from ddlnb.results import MEASURES
 from ddlnb.units import show_bytes
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 # (item of the survey, faster method, slower method, in words); section 4.2.2 and 4.2.3.
 SPEED_CLAIMS = (

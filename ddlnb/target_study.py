@@ -15,13 +15,13 @@ from torch import nn
 from ddlnb.clusters import Cluster
 from ddlnb.effects import Effects
 from ddlnb.errors import require_whole
-from ddlnb.models import Batch, Task
-from ddlnb.profiling import from_throughput, profile
-from ddlnb.tracing import trace
 from ddlnb.training.task_digits import DIGITS
 from ddlnb.units import bandwidth_from, seconds_from
 from ddlnb.verdicts import verdicts
-from ddlnb.workload import Workload
+from ddlnb.workloads.profiling import from_throughput, profile
+from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

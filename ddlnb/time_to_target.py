@@ -24,7 +24,7 @@ from ddlnb.methods import METHODS, Method
 from ddlnb.relaxed_cost import STEPS, lossy_cost
 from ddlnb.request_cost import request_cost
 from ddlnb.training.runs import runs_by
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

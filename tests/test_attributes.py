@@ -45,7 +45,7 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.figure_attributes import attribute_cells
 from ddlnb.training.method import training_method
-from ddlnb.workload import read_profile
+from ddlnb.workloads.workload import read_profile
 
 
 def test_a_scale_gives_each_range_its_word():

@@ -17,7 +17,7 @@ from ddlnb.bucketing import (
     per_tensor,
 )
 from ddlnb.collectives import AlphaBeta
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 
 def end_of(messages, workload, cost):

@@ -24,8 +24,8 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import MissingPart, ModelError, RankError
 from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS
-from ddlnb.tracing import trace
 from ddlnb.units import MIB
+from ddlnb.workloads.tracing import trace
 
 LACK = get_engine("byteps").missing()
 needs_byteps = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]

@@ -23,7 +23,7 @@ from ddlnb.training.stragglers import LogNormal
 from ddlnb.training.study import study
 from ddlnb.training.tasks import get_learning_task
 from ddlnb.training.train import train
-from ddlnb.workload import read_profile
+from ddlnb.workloads.workload import read_profile
 
 CLUSTER = "survey-10GbE"
 WORKLOAD = read_profile("resnet50_b64_rtx2080ti")

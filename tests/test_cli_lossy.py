@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.relaxed_cost import lossy_cost
-from ddlnb.workload import read_profile
+from ddlnb.workloads.workload import read_profile
 from tests.test_cli import ddlnb
 
 WORDS = ["--model", "resnet50", "--cluster", "survey-10GbE"]

@@ -12,7 +12,7 @@ from ddlnb.figures import engine_bars, over_baselines
 from ddlnb.launch.emulation.links import get_link
 from ddlnb.launch.site import HERE, emulated
 from ddlnb.micro_benchmark import CARRIED, PROBES, probes
-from ddlnb.workload import read_profile
+from ddlnb.workloads.workload import read_profile
 
 RATES = {"DDP": 100.0, "horovod": 80.0, "WFBP-A2A": 90.0, "MG-WFBP": 120.0}
 

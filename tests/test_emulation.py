@@ -20,8 +20,8 @@ from ddlnb.launch.emulation.links import LINKS, Link, get_link, links_of
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
-from ddlnb.replay import replayed
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 needs_emulation = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 SLOW = "20Mb/s 5ms"  # what two busy cores still emulate well

@@ -13,8 +13,8 @@ from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
 from ddlnb.methods import METHODS
-from ddlnb.models import Task, get_task
-from ddlnb.tracing import trace
+from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.tracing import trace
 
 STEPS, BATCH = 10, 2
 PARTITION = "100KB"

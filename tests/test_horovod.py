@@ -29,7 +29,7 @@ from ddlnb.horovod_timeline import read_horovod_timeline, read_phases, recording
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.methods import METHODS
-from ddlnb.tracing import trace
+from ddlnb.workloads.tracing import trace
 
 LACK = get_engine("horovod").missing()
 needs_horovod = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]

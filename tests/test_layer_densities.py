@@ -42,7 +42,7 @@ from ddlnb.training.method import training_method
 from ddlnb.training.null_worker import null_run
 from ddlnb.training.replaying import run_in_lockstep
 from ddlnb.training.study import study
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 RESNET = ddlnb.read_profile("resnet50_b64_rtx2080ti")
 DIGITS = made_up_digits(1e4)

@@ -13,7 +13,7 @@ from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.figures import lossy_against_emulated
 from ddlnb.lossy_emulated import METHODS, lossy_errors, lossy_on_emulated, order_kept
 from ddlnb.paths import DATA
-from ddlnb.replay import replayed
+from ddlnb.workloads.replay import replayed
 
 
 def rows(**seconds: tuple[float, float]) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.null_worker import null_run
 from ddlnb.training.worker import Compression, Worker
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 SHAPES = [(64, 32), (64,), (10, 64), (10,)]
 ELEMENTS = sum(math.prod(shape) for shape in SHAPES)

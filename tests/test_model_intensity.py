@@ -6,9 +6,9 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.model_intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
-from ddlnb.models import TASKS
 from ddlnb.published import quoted
-from ddlnb.tracing import trace
+from ddlnb.workloads.tasks import TASKS
+from ddlnb.workloads.tracing import trace
 
 AS_COUNTED = "forward + backward, FMA = 1"
 THREE_FORWARD = "3x forward, FMA = 1"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import InputError, ModelError, UnknownName
-from ddlnb.models import TASKS, UNIFORM_TEXT_LOSS, get_task, task
+from ddlnb.workloads.tasks import TASKS, UNIFORM_TEXT_LOSS, get_task, task
 
 SMALL = ("small-conv", "small-transformer")
 

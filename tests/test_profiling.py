@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError, ModelError
-from ddlnb.models import get_task
-from ddlnb.profiling import (
+from ddlnb.workloads.profiling import (
     Iteration,
     from_throughput,
     measure,
@@ -18,8 +17,9 @@ from ddlnb.profiling import (
     with_seconds,
     write_profile,
 )
-from ddlnb.tracing import trace
-from ddlnb.workload import read_profile
+from ddlnb.workloads.tasks import get_task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import read_profile
 
 
 @pytest.mark.parametrize("name", ["small-conv", "small-transformer"])

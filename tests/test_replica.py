@@ -19,10 +19,10 @@ from ddlnb.engines.replica import Replica
 from ddlnb.errors import ModelError
 from ddlnb.exchange import PushPull
 from ddlnb.methods import METHODS
-from ddlnb.models import Task
-from ddlnb.models import task as make_task
 from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
-from ddlnb.tracing import trace
+from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.tasks import task as make_task
+from ddlnb.workloads.tracing import trace
 
 WORKERS, STEPS, BATCH = 2, 3, 2
 

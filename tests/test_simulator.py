@@ -30,7 +30,7 @@ from ddlnb.player import play
 from ddlnb.program import lower
 from ddlnb.simulator import Cell, plan_on, simulate, steady_seconds
 from ddlnb.timeline import Timeline
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 TICK = 1 / 1024
 KILO = 1024.0

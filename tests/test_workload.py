@@ -9,7 +9,7 @@ from toy import TOY
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.units import bytes_from, show_bytes
-from ddlnb.workload import Layer, Workload, read_profile
+from ddlnb.workloads.workload import Layer, Workload, read_profile
 
 
 def test_times_of_the_toy_add_up():

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ddlnb.collectives import AlphaBeta
-from ddlnb.models import Task, get_task, task
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.tasks import Task, get_task, task
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 # Forward a, b, c: 1 s each. Backward c: 1 s, b: 2 s, a: 3 s; 100, 20 and 10 elements.
 TOY = Workload(

@@ -13,7 +13,7 @@ from ddlnb.methods import METHODS
 from ddlnb.observations import IterationTime, Observation, observe, predictions
 from ddlnb.parameters import Parameter, World
 from ddlnb.simulator import Cell
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 
 def _cluster(network: str, bandwidth: float) -> Cluster:

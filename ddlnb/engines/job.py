@@ -11,9 +11,9 @@ import torch
 
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.errors import UnknownName
-from ddlnb.models import Task
 from ddlnb.plan import Plan
 from ddlnb.timeline import Span
+from ddlnb.workloads.tasks import Task
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-4),

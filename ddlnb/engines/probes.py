@@ -15,9 +15,9 @@ import torch.distributed as dist
 from ddlnb.engines.mesh import MeshAllReduce
 from ddlnb.engines.network import local_device, process_group
 from ddlnb.launch.rank import Place
-from ddlnb.models import Task
-from ddlnb.profiling import profile
-from ddlnb.workload import Workload
+from ddlnb.workloads.profiling import profile
+from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.workload import Workload
 
 LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must not decide
 

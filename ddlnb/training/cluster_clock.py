@@ -21,7 +21,7 @@ from ddlnb.rules import BulkSynchronous
 from ddlnb.simulator import plan_on
 from ddlnb.training.clock import Clock
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.workload import Gradient, Workload
+from ddlnb.workloads.workload import Gradient, Workload
 
 Slowness = Callable[[int, int, int], float]  # by rank, step and number of workers
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import NotFinite
-from ddlnb.models import Batch
 from ddlnb.training.averaging import Averaging
 from ddlnb.training.job import TrainingJob, TrainingRun, WorkerReport
 from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.worker import Worker
+from ddlnb.workloads.tasks import Batch
 
 Row = dict[str, object]
 HUGE = 1e3  # times the loss before training, or times one if that is more: the run has diverged

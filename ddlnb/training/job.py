@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.models import Batch
 from ddlnb.rules import Rule
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Schedule, Worker
+from ddlnb.workloads.tasks import Batch
 
 SEEDS = 1 << 32
 Observe = Callable[[Worker, int, float], Any]  # iterations it has done, seconds

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import require_whole
-from ddlnb.models import Batch
 from ddlnb.seeding import generator
 from ddlnb.training.splits import Split
+from ddlnb.workloads.tasks import Batch
 
 NAN = float("nan")
 

@@ -16,13 +16,13 @@ from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round, T
 from ddlnb.compression.gtop_k import tree
 from ddlnb.compression.payloads import Payloads
 from ddlnb.exchange import AllGather, AllReduce, Flow, Messages
-from ddlnb.models import Batch
 from ddlnb.rules import Decoding, Rule
 from ddlnb.training.clock import Clock
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.requests import Gradient
 from ddlnb.training.worker import Compression, Worker
+from ddlnb.workloads.tasks import Batch
 
 ROUNDS = "rounds"
 

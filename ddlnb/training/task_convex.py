@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
-from ddlnb.models import Batch
 from ddlnb.training.learning_task import Constants, Evaluation, LearningTask, Samples
+from ddlnb.workloads.tasks import Batch
 
 SAMPLES = 16_384
 SPECTRUM = tuple(np.geomspace(1.0, 0.05, 20).tolist())

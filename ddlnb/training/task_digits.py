@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddlnb.models import Batch
 from ddlnb.training.learning_task import Evaluation, LearningTask, Samples, nothing_known
+from ddlnb.workloads.tasks import Batch
 
 TESTED = 360  # images, always the same; the other 1,437 are trained on
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddlnb.errors import MissingPart
-from ddlnb.models import BYTE_VALUES, CONTEXT_BYTES, Batch, SmallTransformer
 from ddlnb.training.learning_task import Evaluation, LearningTask, Samples, nothing_known
 from ddlnb.training.task_digits import classification_loss, evaluate_classifier
+from ddlnb.workloads.tasks import BYTE_VALUES, CONTEXT_BYTES, Batch, SmallTransformer
 
 CIFAR_HELP = (
     "download cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, "

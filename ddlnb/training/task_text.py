@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddlnb.models import Batch
 from ddlnb.training.learning_task import Constants, Evaluation, LearningTask, Samples
+from ddlnb.workloads.tasks import Batch
 
 SYMBOLS = 20
 SEEN = 3  # symbols that the model looks back; the source looks back two

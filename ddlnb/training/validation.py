@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import require
-from ddlnb.models import Batch
 from ddlnb.training.learning_task import Evaluation, LearningTask, Samples
+from ddlnb.workloads.tasks import Batch
 
 SHARE = 0.2  # of the training samples
 SEED = 0  # of the choice, the same for all runs

@@ -14,7 +14,7 @@ from ddlnb.compression.feedback import average_with_feedback, encode_with_feedba
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import NotFinite
 from ddlnb.exchange import AllReduce, Flow, PushPull
-from ddlnb.models import Batch
+from ddlnb.workloads.tasks import Batch
 
 Piece = tuple[int, int, tuple[int, ...]]
 Schedule = Callable[[int], float]  # the learning rate's factor at a step

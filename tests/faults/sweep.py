@@ -11,9 +11,9 @@ from typing import Any
 
 from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
-from ddlnb.models import Task
-from ddlnb.replay import replayed
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 WORKERS, SERVERS = 2, 1
 LOOK_SECONDS = 0.02

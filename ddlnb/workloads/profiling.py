@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from ddlnb.errors import ModelError, require
-from ddlnb.models import Task, get_task
 from ddlnb.paths import PROFILES
 from ddlnb.threads import torch_threads
-from ddlnb.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.units import MS
-from ddlnb.workload import Workload
+from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
+from ddlnb.workloads.workload import Workload
 
 Stamp = Any  # seconds on the CPU, a torch.Event on an accelerator
 

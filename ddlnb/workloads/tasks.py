@@ -21,7 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from ddlnb.errors import InputError, ModelError, UnknownName, require_whole
 from ddlnb.paths import ROOT
-from ddlnb.workload import Workload
+from ddlnb.workloads.workload import Workload
 
 Batch = tuple[Tensor, ...]
 

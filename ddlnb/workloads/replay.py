@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ddlnb.errors import require
-from ddlnb.models import Batch, Task
-from ddlnb.workload import Workload, read_profile
+from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.workload import Workload, read_profile
 
 LATE_SECONDS = 2e-3  # so late, a layer was held up by a wait; less is the timer, and is made up for
 

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import ModelError, require_whole
-from ddlnb.models import Batch, Task, get_task, require_trainable
-from ddlnb.workload import Gradient, Layer, Workload
+from ddlnb.workloads.tasks import Batch, Task, get_task, require_trainable
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up
 
