@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddlnb.clusters import get_cluster
 from ddlnb.fig4 import as_run, fig4_cells_to_forecast, fig4_workload
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.simulator import Cell, steady_seconds
 
 WORKERS = tuple(4**power for power in range(1, 8))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.exchange import AllReduce
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce
 from ddlnb.request_cost import request_cost
 from ddlnb.training.cluster_clock import compute_seconds
 from ddlnb.training.local import STARTS, AdaptiveLocalSGD, Local

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 from ddlnb.attributes import Derived
 from ddlnb.bandwidth import quoted_fits
 from ddlnb.clusters import get_cluster
-from ddlnb.collectives import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.errors import InputError
 from ddlnb.fig4 import CLUSTERS, fig4_workload
 from ddlnb.lossy_cost import dense_cost
-from ddlnb.methods import METHODS
 from ddlnb.network_graphs import NetworkGraph, make_network
 from ddlnb.network_rings import (
     Ring,
@@ -25,6 +23,8 @@ from ddlnb.network_rings import (
     rings_bound,
     torus_rings,
 )
+from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
+from ddlnb.plans.methods import METHODS
 from ddlnb.protocol_study import facts
 from ddlnb.simulator import plan_on
 from ddlnb.tables import plans_table

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.bench import Bench
-from ddlnb.collectives import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.engines.network import process_group
 from ddlnb.errors import require_whole
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.provenance import machine
 from ddlnb.published import quoted
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddlnb.collectives import AlphaBeta, fit_alpha_beta
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.probes import profile_rank, time_all_reduce
@@ -14,8 +13,9 @@ from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
 from ddlnb.launch.ranks import Ranks
-from ddlnb.methods import METHODS, Method, get_method
-from ddlnb.plan import Plan
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.plan import Plan
 from ddlnb.timeline import Timeline
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.replay import replayed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from ddlnb.claim import Table, Values
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.throughput_table import Cell
 
 EQUAL = 0.02  # some three times the usual spread of repetitions, 0.6 %

@@ -85,7 +85,7 @@ def models(csv: Csv = False) -> None:
 def methods(csv: Csv = False) -> None:
     """List the seven methods of the survey, their six aspects, and the engines that run each."""
     from ddlnb.engines.catalogue import ENGINES, support
-    from ddlnb.methods import METHODS
+    from ddlnb.plans.methods import METHODS
     from ddlnb.units import show_bytes
 
     rows = [
@@ -131,9 +131,9 @@ def plan(
     ] = None,
 ) -> None:
     """Print a method's plan: which gradients travel together, in what order."""
-    from ddlnb.collectives import AlphaBeta
     from ddlnb.errors import require
-    from ddlnb.methods import get_method
+    from ddlnb.plans.alpha_beta import AlphaBeta
+    from ddlnb.plans.methods import get_method
     from ddlnb.workloads.tasks import get_task
     from ddlnb.workloads.workload import read_profile
 

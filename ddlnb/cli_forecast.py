@@ -11,7 +11,7 @@ from ddlnb.terminal import Batch, Credit, Csv, Partition, print_table
 
 if TYPE_CHECKING:
     from ddlnb.clusters import Cluster
-    from ddlnb.methods import Method
+    from ddlnb.plans.methods import Method
     from ddlnb.workloads.workload import Workload
 
 OneCluster = Annotated[str, typer.Option("--cluster", help="Of `ddlnb clusters`, or a .yaml file.")]
@@ -204,7 +204,7 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
 
 
 def _methods(names: list[str] | None, partition: str | None, credit: str | None) -> list[Method]:
-    from ddlnb.methods import METHODS, get_method
+    from ddlnb.plans.methods import METHODS, get_method
 
     asked = list(METHODS) if not names or "all" in names else names
     return [get_method(name).tuned(partition=partition, credit=credit) for name in asked]

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from ddlnb.clusters import STRUCTURE, Cluster, Fit
-from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import BANDWIDTH, SECONDS, UNITS, Effects
 from ddlnb.files import write_atomically
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import GB, KB, MB, MS, US, gigabits_per_second
 
 NETWORK = ("between", "server", "connection", "duplex")  # are given in bits, others in bytes

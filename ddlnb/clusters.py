@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from ddlnb.collectives import ALL_REDUCES, AlphaBeta, Traffic
 from ddlnb.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.paths import CLUSTERS
-from ddlnb.placement import PLACEMENTS
+from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta, Traffic
+from ddlnb.plans.placement import PLACEMENTS
 
 SERVER_PLACES = ("extra machines", "workers' nodes")
 

@@ -15,7 +15,7 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.seconds import FREE
 from ddlnb.errors import InputError
 from ddlnb.lossy_cost import compressed_cost
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.method import ARCHITECTURES, TrainingMethod
 from ddlnb.training.synchronisation import Synchronisation

@@ -22,8 +22,8 @@ from ddlnb.compression.seconds import CompressionProfile, compression_profile
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression_claims import quoted
 from ddlnb.errors import NotFinite, require, require_whole
-from ddlnb.exchange import AllGather, AllReduce, Flow, lockstep
 from ddlnb.paths import DATA
+from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.orderings import judged

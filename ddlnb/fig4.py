@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.errors import UnknownName
-from ddlnb.methods import METHODS, Method, get_method
+from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.simulator import Cell
 from ddlnb.units import MB
 from ddlnb.workloads.workload import Workload, read_profile

@@ -17,7 +17,7 @@ from ddlnb.clusters import get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
 from ddlnb.forecasting import forecast_cells
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.published import FIG4_KEY, fig4_cells, quoted
 from ddlnb.simulator import Cell
 from ddlnb.throughput_table import GPUS_PER_NODE, SINGLE, cell_rates

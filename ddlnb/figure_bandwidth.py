@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import require
 from ddlnb.figure_style import say_source, styled
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:

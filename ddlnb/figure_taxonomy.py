@@ -11,7 +11,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from ddlnb.errors import require
 from ddlnb.figure_style import styled
-from ddlnb.sentence import spoken
+from ddlnb.plans.sentence import spoken
 from ddlnb.taxonomy import LEVELS, Aspect
 
 LEVEL_COLOURS = ("#0072B2", "#009E73", "#D55E00")

@@ -12,8 +12,8 @@ import numpy as np
 from ddlnb.clusters import Cluster, Fit, get_cluster
 from ddlnb.effects import UNITS
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.methods import METHODS, Method, get_method
 from ddlnb.paths import PROFILES
+from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.provenance import provenance
 from ddlnb.simulator import Cell, steady_seconds
 from ddlnb.workloads.workload import Workload, read_profile

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.exchange import Flow
+from ddlnb.plans.requests import Flow
 from ddlnb.training.clock import Clock
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.learning_task import LearningTask

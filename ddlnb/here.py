@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.clusters import Cluster
-from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import Effects
 from ddlnb.forecasting import forecast_cells
 from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
-from ddlnb.methods import METHODS, Method
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
 from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
 from ddlnb.results import read_rows
 from ddlnb.simulator import Cell

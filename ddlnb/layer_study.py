@@ -20,7 +20,7 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
 from ddlnb.lossy_cost import BASE
-from ddlnb.methods import Method
+from ddlnb.plans.methods import Method
 from ddlnb.relaxed_cost import lossy_cost
 from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method

@@ -17,7 +17,7 @@ from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.lossy_cost import BASE
-from ddlnb.methods import Method
+from ddlnb.plans.methods import Method
 from ddlnb.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.summaries import ratio_interval

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require
 from ddlnb.fast_player import play_fast
 from ddlnb.lossy_program import CompressedMessage, compressed
 from ddlnb.lossy_traffic import Shape, compressed_pieces, link_bytes, pieces, tensor_shapes
-from ddlnb.methods import Method, get_method
-from ddlnb.plan import Plan
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.methods import Method, get_method
+from ddlnb.plans.plan import Plan
 from ddlnb.program import lower
 from ddlnb.request_cost import requests_cost
 from ddlnb.simulator import plan_on
@@ -173,7 +173,7 @@ def source_of(profile: CompressionProfile, group: Sequence[CompressedPiece]) -> 
 
 def gathers(group: Sequence[CompressedPiece]) -> bool:
     """Whether payloads go to all workers."""
-    from ddlnb.exchange import AllGather
+    from ddlnb.plans.requests import AllGather
 
     return any(
         request.request is AllGather
@@ -185,7 +185,7 @@ def gathers(group: Sequence[CompressedPiece]) -> bool:
 def joined(lists: Sequence[Sequence[Traffic]]) -> list[Traffic]:
     """The requests for tensors that travel together: alike ones in one, as tensor fusion does.
 
-    >>> from ddlnb.exchange import AllGather
+    >>> from ddlnb.plans.requests import AllGather
     >>> [one.bytes for one in joined([[Traffic(AllGather, 8)], [Traffic(AllGather, 4)]])]
     [12]
     """

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.errors import InputError, require_whole
-from ddlnb.exchange import AllGather, AllReduce, Messages
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed, slowed
-from ddlnb.collectives import AlphaBeta
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
@@ -18,7 +17,8 @@ from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_
 from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.launchers import EMULATED
 from ddlnb.launch.ranks import Ranks, name_of
-from ddlnb.methods import Method
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import Method
 from ddlnb.provenance import machine, provenance
 from ddlnb.results import CELL, ResultsFile
 from ddlnb.timeline import Timeline

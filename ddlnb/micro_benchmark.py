@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 from ddlnb.bench import Bench, contenders, ranks_needed
-from ddlnb.collectives import AlphaBeta, fit_alpha_beta
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
-from ddlnb.methods import METHODS
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.methods import METHODS
 from ddlnb.provenance import machine
 from ddlnb.results import read_rows
 from ddlnb.units import KIB, MIB

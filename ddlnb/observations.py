@@ -15,8 +15,8 @@ import numpy as np
 
 from ddlnb.clusters import Cluster
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.methods import METHODS
 from ddlnb.parameters import NOMINAL, World
+from ddlnb.plans.methods import METHODS
 from ddlnb.published import MOST_GPUS
 from ddlnb.simulator import Cell, steady_seconds
 

@@ -23,7 +23,7 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tasks import Batch, Task, get_task
 from ddlnb.workloads.tracing import trace
 

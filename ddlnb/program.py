@@ -19,7 +19,7 @@ from ddlnb.clusters import Cluster
 from ddlnb.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.identity import Identity
-from ddlnb.plan import Gate, Launch, Message, Order, Plan
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
 from ddlnb.workloads.workload import Workload
 
 Numbers = NDArray[np.floating[Any]]

@@ -23,7 +23,7 @@ from ddlnb.lossy_cost import (
     source_of,
 )
 from ddlnb.lossy_traffic import compressed_pieces, pieces
-from ddlnb.methods import Method
+from ddlnb.plans.methods import Method
 from ddlnb.training.cluster_clock import Slowness, cluster_clock
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.null_worker import NullRun, null_run

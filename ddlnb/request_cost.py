@@ -1,4 +1,4 @@
-"""Seconds of the requests of `ddlnb.exchange` on a cluster: what compressed messages cost.
+"""Seconds of the requests of `ddlnb.plans.requests` on a cluster: what compressed messages cost.
 
 An all-reduce costs what the cluster says. Payloads are gathered along a ring, whatever the
 all-reduce is: n - 1 hops, (n-1) B bytes through every link (Thakur et al. 2005). A message is an
@@ -13,10 +13,10 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from ddlnb.clusters import Cluster
-from ddlnb.collectives import ring
 from ddlnb.compression.base import Traffic
 from ddlnb.errors import InputError
-from ddlnb.exchange import AllGather, AllReduce, Messages
+from ddlnb.plans.alpha_beta import ring
+from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.training.links import Link
 
 

@@ -10,9 +10,9 @@ from ddlnb.clusters import Cluster
 from ddlnb.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require
 from ddlnb.forecasting import profile_for
-from ddlnb.methods import get_method
 from ddlnb.observations import IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
+from ddlnb.plans.methods import get_method
 from ddlnb.results import read_rows
 from ddlnb.simulator import Cell
 

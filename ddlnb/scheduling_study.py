@@ -15,7 +15,7 @@ from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.errors import require
 from ddlnb.fig4 import CLUSTERS, fig4_workload
 from ddlnb.losses import losses
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.simulator import Cell, simulate
 from ddlnb.timeline import Timeline
 from ddlnb.units import MB, MS

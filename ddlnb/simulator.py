@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import require_whole
 from ddlnb.fast_player import Arrays, Seconds, arrays, play_all
 from ddlnb.identity import Identity
-from ddlnb.methods import Method, get_method
-from ddlnb.plan import Plan
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import Method, get_method
+from ddlnb.plans.plan import Plan
 from ddlnb.player import play
 from ddlnb.program import lower
 from ddlnb.timeline import Timeline

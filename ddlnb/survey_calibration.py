@@ -17,7 +17,6 @@ from ddlnb.calibration_setup import Setup, read_setup
 from ddlnb.clusters import Cluster, get_cluster
 from ddlnb.fig4 import BATCHES, CLUSTERS, HARDWARE, as_run, fig4_cluster, fig4_workload
 from ddlnb.forecasting import Z90
-from ddlnb.methods import METHODS
 from ddlnb.observations import (
     AllReduceTime,
     BestSpeedup,
@@ -27,6 +26,7 @@ from ddlnb.observations import (
     observe,
 )
 from ddlnb.paths import DATA, PUBLISHED
+from ddlnb.plans.methods import METHODS
 from ddlnb.published import fig4_cells, quoted
 from ddlnb.simulator import Cell
 from ddlnb.table_checks import check_table, without_suspicious

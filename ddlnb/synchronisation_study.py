@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ddlnb.errors import require, require_whole
-from ddlnb.exchange import PushPull
-from ddlnb.rules import Rule
+from ddlnb.plans.requests import PushPull
+from ddlnb.plans.server_rules import Rule
 from ddlnb.training.activity import activity
 from ddlnb.training.clock import Clock
 from ddlnb.training.links import Link

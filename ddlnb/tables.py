@@ -9,10 +9,10 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from ddlnb.collectives import AlphaBeta
-from ddlnb.methods import METHODS
 from ddlnb.model_intensity import IntensityRow, c2c
-from ddlnb.plan import Plan
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Plan
 from ddlnb.published import fig4_cells, quoted, quotes
 from ddlnb.results import MEASURES
 from ddlnb.units import show_bytes

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddlnb.collectives import ALL_REDUCES
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import FAMILIES, family
 from ddlnb.engines.topologies import ALGORITHMS
 from ddlnb.engines.transports import TOPOLOGIES
 from ddlnb.lines import KINDS
-from ddlnb.methods import METHODS
 from ddlnb.network_graphs import NETWORK_GRAPHS
-from ddlnb.placement import PLACEMENTS
+from ddlnb.plans.alpha_beta import ALL_REDUCES
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.protocol_study import facts
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.graphs import GRAPHS

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.errors import InputError, require
-from ddlnb.exchange import AllReduce
 from ddlnb.lossy_cost import BASE, IterationCost, dense_cost
-from ddlnb.methods import METHODS, Method
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.requests import AllReduce
 from ddlnb.relaxed_cost import STEPS, lossy_cost
 from ddlnb.request_cost import request_cost
 from ddlnb.training.runs import runs_by

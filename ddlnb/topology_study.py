@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.collectives import (
+from ddlnb.engines.topologies import ALGORITHMS, time_all_reduces
+from ddlnb.errors import require_whole
+from ddlnb.launch.ranks import Ranks
+from ddlnb.plans.alpha_beta import (
     AlphaBeta,
     doubling_all_reduce,
     fit_alpha_beta,
@@ -14,9 +17,6 @@ from ddlnb.collectives import (
     ring_all_reduce,
     tree_all_reduce,
 )
-from ddlnb.engines.topologies import ALGORITHMS, time_all_reduces
-from ddlnb.errors import require_whole
-from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
 from ddlnb.units import KIB, MS
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from ddlnb.collectives import AlphaBeta, ring_all_reduce
 from ddlnb.observations import IterationTime, Observation
+from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.simulator import Cell
 from ddlnb.units import bandwidth_from, seconds_from
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from ddlnb import architecture_study, topology_study
-from ddlnb.collectives import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 
 NETWORK = "20Mb/s 5ms"
 LINK = AlphaBeta(1e-3, 1e-7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from ddlnb.exchange import AllReduce, PushPull
+from ddlnb.plans.requests import AllReduce, PushPull
 from ddlnb.relaxed_compression import link_bytes
 from ddlnb.synchronisation_learning import at_equal
 from ddlnb.training.clock import Clock

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import COST, TOY
 
-from ddlnb.bucketing import (
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.bucketing import (
     by_priority,
     merged,
     merged_optimally,
@@ -16,7 +17,6 @@ from ddlnb.bucketing import (
     partitioned,
     per_tensor,
 )
-from ddlnb.collectives import AlphaBeta
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 

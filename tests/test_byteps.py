@@ -23,7 +23,7 @@ from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import MissingPart, ModelError, RankError
 from ddlnb.launch.ranks import Ranks
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.units import MIB
 from ddlnb.workloads.tracing import trace
 

@@ -21,9 +21,9 @@ from toy_training import (
 from ddlnb.engines.byteps_stress import load, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
-from ddlnb.exchange import Flow, PushPull
+from ddlnb.plans.requests import Flow, PushPull
+from ddlnb.plans.server_rules import Rule
 from ddlnb.relaxed_rules import BoundedStaleness
-from ddlnb.rules import Rule
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob

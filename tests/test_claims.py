@@ -13,7 +13,7 @@ import pytest
 from ddlnb.claim import Strength
 from ddlnb.claims import CLAIMS, evaluate_claims
 from ddlnb.errors import InputError
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 
 GPUS = (4, 8, 16, 32)
 BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}

@@ -11,8 +11,8 @@ from toy_world import PARAMETERS, SLOW, cells, seen
 from ddlnb.calibration import calibrate_parameters
 from ddlnb.cluster_file import write_cluster
 from ddlnb.clusters import Fit, cluster_names, get_cluster, read_cluster
-from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import UNITS, Effects
+from ddlnb.plans.alpha_beta import AlphaBeta
 
 
 def alike(left, right):

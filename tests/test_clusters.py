@@ -17,7 +17,7 @@ from ddlnb.clusters import (
 )
 from ddlnb.effects import MEANINGS, UNITS, Effects
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.simulator import plan_on, simulate
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlnb.collectives import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.errors import InputError
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.units import MIB
 
 

@@ -13,7 +13,7 @@ from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.half import Half
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.exchange import AllGather, lockstep
+from ddlnb.plans.requests import AllGather, lockstep
 from ddlnb.training.method import training_method
 
 WRITTEN = (

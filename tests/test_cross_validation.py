@@ -23,11 +23,11 @@ from toy_world import (
 )
 
 from ddlnb.calibration import calibrate_parameters
-from ddlnb.collectives import AlphaBeta
 from ddlnb.cross_validation import ablation, cross_validate, error_summary, folds_of
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.intervals import coverage
 from ddlnb.observations import HopTime, IterationTime, observe
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.trivial_forecasts import (
     TRIVIAL_FORECASTS,
     linear_scaling,

@@ -9,7 +9,7 @@ import pytest
 from ddlnb.bench import contenders
 from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
 from ddlnb.errors import InputError, MissingPart, UnknownName
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 
 WITH_METHODS = [engine for engine in ENGINES.values() if engine.exchanges]
 

@@ -12,7 +12,7 @@ from toy import COST, in_double, mlp, train_alone
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.tracing import trace
 

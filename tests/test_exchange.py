@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.exchange import EXCHANGES, AllGather, AllReduce, lockstep, made_once, push_pull
+from ddlnb.plans.requests import EXCHANGES, AllGather, AllReduce, lockstep, made_once, push_pull
 
 
 @pytest.mark.parametrize("name", EXCHANGES)

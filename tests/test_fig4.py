@@ -16,9 +16,9 @@ from ddlnb.fig4 import (
     fig4_cells_to_forecast,
     fig4_workload,
 )
-from ddlnb.methods import METHODS
 from ddlnb.paths import DATA
-from ddlnb.plan import Gate, Order
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Gate, Order
 from ddlnb.simulator import steady_seconds
 from ddlnb.survey_calibration import (
     calibrate_survey,

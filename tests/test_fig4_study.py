@@ -11,7 +11,7 @@ from ddlnb import fig4_study
 from ddlnb.claims import CLAIMS
 from ddlnb.errors import InputError
 from ddlnb.fig4 import BATCHES, CLUSTERS, fig4_workload
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.published import FIG4_KEY, quotes
 
 RATE = fig4_study.RATE

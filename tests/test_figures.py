@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 
 from ddlnb import figures
 from ddlnb.clusters import Cluster, Fit
-from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.figure_style import OTHER_COLOUR
 from ddlnb.figure_timelines import pack
 from ddlnb.gossip_study import consensus_rounds, spectral_gaps
-from ddlnb.methods import METHODS
 from ddlnb.model_intensity import IntensityRow
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import METHODS
 from ddlnb.timeline import Span, Timeline
 
 

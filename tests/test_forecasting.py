@@ -11,7 +11,7 @@ from ddlnb.clusters import Fit, get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.forecasting import draw_clusters, forecast, profile_for
 from ddlnb.losses import losses
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.results import CELL
 from ddlnb.simulator import Cell, simulate, steady_seconds
 from tests.toy import TOY

@@ -9,9 +9,9 @@ from ddlnb.clusters import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.here import compare_here, errors_here, here_observations, here_parameters, twin
 from ddlnb.launch.site import emulated
-from ddlnb.methods import METHODS
 from ddlnb.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
 from ddlnb.parameters import MOST_PARAMETERS
+from ddlnb.plans.methods import METHODS
 
 
 def test_the_parameters_fit_two_numbers_of_workers():

@@ -28,7 +28,7 @@ from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.horovod_timeline import read_horovod_timeline, read_phases, recording
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tracing import trace
 
 LACK = get_engine("horovod").missing()

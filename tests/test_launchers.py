@@ -23,8 +23,8 @@ from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import Place, Ranks
 from ddlnb.launch.slurm import queue_says
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
-from ddlnb.methods import METHODS
 from ddlnb.notebooks import run_notebook
+from ddlnb.plans.methods import METHODS
 from ddlnb.whereabouts import whereabouts
 
 SCRIPTS = Path(__file__).parent.parent / "scripts" / "launchers"

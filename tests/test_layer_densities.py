@@ -19,7 +19,6 @@ from ddlnb.compression.seconds import CompressionProfile, CompressorSeconds, Lin
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
-from ddlnb.exchange import AllReduce, lockstep
 from ddlnb.figures import density_steps, layer_bars
 from ddlnb.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.layer_study import (
@@ -35,6 +34,7 @@ from ddlnb.layer_study import (
 )
 from ddlnb.lossy_cost import compressed_cost
 from ddlnb.lossy_traffic import compressed_bytes, pieces
+from ddlnb.plans.requests import AllReduce, lockstep
 from ddlnb.relaxed_cost import lossy_cost
 from ddlnb.target_study import made_up_cluster, made_up_digits
 from ddlnb.training.learning_job import learning_job

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import DdlnbError
-from ddlnb.exchange import Messages
+from ddlnb.plans.requests import Messages
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.requests import Gradient

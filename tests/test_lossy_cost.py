@@ -25,9 +25,9 @@ from ddlnb.compression.seconds import (
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.exchange import AllGather, AllReduce, Messages
 from ddlnb.lossy_cost import IterationCost, compressed_cost, dense_cost
 from ddlnb.lossy_program import CompressedMessage, compressed
+from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.player import play
 from ddlnb.program import lower
 from ddlnb.relaxed_cost import lossy_cost, relaxed_cost

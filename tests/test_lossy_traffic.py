@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import ddlnb
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.gtop_k import GTopK
@@ -23,6 +22,7 @@ from ddlnb.lossy_traffic import (
     tensor_shapes,
     traffic_table,
 )
+from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.target_study import made_up_digits
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.lockstep import Lockstep

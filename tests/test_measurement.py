@@ -13,7 +13,7 @@ import ddlnb
 from ddlnb.engines.job import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.measurement import measure, record_timelines, speedups
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.results import ResultsFile
 
 QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}

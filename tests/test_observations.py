@@ -10,7 +10,6 @@ from toy_world import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, ce
 
 import ddlnb.observations
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.methods import METHODS
 from ddlnb.observations import (
     SOURCES,
     AllReduceTime,
@@ -22,6 +21,7 @@ from ddlnb.observations import (
     require_small,
 )
 from ddlnb.parameters import NOMINAL, Parameter, World
+from ddlnb.plans.methods import METHODS
 from ddlnb.results import SOURCES as SOURCES_OF_ROWS
 from ddlnb.simulator import Cell, simulate, steady_seconds
 

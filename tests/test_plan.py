@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import COST, TOY
 
-from ddlnb.bucketing import partitioned
 from ddlnb.errors import InputError, PlanError, UnknownName
-from ddlnb.methods import METHODS, get_method
-from ddlnb.placement import balanced
-from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.plans.bucketing import partitioned
+from ddlnb.plans.methods import METHODS, get_method
+from ddlnb.plans.placement import balanced
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 
 
 def make_plan(messages, **changes):

@@ -22,7 +22,7 @@ from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.errors import InputError
-from ddlnb.exchange import AllReduce, lockstep
+from ddlnb.plans.requests import AllReduce, lockstep
 from ddlnb.training.method import training_method
 
 ALONE = Round(rank=0, workers=1, step=0)

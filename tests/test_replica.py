@@ -17,9 +17,9 @@ from ddlnb.engines.job import OPTIMIZERS
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import ModelError
-from ddlnb.exchange import PushPull
-from ddlnb.methods import METHODS
-from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.plans.requests import PushPull
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tasks import task as make_task
 from ddlnb.workloads.tracing import trace

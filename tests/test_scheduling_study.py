@@ -7,7 +7,7 @@ import pytest
 from ddlnb import scheduling_study
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.fig4 import CLUSTERS
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 
 ONE = ("survey-10GbE",)
 

@@ -13,8 +13,8 @@ import zmq
 from ddlnb.engines.push_pull import PushPullTransport
 from ddlnb.engines.server import Server, open_server
 from ddlnb.engines.wire import Header, Kind
-from ddlnb.exchange import PushPull
-from ddlnb.rules import BulkSynchronous
+from ddlnb.plans.requests import PushPull
+from ddlnb.plans.server_rules import BulkSynchronous
 
 
 @pytest.fixture

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ddlnb.bucketing import merged, merged_optimally
 from ddlnb.clusters import SERVER_PLACES, Cluster
-from ddlnb.collectives import ALL_REDUCES, AlphaBeta
 from ddlnb.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
 from ddlnb.errors import InputError
 from ddlnb.fast_player import play_fast
-from ddlnb.methods import METHODS
-from ddlnb.placement import PLACEMENTS, hashed
-from ddlnb.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta
+from ddlnb.plans.bucketing import merged, merged_optimally
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.placement import PLACEMENTS, hashed
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.player import play
 from ddlnb.program import lower
 from ddlnb.simulator import Cell, plan_on, simulate, steady_seconds

@@ -25,7 +25,7 @@ from ddlnb.compression.selection import largest
 from ddlnb.compression.sparse import from_payload, kept, largest_entries
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
-from ddlnb.exchange import AllReduce, Messages, lockstep
+from ddlnb.plans.requests import AllReduce, Messages, lockstep
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation import BulkSynchronousParallel

@@ -7,7 +7,7 @@ import pytest
 from toy import COST, TOY
 
 from ddlnb.bandwidth import bert_large_example, quoted_fits
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
 from ddlnb.tables import about_published, beside_published, claims_here, plans, plans_table
 
 

@@ -13,8 +13,8 @@ from ddlnb.compression.families import LOW_RANK, QUANTISATION, SPARSIFICATION, f
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.figure_taxonomy import taxonomy_tree
-from ddlnb.methods import METHODS
-from ddlnb.sentence import IN_CAPITALS, SPOKEN
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
 from ddlnb.taxonomy import LEVELS, registries, taxonomy, taxonomy_table
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.method import TrainingMethod, training_method

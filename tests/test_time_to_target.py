@@ -12,7 +12,7 @@ import pytest
 import ddlnb
 from ddlnb.compression.seconds import FREE, CompressionProfile, CompressorSeconds, Line
 from ddlnb.errors import InputError
-from ddlnb.exchange import AllReduce
+from ddlnb.plans.requests import AllReduce
 from ddlnb.request_cost import request_cost
 from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_target
 from ddlnb.units import MB

@@ -16,7 +16,7 @@ from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.compression.half import Half
 from ddlnb.engines.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
-from ddlnb.exchange import Flow, Messages
+from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.distributed import as_run, run_on_rank, train_on_ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun

@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.exchange import AllReduce
 from ddlnb.figure_training import learning_curves
+from ddlnb.plans.requests import AllReduce
 from ddlnb.training import kept_runs, parallel_runs, provenance
 from ddlnb.training.clock import Clock
 from ddlnb.training.kept_runs import Run

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from ddlnb.collectives import AlphaBeta
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.workloads.tasks import Task, get_task, task
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

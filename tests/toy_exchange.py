@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ddlnb.compression.base import Traffic
-from ddlnb.exchange import AllReduce, Messages
+from ddlnb.plans.requests import AllReduce, Messages
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ddlnb.clusters import Cluster
-from ddlnb.collectives import AlphaBeta
 from ddlnb.effects import Effects
-from ddlnb.methods import METHODS
 from ddlnb.observations import IterationTime, Observation, observe, predictions
 from ddlnb.parameters import Parameter, World
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import METHODS
 from ddlnb.simulator import Cell
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

@@ -2,7 +2,7 @@
 
 A compressor is a frozen dataclass of its parameters. It owns no memory and does no communication:
 what it must remember is kept for it in a dictionary, what it must send it yields (see
-`ddlnb.exchange`), so that one definition serves every executor, and error feedback stays outside.
+`ddlnb.plans.requests`), so that one definition serves every executor, and error feedback stays outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.choices import shown
-from ddlnb.exchange import AllGather, Flow, made_once
+from ddlnb.plans.requests import AllGather, Flow, made_once
 from ddlnb.seeding import generator
 
 Memory = dict[str, Any]  # of one worker and one piece; empty at first
@@ -54,7 +54,7 @@ class Round:
 
 
 class Traffic(NamedTuple):
-    """One request of a compressor: its type in `ddlnb.exchange`, and its bytes.
+    """One request of a compressor: its type in `ddlnb.plans.requests`, and its bytes.
 
     Bytes are those of the tensor of an AllReduce, of one payload of an AllGather, and of all
     payloads that the busiest worker sends in Messages.

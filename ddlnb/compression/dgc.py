@@ -23,7 +23,7 @@ from ddlnb.compression.sparse import (
 )
 from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require, require_whole
-from ddlnb.exchange import AllGather, Flow, made_once
+from ddlnb.plans.requests import AllGather, Flow, made_once
 
 VELOCITY, UNSENT, ROUNDS = "velocity", "unsent", "rounds"
 FIRST_DENSITY = 0.25  # of the warm-up, section 3.3

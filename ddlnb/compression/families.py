@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ddlnb.compression.base import Averaged, Compressor, Round
-from ddlnb.exchange import lockstep
+from ddlnb.plans.requests import lockstep
 
 QUANTISATION, SPARSIFICATION, LOW_RANK = "quantisation", "sparsification", "low rank"
 FAMILIES = (QUANTISATION, SPARSIFICATION, LOW_RANK)

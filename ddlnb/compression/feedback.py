@@ -13,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round
-from ddlnb.exchange import Flow
+from ddlnb.plans.requests import Flow
 
 RESIDUAL = "residual"
 

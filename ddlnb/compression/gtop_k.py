@@ -28,7 +28,7 @@ from ddlnb.compression.sparse import (
     largest_entries,
 )
 from ddlnb.compression.sparsifier import Sparsifier
-from ddlnb.exchange import Flow, Messages
+from ddlnb.plans.requests import Flow, Messages
 
 Step = tuple[list[int], list[int]]
 

@@ -26,7 +26,7 @@ from ddlnb.compression.base import (
     as_bytes,
 )
 from ddlnb.compression.packing import require_finite
-from ddlnb.exchange import AllReduce, Flow
+from ddlnb.plans.requests import AllReduce, Flow
 
 
 @dataclass(frozen=True)

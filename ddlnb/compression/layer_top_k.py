@@ -15,7 +15,7 @@ from ddlnb.compression.sparse import require_density
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import require
-from ddlnb.exchange import Flow
+from ddlnb.plans.requests import Flow
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
 from ddlnb.errors import require_whole
-from ddlnb.exchange import AllReduce, Flow
+from ddlnb.plans.requests import AllReduce, Flow
 
 RIGHT = "right factor"
 

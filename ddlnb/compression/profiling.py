@@ -28,7 +28,7 @@ from ddlnb.compression.seconds import (
     grown,
 )
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.exchange import AllGather, Flow, Messages, answer_together
+from ddlnb.plans.requests import AllGather, Flow, Messages, answer_together
 from ddlnb.provenance import machine
 from ddlnb.threads import torch_threads
 

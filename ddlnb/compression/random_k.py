@@ -18,7 +18,7 @@ from ddlnb.compression.base import Averaged, Codec, Memory, Round, Traffic, as_b
 from ddlnb.compression.packing import seed_from
 from ddlnb.compression.sparse import Sparse, kept
 from ddlnb.compression.sparsifier import Sparsifier
-from ddlnb.exchange import AllReduce, Flow
+from ddlnb.plans.requests import AllReduce, Flow
 
 SEED_BYTES = 8
 VALUE_BYTES = 4

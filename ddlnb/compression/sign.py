@@ -21,7 +21,7 @@ from ddlnb.compression.packing import (
     unpack_signs,
 )
 from ddlnb.errors import require
-from ddlnb.exchange import AllGather, Flow, made_once
+from ddlnb.plans.requests import AllGather, Flow, made_once
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ddlnb.compression.base import (
     Traffic,
     as_bytes,
 )
-from ddlnb.exchange import AllReduce, Flow
+from ddlnb.plans.requests import AllReduce, Flow
 
 ELEMENT_BYTES = 4
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.errors import MissingPart
-from ddlnb.exchange import AllReduce
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce
 
 
 class AllReduceTransport:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
 from ddlnb.launch.rank import Place
+from ddlnb.plans.alpha_beta import ring_bytes_sent
 
 
 class SingleWorker:

@@ -36,9 +36,9 @@ from ddlnb.engines.byteps_world import World
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import MissingPart, ModelError
-from ddlnb.exchange import PushPull
 from ddlnb.launch.rank import Place
-from ddlnb.plan import Plan
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.requests import PushPull
 from ddlnb.units import GIB
 
 KINDS = {  # what BytePS calls the tensors that it sums, and we train with

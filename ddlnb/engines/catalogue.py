@@ -15,7 +15,7 @@ from typing import Any
 
 from ddlnb.engines import byteps_world, horovod_world
 from ddlnb.errors import InputError, MissingPart, UnknownName
-from ddlnb.methods import METHODS, Method
+from ddlnb.plans.methods import METHODS, Method
 
 
 def _nothing(*_: object) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 from ddlnb.engines.base import Handle, Transport
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.tracer import Tracer
-from ddlnb.exchange import EXCHANGES, Flow
-from ddlnb.plan import Launch, Order, Plan
+from ddlnb.plans.plan import Launch, Order, Plan
+from ddlnb.plans.requests import EXCHANGES, Flow
 
 
 class Courier:

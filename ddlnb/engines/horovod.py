@@ -21,16 +21,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.baselines import SingleWorker
 from ddlnb.engines.horovod_world import imported, join, leave
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer, Replica
 from ddlnb.errors import MissingPart, ModelError
-from ddlnb.exchange import AllReduce
 from ddlnb.launch.rank import Place
-from ddlnb.plan import Plan
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.requests import AllReduce
 from ddlnb.units import MIB
 
 DTYPES = (torch.float16, torch.float32, torch.float64)

@@ -11,7 +11,7 @@ import torch
 
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.errors import UnknownName
-from ddlnb.plan import Plan
+from ddlnb.plans.plan import Plan
 from ddlnb.timeline import Span
 from ddlnb.workloads.tasks import Task
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 
 from ddlnb.errors import ModelError
-from ddlnb.plan import Message, Plan
+from ddlnb.plans.plan import Message, Plan
 
 
 class GradientMemory:

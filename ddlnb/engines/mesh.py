@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from ddlnb.collectives import ring_bytes_sent
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.topologies import everyone, mesh, ring
 from ddlnb.errors import MissingPart
-from ddlnb.exchange import AllReduce
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce
 
 LINES = 3  # all-reduces under way at a time
 SMALL_BYTES = 8192

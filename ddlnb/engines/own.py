@@ -13,7 +13,7 @@ from ddlnb.engines.replica import Replica
 from ddlnb.engines.server import serve_workers
 from ddlnb.engines.transports import transport_for
 from ddlnb.launch.rank import Place
-from ddlnb.rules import BulkSynchronous
+from ddlnb.plans.server_rules import BulkSynchronous
 
 
 def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:

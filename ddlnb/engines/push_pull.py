@@ -13,7 +13,7 @@ import zmq
 
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.wire import HEADER_BYTES, Header, Kind, from_bytes, to_bytes
-from ddlnb.exchange import PushPull
+from ddlnb.plans.requests import PushPull
 
 
 class PushPullTransport:

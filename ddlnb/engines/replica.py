@@ -15,7 +15,7 @@ from ddlnb.engines.courier import Courier
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.tracer import Tracer, recorded
 from ddlnb.errors import ModelError
-from ddlnb.plan import Gate, Plan
+from ddlnb.plans.plan import Gate, Plan
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

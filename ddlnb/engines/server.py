@@ -1,6 +1,6 @@
 """A parameter server: receives pushes, applies a rule, answers pulls.
 
-The loop knows nothing of synchronisation. A rule (`ddlnb.rules`) decides what a push does and when
+The loop knows nothing of synchronisation. A rule (`ddlnb.plans.server_rules`) decides what a push does and when
 a pull may be answered.
 """
 
@@ -15,7 +15,7 @@ import zmq
 
 from ddlnb.engines.wire import Header, Kind, from_bytes, to_bytes
 from ddlnb.launch.rank import Place
-from ddlnb.rules import Rule
+from ddlnb.plans.server_rules import Rule
 
 
 class Server:

@@ -4,7 +4,7 @@ Each function sums a contiguous tensor over all ranks of the default process gro
 any number of elements and ranks, and leaves the same bits on every rank. Receives are posted
 before they are due, into tensors of their own: a sender that has to ask for room pays a second
 delay per hop.
-What each costs is in `ddlnb.collectives`. Source: survey of Shi et al. 2020, section 3.2.
+What each costs is in `ddlnb.plans.alpha_beta`. Source: survey of Shi et al. 2020, section 3.2.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ddlnb.engines.base import Transport
 from ddlnb.engines.mesh import MeshTransport
 from ddlnb.engines.push_pull import PushPullTransport
 from ddlnb.launch.rank import Place
-from ddlnb.plan import Plan
+from ddlnb.plans.plan import Plan
 
 TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
 

@@ -18,7 +18,7 @@ from ddlnb.engines.network import local_device, process_group
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
 from ddlnb.launch.rank import Place
-from ddlnb.plan import Plan
+from ddlnb.plans.plan import Plan
 
 
 def run_job(place: Place, job: Job) -> Report | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ddlnb.collectives import ring_bytes_sent
-from ddlnb.exchange import AllReduce, PushPull
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce, PushPull
 from ddlnb.training.clock import Clock
 from ddlnb.training.method import TrainingMethod
 

@@ -17,10 +17,10 @@ from ddlnb.engines import byteps_world
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.byteps import BytePSTransport, summed_dtype, uncut
 from ddlnb.engines.byteps_world import World
-from ddlnb.exchange import PushPull
 from ddlnb.launch.rank import Place
+from ddlnb.plans.requests import PushPull
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
 from ddlnb.relaxed_rules import BoundedStaleness
-from ddlnb.rules import BulkSynchronous, Rule
 from ddlnb.training.job import Arrival, TrainingJob
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlnb.errors import require
-from ddlnb.exchange import Flow
+from ddlnb.plans.requests import Flow
 from ddlnb.training.gossip import Gossip, Mixed, mix
 from ddlnb.training.graphs import make_graph
 from ddlnb.training.requests import Gradient, StepDone

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.exchange import PushPull
 from ddlnb.fast_player import play_fast
 from ddlnb.identity import Identity
-from ddlnb.methods import METHODS
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.requests import PushPull
+from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.program import lower
 from ddlnb.request_cost import message_link, request_cost
-from ddlnb.rules import BulkSynchronous
 from ddlnb.simulator import plan_on
 from ddlnb.training.clock import Clock
 from ddlnb.training.method import TrainingMethod, training_method

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ddlnb.choices import one_of
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.exchange import Flow
+from ddlnb.plans.requests import Flow
 from ddlnb.training.gossip import Gossip, Mixed, mix
 from ddlnb.training.graphs import make_graph
 from ddlnb.training.requests import Gradient, StepDone

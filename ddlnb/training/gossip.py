@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddlnb.choices import one_of
 from ddlnb.compression.base import as_bytes
-from ddlnb.exchange import Flow, Messages
+from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.graphs import GRAPHS, Graph, known_graph
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.rules import Rule
+from ddlnb.plans.server_rules import Rule
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Schedule, Worker
 from ddlnb.workloads.tasks import Batch

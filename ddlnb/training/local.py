@@ -25,8 +25,8 @@ import torch
 
 from ddlnb.choices import one_of
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.exchange import Flow
-from ddlnb.rules import BulkSynchronous, Rule
+from ddlnb.plans.requests import Flow
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation

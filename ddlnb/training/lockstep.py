@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from ddlnb.errors import DdlnbError
-from ddlnb.exchange import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
-from ddlnb.rules import Rule
+from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
+from ddlnb.plans.server_rules import Rule
 from ddlnb.threads import torch_threads
 from ddlnb.training.clock import Clock
 from ddlnb.training.links import Links

@@ -10,8 +10,8 @@ from ddlnb.compression.base import Codec, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.rules import Decoding, Rule
-from ddlnb.sentence import sentence
+from ddlnb.plans.sentence import sentence
+from ddlnb.plans.server_rules import Decoding, Rule
 from ddlnb.training.catalogue import get_synchronisation
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation import Synchronisation

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round, Traffic
 from ddlnb.compression.gtop_k import tree
 from ddlnb.compression.payloads import Payloads
-from ddlnb.exchange import AllGather, AllReduce, Flow, Messages
-from ddlnb.rules import Decoding, Rule
+from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages
+from ddlnb.plans.server_rules import Decoding, Rule
 from ddlnb.training.clock import Clock
 from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod

@@ -13,9 +13,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from ddlnb.errors import require, require_whole
-from ddlnb.exchange import Flow
+from ddlnb.plans.requests import Flow
+from ddlnb.plans.server_rules import Rule
 from ddlnb.relaxed_rules import BoundedStaleness, DynamicBound, RoundRobin
-from ddlnb.rules import Rule
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import Worker

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ddlnb.rules import Rule
+from ddlnb.plans.server_rules import Rule
 from ddlnb.training.clock import Clock
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
 from ddlnb.training.lockstep import Lockstep

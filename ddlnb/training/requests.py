@@ -1,4 +1,4 @@
-"""What a training method asks its executor for, beside the communication of `ddlnb.exchange`."""
+"""What a training method asks its executor for, beside the communication of `ddlnb.plans.requests`."""
 
 from __future__ import annotations
 

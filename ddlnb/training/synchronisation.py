@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from ddlnb.choices import shown
 from ddlnb.compression.base import Compressor
-from ddlnb.exchange import Flow
-from ddlnb.rules import BulkSynchronous, Rule
+from ddlnb.plans.requests import Flow
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker

@@ -13,13 +13,13 @@ from torch import Tensor
 from ddlnb.engines.all_reduce import AllReduceTransport
 from ddlnb.engines.base import Transport
 from ddlnb.errors import DdlnbError
-from ddlnb.exchange import AllGather, AllReduce, Messages, PushPull
+from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
 
 UNREAD_MESSAGES = 4  # to the same worker, before the sender waits until one is taken
 
 
 class BlockingTransport:
-    """The requests of `ddlnb.exchange`, each answered before the next is made, on CPUs.
+    """The requests of `ddlnb.plans.requests`, each answered before the next is made, on CPUs.
 
     Works on the default process group; ``servers`` leads to the parameter server if there is one.
     """

@@ -13,7 +13,7 @@ from ddlnb.compression.base import Codec, Compressor, Memory, Round
 from ddlnb.compression.feedback import average_with_feedback, encode_with_feedback
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import NotFinite
-from ddlnb.exchange import AllReduce, Flow, PushPull
+from ddlnb.plans.requests import AllReduce, Flow, PushPull
 from ddlnb.workloads.tasks import Batch
 
 Piece = tuple[int, int, tuple[int, ...]]

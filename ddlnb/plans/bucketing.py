@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from ddlnb.collectives import AlphaBeta
 from ddlnb.errors import InputError
-from ddlnb.plan import Message, Piece
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.plan import Message, Piece
 from ddlnb.workloads.workload import Gradient, Workload
 
 Bucketing = Callable[[Workload, AlphaBeta | None], list[Message]]

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ddlnb.errors import PlanError, UnknownName
-from ddlnb.exchange import EXCHANGES
+from ddlnb.plans.requests import EXCHANGES
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import Gradient
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddlnb.plan import Message
+from ddlnb.plans.plan import Message
 
 
 def balanced(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
     """A server for every message: the largest first, each to the server with the least so far.
 
-    >>> from ddlnb.plan import Piece
+    >>> from ddlnb.plans.plan import Piece
     >>> balanced([Message((Piece(name, 0, n),)) for name, n in zip("abcd", [5, 4, 3, 2])], 2)
     (0, 1, 1, 0)
     """
@@ -30,7 +30,7 @@ def hashed(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
     The key of part i of the j-th tensor by name is j * 2**16 + i; the hash is djb2 over its decimal
     digits. A message of several tensors has the key of its first one.
 
-    >>> from ddlnb.plan import Piece
+    >>> from ddlnb.plans.plan import Piece
     >>> hashed([Message((Piece("w", 4 * i, 4 * i + 4),)) for i in range(6)], 2)
     (1, 0, 1, 0, 1, 0)
     """

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ddlnb.bucketing import (
+from ddlnb.errors import InputError, UnknownName, require_whole
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.bucketing import (
     Bucketing,
     by_priority,
     merged,
@@ -18,11 +20,9 @@ from ddlnb.bucketing import (
     partitioned,
     per_tensor,
 )
-from ddlnb.collectives import AlphaBeta
-from ddlnb.errors import InputError, UnknownName, require_whole
-from ddlnb.placement import PLACEMENTS
-from ddlnb.plan import Gate, Launch, Order, Plan
-from ddlnb.sentence import sentence
+from ddlnb.plans.placement import PLACEMENTS
+from ddlnb.plans.plan import Gate, Launch, Order, Plan
+from ddlnb.plans.sentence import sentence
 from ddlnb.units import MB, bytes_from
 from ddlnb.workloads.workload import Workload
 
