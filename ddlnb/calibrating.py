@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddlnb.calibration import Calibration
-from ddlnb.cluster_file import write_cluster
-from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.effects import UNITS
+from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.file import write_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import BUILD
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ddlnb.clusters import Cluster, Fit
+from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.cost_shape import settled
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.misfit import LEAST_RATIO, Misfit

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from ddlnb.clusters import Cluster, get_cluster
-from ddlnb.effects import UNITS
+from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.parameters import Parameter
 from ddlnb.paths import CALIBRATION

@@ -10,7 +10,7 @@ import typer
 from ddlnb.terminal import Batch, Credit, Csv, Partition, print_table
 
 if TYPE_CHECKING:
-    from ddlnb.clusters import Cluster
+    from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.methods import Method
     from ddlnb.workloads.workload import Workload
 
@@ -40,7 +40,7 @@ def clusters(
     csv: Csv = False,
 ) -> None:
     """List the clusters that forecasts know, or every effect of one."""
-    from ddlnb.clusters import cluster_names, describe, get_cluster
+    from ddlnb.clusters.cluster import cluster_names, describe, get_cluster
 
     if name is not None:
         one = get_cluster(name)
@@ -88,7 +88,7 @@ def forecast(
     """Say how fast every method trains on a cluster, how sure that is, and which one to take."""
     import sys
 
-    from ddlnb.clusters import get_cluster
+    from ddlnb.clusters.cluster import get_cluster
     from ddlnb.errors import require
     from ddlnb.forecasting import forecast as forecast_rows
 
@@ -144,7 +144,7 @@ def timeline(
     ] = Path("trace.json"),
 ) -> None:
     """Simulate what one worker does when, as a trace for Perfetto and a picture."""
-    from ddlnb.clusters import get_cluster
+    from ddlnb.clusters.cluster import get_cluster
     from ddlnb.errors import require
     from ddlnb.files import write_atomically
     from ddlnb.losses import losses

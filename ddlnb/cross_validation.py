@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlnb.calibration import Calibration, calibrate_parameters, unexplained
-from ddlnb.effects import UNITS
+from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.intervals import intervals_of
 from ddlnb.observations import LABELS, Observation, Row, label_values, predictions, row_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.errors import UnknownName
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.simulator import Cell

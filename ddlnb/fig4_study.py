@@ -13,7 +13,7 @@ import pandas as pd
 
 from ddlnb.claim import Table
 from ddlnb.claims import CLAIMS, evaluate_claims
-from ddlnb.clusters import get_cluster
+from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
 from ddlnb.forecasting import forecast_cells

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from ddlnb.effects import UNITS
+from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import require
 from ddlnb.figure_bandwidth import MEASURED_COLOURS, NETWORK_COLOURS
 from ddlnb.figure_intensity import MODEL_COLOURS
@@ -24,7 +24,7 @@ from ddlnb.figure_style import METHOD_COLOURS, OTHER_COLOUR, colour_of, ordered,
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.clusters import Cluster, Fit
+    from ddlnb.clusters.cluster import Cluster, Fit
 
 LABELS = ("model", "network", "method", "gpus")
 FARTHEST = 100.0  # times the value; an interval that goes farther ends in an arrow

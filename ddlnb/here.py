@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.calibration import Calibration, calibrate_parameters
-from ddlnb.clusters import Cluster
-from ddlnb.effects import Effects
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
 from ddlnb.forecasting import forecast_cells
 from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.clusters import Cluster
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require

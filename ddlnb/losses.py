@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddlnb.effects import UNITS, UNLIMITED
+from ddlnb.clusters.effects import UNITS, UNLIMITED
 from ddlnb.simulator import Cell, steady_seconds
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require

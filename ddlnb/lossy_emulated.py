@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from ddlnb.clusters import Cluster
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.seconds import CompressionProfile
 from ddlnb.emulated_study import WARMUP
 from ddlnb.errors import ResultsError, UnknownName, require_whole

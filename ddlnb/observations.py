@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.clusters import Cluster
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.parameters import NOMINAL, World
 from ddlnb.plans.methods import METHODS

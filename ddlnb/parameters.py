@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ddlnb.clusters import Cluster
-from ddlnb.effects import UNITS, Effects
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
 
 MOST_PARAMETERS = 30

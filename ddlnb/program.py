@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.clusters import Cluster
-from ddlnb.effects import Effects
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.identity import Identity
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan

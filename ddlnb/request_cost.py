@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-from ddlnb.clusters import Cluster
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.base import Traffic
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import ring

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from ddlnb.calibration import Calibration, calibrate_parameters
-from ddlnb.clusters import Cluster
-from ddlnb.effects import SHARE, UNITS, Effects
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require
 from ddlnb.forecasting import profile_for
 from ddlnb.observations import IterationTime, Observation, observe

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.errors import require
 from ddlnb.fig4 import CLUSTERS, fig4_workload
 from ddlnb.losses import losses

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.fast_player import Arrays, Seconds, arrays, play_all
 from ddlnb.identity import Identity

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.calibration_setup import Setup, read_setup
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.fig4 import BATCHES, CLUSTERS, HARDWARE, as_run, fig4_cluster, fig4_workload
 from ddlnb.forecasting import Z90
 from ddlnb.observations import (
@@ -99,7 +99,7 @@ def cell_observations(path: Path = CELLS) -> list[Observation]:
 
 def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
     """The files of the fitted clusters and profiles, written into data."""
-    from ddlnb.cluster_file import write_cluster
+    from ddlnb.clusters.file import write_cluster
     from ddlnb.workloads.profiling import write_profile
 
     paths = [

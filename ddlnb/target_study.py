@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ddlnb.clusters import Cluster
-from ddlnb.effects import Effects
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
 from ddlnb.errors import require_whole
 from ddlnb.training.task_digits import DIGITS
 from ddlnb.units import bandwidth_from, seconds_from

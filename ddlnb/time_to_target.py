@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.errors import InputError, require
 from ddlnb.lossy_cost import BASE, IterationCost, dense_cost

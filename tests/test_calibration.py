@@ -304,7 +304,7 @@ def test_predictions_of_the_fit_are_kept(fitted):
 
 def test_import_is_light():
     code = (
-        "import sys, ddlnb.cross_validation, ddlnb.trivial_forecasts, ddlnb.cluster_file; "
+        "import sys, ddlnb.cross_validation, ddlnb.trivial_forecasts, ddlnb.clusters.file; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'matplotlib')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

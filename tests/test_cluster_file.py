@@ -9,9 +9,9 @@ import yaml
 from toy_world import PARAMETERS, SLOW, cells, seen
 
 from ddlnb.calibration import calibrate_parameters
-from ddlnb.cluster_file import write_cluster
-from ddlnb.clusters import Fit, cluster_names, get_cluster, read_cluster
-from ddlnb.effects import UNITS, Effects
+from ddlnb.clusters.cluster import Fit, cluster_names, get_cluster, read_cluster
+from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.clusters.file import write_cluster
 from ddlnb.plans.alpha_beta import AlphaBeta
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddlnb.clusters import (
+from ddlnb.clusters.cluster import (
     SERVER_PLACES,
     Cluster,
     cluster_names,
@@ -15,7 +15,7 @@ from ddlnb.clusters import (
     get_cluster,
     read_cluster,
 )
-from ddlnb.effects import MEANINGS, UNITS, Effects
+from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator import plan_on, simulate

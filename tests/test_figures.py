@@ -14,8 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ddlnb import figures
-from ddlnb.clusters import Cluster, Fit
-from ddlnb.effects import Effects
+from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.figure_style import OTHER_COLOUR
 from ddlnb.figure_timelines import pack

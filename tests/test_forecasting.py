@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddlnb.clusters import Fit, get_cluster
+from ddlnb.clusters.cluster import Fit, get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.forecasting import draw_clusters, forecast, profile_for
 from ddlnb.losses import losses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.calibrating import calibrate
-from ddlnb.clusters import read_cluster
+from ddlnb.clusters.cluster import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.here import compare_here, errors_here, here_observations, here_parameters, twin
 from ddlnb.launch.site import emulated

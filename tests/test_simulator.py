@@ -17,8 +17,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ddlnb.clusters import SERVER_PLACES, Cluster
-from ddlnb.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
+from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
+from ddlnb.clusters.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
 from ddlnb.errors import InputError
 from ddlnb.fast_player import play_fast
 from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta

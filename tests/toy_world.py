@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddlnb.clusters import Cluster
-from ddlnb.effects import Effects
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
 from ddlnb.observations import IterationTime, Observation, observe, predictions
 from ddlnb.parameters import Parameter, World
 from ddlnb.plans.alpha_beta import AlphaBeta

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from ddlnb.clusters import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.fast_player import play_fast
 from ddlnb.identity import Identity
 from ddlnb.plans.methods import METHODS

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from ddlnb.clusters import STRUCTURE, Cluster, Fit
-from ddlnb.effects import BANDWIDTH, SECONDS, UNITS, Effects
+from ddlnb.clusters.cluster import STRUCTURE, Cluster, Fit
+from ddlnb.clusters.effects import BANDWIDTH, SECONDS, UNITS, Effects
 from ddlnb.files import write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import GB, KB, MB, MS, US, gigabits_per_second

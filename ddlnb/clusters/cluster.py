@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ddlnb.effects import UNITS, Effects
+from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.paths import CLUSTERS
 from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta, Traffic
