@@ -17,7 +17,7 @@ import pandas as pd
 
 from ddlnb.launch.ranks import Ranks
 from ddlnb.measurement import measure
-from ddlnb.results import ResultsFile
+from ddlnb.results.rows import ResultsFile
 from ddlnb.workloads.tasks import get_task
 
 

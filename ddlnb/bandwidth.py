@@ -14,7 +14,7 @@ from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.provenance import machine
-from ddlnb.published import quoted
+from ddlnb.results.published import quoted
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:

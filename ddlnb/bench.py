@@ -16,7 +16,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.plans.plan import Plan
-from ddlnb.timeline import Timeline
+from ddlnb.results.timeline import Timeline
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.tasks import Task, get_task

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from ddlnb.claim import Table, Values
 from ddlnb.plans.methods import METHODS
-from ddlnb.throughput_table import Cell
+from ddlnb.results.claim import Table, Values
+from ddlnb.results.table import Cell
 
 EQUAL = 0.02  # some three times the usual spread of repetitions, 0.6 %
 TCP = ("10GbE", "100GbE")  # the networks of high latency

@@ -240,8 +240,8 @@ def check(
 
     Exits with 1 when cells are suspicious.
     """
-    from ddlnb.table_checks import SUSPICIOUS, check_table, findings_frame
-    from ddlnb.throughput_table import read_table
+    from ddlnb.results.checks import SUSPICIOUS, check_table, findings_frame
+    from ddlnb.results.table import read_table
 
     rows = read_table(table)
     findings = check_table(rows, gpus_per_node=gpus_per_node)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from ddlnb.claim import Table
-from ddlnb.claims import CLAIMS, evaluate_claims
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
 from ddlnb.forecasting import forecast_cells
 from ddlnb.plans.methods import METHODS
-from ddlnb.published import FIG4_KEY, fig4_cells, quoted
+from ddlnb.results.claim import Table
+from ddlnb.results.claims import CLAIMS, evaluate_claims
+from ddlnb.results.published import FIG4_KEY, fig4_cells, quoted
+from ddlnb.results.table import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator import Cell
-from ddlnb.throughput_table import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.workloads.workload import Workload
 
 RATE = "throughput_samples_per_s"

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddlnb.claim import Strength
-from ddlnb.claims import CLAIMS
 from ddlnb.errors import require
 from ddlnb.figure_style import PUBLISHED_ALPHA, PUBLISHED_HATCH, legend_published, styled
+from ddlnb.results.claim import Strength
+from ddlnb.results.claims import CLAIMS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ CHARACTERS = 76  # of a claim, on one line
 def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     """The verdict on every claim: the share of its cells that support it, and what it needs.
 
-    ``verdicts`` gives the frame of `ddlnb.claims.evaluate_claims` for every source, such as
+    ``verdicts`` gives the frame of `ddlnb.results.claims.evaluate_claims` for every source, such as
     ``{"simulated": ...}``; one of ``"published"`` is hatched.
     """
     require(bool(verdicts), "there are no rows to draw")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ddlnb.errors import require
 from ddlnb.figure_style import in_order, styled
 from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH, pack, shades, timeline_handles
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS
 
 FIRST, ITERATIONS = 1, 2  # shown are two iterations in which earlier messages are still under way

@@ -14,7 +14,7 @@ from matplotlib.ticker import NullFormatter
 
 from ddlnb.errors import require
 from ddlnb.figure_style import OTHER_COLOUR, colour_of, in_order, say_source, styled
-from ddlnb.published import FIG4_KEY
+from ddlnb.results.published import FIG4_KEY
 
 if TYPE_CHECKING:
     import pandas as pd

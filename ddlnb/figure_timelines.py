@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from ddlnb.errors import require
 from ddlnb.figure_style import legend_line, styled
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS, show_bytes
 
 KIND_COLOURS = {"forward": "#9ad0f0", "backward": "#0072B2", "update": "#009E73", "wait": "#D55E00"}

@@ -21,7 +21,7 @@ from ddlnb.parameters import Parameter
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
-from ddlnb.results import read_rows
+from ddlnb.results.rows import read_rows
 from ddlnb.simulator import Cell
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.workload import Workload

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, require
 from ddlnb.launch.rank import Place
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd

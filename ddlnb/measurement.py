@@ -20,8 +20,8 @@ from ddlnb.launch.ranks import Ranks, name_of
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method
 from ddlnb.provenance import machine, provenance
-from ddlnb.results import CELL, ResultsFile
-from ddlnb.timeline import Timeline
+from ddlnb.results.rows import CELL, ResultsFile
+from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.tracing import trace
 

@@ -28,7 +28,7 @@ from ddlnb.measurement import measure
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
 from ddlnb.provenance import machine
-from ddlnb.results import read_rows
+from ddlnb.results.rows import read_rows
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.tasks import Batch, Task

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ddlnb.errors import require
-from ddlnb.published import quoted
+from ddlnb.results.published import quoted
 from ddlnb.workloads.workload import Workload
 
 AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")

@@ -17,7 +17,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.parameters import NOMINAL, World
 from ddlnb.plans.methods import METHODS
-from ddlnb.published import MOST_GPUS
+from ddlnb.results.published import MOST_GPUS
 from ddlnb.simulator import Cell, steady_seconds
 
 SOURCES = ("published", "simulated", "emulated", "measured")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ddlnb.errors import require
 from ddlnb.paths import BUILD
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS
 
 

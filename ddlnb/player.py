@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 
 from ddlnb.program import Program, Task
-from ddlnb.timeline import Span
+from ddlnb.results.timeline import Span
 
 MOST_ITERATIONS = 12
 STEADY = 1e-12  # of the period

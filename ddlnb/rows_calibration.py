@@ -13,7 +13,7 @@ from ddlnb.forecasting import profile_for
 from ddlnb.observations import IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
 from ddlnb.plans.methods import get_method
-from ddlnb.results import read_rows
+from ddlnb.results.rows import read_rows
 from ddlnb.simulator import Cell
 
 PRIOR_SPREAD = 0.7  # of a value that somebody wrote into a cluster file: a factor of two or so

@@ -16,8 +16,8 @@ from ddlnb.errors import require
 from ddlnb.fig4 import CLUSTERS, fig4_workload
 from ddlnb.losses import losses
 from ddlnb.plans.methods import METHODS
+from ddlnb.results.timeline import Timeline
 from ddlnb.simulator import Cell, simulate
-from ddlnb.timeline import Timeline
 from ddlnb.units import MB, MS
 
 SHOWN_ITERATIONS = 4  # as the figure of schedules wants

@@ -15,7 +15,7 @@ from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.player import play
 from ddlnb.program import lower
-from ddlnb.timeline import Timeline
+from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None

@@ -27,9 +27,9 @@ from ddlnb.observations import (
 )
 from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.plans.methods import METHODS
-from ddlnb.published import fig4_cells, quoted
+from ddlnb.results.checks import check_table, without_suspicious
+from ddlnb.results.published import fig4_cells, quoted
 from ddlnb.simulator import Cell
-from ddlnb.table_checks import check_table, without_suspicious
 from ddlnb.units import BITS_PER_BYTE, KIB, MIB, MS
 from ddlnb.workloads.workload import Workload
 

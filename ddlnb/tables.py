@@ -13,8 +13,8 @@ from ddlnb.model_intensity import IntensityRow, c2c
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Plan
-from ddlnb.published import fig4_cells, quoted, quotes
-from ddlnb.results import MEASURES
+from ddlnb.results.published import fig4_cells, quoted, quotes
+from ddlnb.results.rows import MEASURES
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import Workload
 

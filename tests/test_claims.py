@@ -10,10 +10,10 @@ import math
 import pandas as pd
 import pytest
 
-from ddlnb.claim import Strength
-from ddlnb.claims import CLAIMS, evaluate_claims
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
+from ddlnb.results.claim import Strength
+from ddlnb.results.claims import CLAIMS, evaluate_claims
 
 GPUS = (4, 8, 16, 32)
 BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}

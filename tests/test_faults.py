@@ -18,7 +18,7 @@ from faults.outcome import Outcome
 from faults.sweep import Onlooker, Sweep
 
 from ddlnb.launch.emulation.network import lacking
-from ddlnb.results import RUN_COLUMNS
+from ddlnb.results.rows import RUN_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 EMULATED = {"link-cut", "link-restored", "loss-10%"}

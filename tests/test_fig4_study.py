@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from ddlnb import fig4_study
-from ddlnb.claims import CLAIMS
 from ddlnb.errors import InputError
 from ddlnb.fig4 import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.plans.methods import METHODS
-from ddlnb.published import FIG4_KEY, quotes
+from ddlnb.results.claims import CLAIMS
+from ddlnb.results.published import FIG4_KEY, quotes
 
 RATE = fig4_study.RATE
 

@@ -23,7 +23,7 @@ from ddlnb.gossip_study import consensus_rounds, spectral_gaps
 from ddlnb.model_intensity import IntensityRow
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 
 
 def rows(source: str = "measured", methods: tuple[str, ...] = ("single", *METHODS)) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.forecasting import draw_clusters, forecast, profile_for
 from ddlnb.losses import losses
 from ddlnb.plans.methods import METHODS
-from ddlnb.results import CELL
+from ddlnb.results.rows import CELL
 from ddlnb.simulator import Cell, simulate, steady_seconds
 from tests.toy import TOY
 

@@ -14,7 +14,7 @@ from ddlnb.engines.job import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.measurement import measure, record_timelines, speedups
 from ddlnb.plans.methods import METHODS
-from ddlnb.results import ResultsFile
+from ddlnb.results.rows import ResultsFile
 
 QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}
 

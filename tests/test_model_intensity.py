@@ -6,7 +6,7 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.model_intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
-from ddlnb.published import quoted
+from ddlnb.results.published import quoted
 from ddlnb.workloads.tasks import TASKS
 from ddlnb.workloads.tracing import trace
 

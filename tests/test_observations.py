@@ -22,7 +22,7 @@ from ddlnb.observations import (
 )
 from ddlnb.parameters import NOMINAL, Parameter, World
 from ddlnb.plans.methods import METHODS
-from ddlnb.results import SOURCES as SOURCES_OF_ROWS
+from ddlnb.results.rows import SOURCES as SOURCES_OF_ROWS
 from ddlnb.simulator import Cell, simulate, steady_seconds
 
 PAIR = SLOW.with_workers(4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.overlap import overlap_table, write_traces
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 
 
 def two_iterations(message_start: float, message_stop: float, waits: tuple[str, ...]) -> Timeline:

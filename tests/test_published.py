@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import ResultsError, UnknownName
-from ddlnb.published import FIG4_COLUMNS, fig4_cells, quoted, quotes
+from ddlnb.results.published import FIG4_COLUMNS, fig4_cells, quoted, quotes
 
 HEADER = ",".join(FIG4_COLUMNS)
 # Made-up numbers: no cell of the figure is in this edition.

@@ -28,8 +28,8 @@ from ddlnb.plans.placement import PLACEMENTS, hashed
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.player import play
 from ddlnb.program import lower
+from ddlnb.results.timeline import Timeline
 from ddlnb.simulator import Cell, plan_on, simulate, steady_seconds
-from ddlnb.timeline import Timeline
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 TICK = 1 / 1024

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.table_checks import (
+from ddlnb.results.checks import (
     NOTE,
     SUSPICIOUS,
     Finding,
@@ -14,7 +14,7 @@ from ddlnb.table_checks import (
     findings_frame,
     without_suspicious,
 )
-from ddlnb.throughput_table import COLUMNS, NETWORKS, Cell, cell_rates, read_table
+from ddlnb.results.table import COLUMNS, NETWORKS, Cell, cell_rates, read_table
 
 # Made-up numbers: samples per second and GPU of one GPU alone, and what is left beyond one node.
 ALONE = {"small-conv": 100.0, "small-attention": 40.0}

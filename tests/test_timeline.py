@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.timeline import Span, Timeline
+from ddlnb.results.timeline import Span, Timeline
 
 SPANS = (
     Span(0, "forward", "a", 10.0, 11.0),

@@ -197,7 +197,7 @@ def main(
     """Train with every method once on all processes of horovodrun, and tell the throughput."""
     from ddlnb.launch.ranks import Ranks
     from ddlnb.measurement import measure
-    from ddlnb.results import CELL, ResultsFile
+    from ddlnb.results.rows import CELL, ResultsFile
 
     slots = Slots(timeout)
     results = ResultsFile(out) if slots.rank == 0 else None

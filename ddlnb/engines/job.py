@@ -12,7 +12,7 @@ import torch
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.errors import UnknownName
 from ddlnb.plans.plan import Plan
-from ddlnb.timeline import Span
+from ddlnb.results.timeline import Span
 from ddlnb.workloads.tasks import Task
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ddlnb.timeline import Span
+from ddlnb.results.timeline import Span
 
 
 class Tracer:

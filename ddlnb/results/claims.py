@@ -13,7 +13,6 @@ import math
 
 import pandas as pd
 
-from ddlnb.claim import Claim, Part, Strength, Table, judged
 from ddlnb.claim_values import (
     BERTS,
     EQUAL,
@@ -30,7 +29,8 @@ from ddlnb.claim_values import (
     ps_over_a2a_on_tcp,
 )
 from ddlnb.errors import require_whole
-from ddlnb.throughput_table import GPUS_PER_NODE, cell_rates
+from ddlnb.results.claim import Claim, Part, Strength, Table, judged
+from ddlnb.results.table import GPUS_PER_NODE, cell_rates
 
 BETTER = math.nextafter(1.0, 2.0)  # the smallest ratio above 1: a tie is no win
 CLEAR = 0.05  # "well above", "clearly above": more than twice EQUAL, so no matter of noise

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.errors import require, require_whole
-from ddlnb.throughput_table import (
+from ddlnb.results.table import (
     GPUS_PER_NODE,
     NETWORKS,
     SINGLE,

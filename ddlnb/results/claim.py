@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-from ddlnb.throughput_table import SINGLE, Cell
+from ddlnb.results.table import SINGLE, Cell
 
 FAILURES_SHOWN = 5
 
