@@ -19,7 +19,7 @@ import pandas as pd
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.fig4 import as_run, fig4_cells_to_forecast, fig4_workload
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator import Cell, steady_seconds
+from ddlnb.simulator.simulate import Cell, steady_seconds
 
 WORKERS = tuple(4**power for power in range(1, 8))
 COLD = "from benchmarks.forecast_speed import all_cells; all_cells()"

@@ -26,7 +26,7 @@ from ddlnb.network_rings import (
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import METHODS
 from ddlnb.protocol_study import facts
-from ddlnb.simulator import plan_on
+from ddlnb.simulator.simulate import plan_on
 from ddlnb.tables import plans_table
 from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.clock import Clock

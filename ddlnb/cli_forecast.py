@@ -90,7 +90,7 @@ def forecast(
 
     from ddlnb.clusters.cluster import get_cluster
     from ddlnb.errors import require
-    from ddlnb.forecasting import forecast as forecast_rows
+    from ddlnb.simulator.forecast import forecast as forecast_rows
 
     if fig4:
         from ddlnb.fig4 import write_forecast
@@ -147,8 +147,8 @@ def timeline(
     from ddlnb.clusters.cluster import get_cluster
     from ddlnb.errors import require
     from ddlnb.files import write_atomically
-    from ddlnb.losses import losses
-    from ddlnb.simulator import Cell, simulate
+    from ddlnb.simulator.breakdown import losses
+    from ddlnb.simulator.simulate import Cell, simulate
     from ddlnb.units import show_seconds
 
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
@@ -190,7 +190,7 @@ def _picture(lines: dict[str, Any], path: Path, write: Any) -> Path:
 
 def workload_for(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
     """The profile for the cluster's hardware, or one derived from the throughput of one GPU."""
-    from ddlnb.forecasting import profile_for
+    from ddlnb.simulator.forecast import profile_for
 
     if throughput is None:
         return profile_for(model, on, batch)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.errors import UnknownName
 from ddlnb.plans.methods import METHODS, Method, get_method
-from ddlnb.simulator import Cell
+from ddlnb.simulator.simulate import Cell
 from ddlnb.units import MB
 from ddlnb.workloads.workload import Workload, read_profile
 
@@ -97,7 +97,7 @@ def write_forecast(
     It is made from the clusters and profiles in data alone.
     """
     from ddlnb.files import write_atomically
-    from ddlnb.forecasting import forecast_cells
+    from ddlnb.simulator.forecast import forecast_cells
 
     rows = forecast_cells(fig4_cells_to_forecast(), draws=draws, seed=seed, progress=progress)
     if path is not None:

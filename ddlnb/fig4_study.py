@@ -1,6 +1,6 @@
 """What the notebooks about Fig. 4 ask of its forecasts: quotes, errors by cell, claims.
 
-Everything works on the rows of `ddlnb.forecasting`; published cells join where there are any.
+Everything works on the rows of `ddlnb.simulator.forecast`; published cells join where there are any.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import pandas as pd
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
-from ddlnb.forecasting import forecast_cells
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims
 from ddlnb.results.published import FIG4_KEY, fig4_cells, quoted
 from ddlnb.results.table import GPUS_PER_NODE, SINGLE, cell_rates
-from ddlnb.simulator import Cell
+from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.workload import Workload
 
 RATE = "throughput_samples_per_s"

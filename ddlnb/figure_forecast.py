@@ -41,7 +41,7 @@ def forecast_bars(
 ) -> Figure:
     """Throughput forecast for one model on one network, beside the published cells if there are.
 
-    ``forecast_rows`` are those of `ddlnb.forecasting`, ``published_rows`` those of Fig. 4, of which
+    ``forecast_rows`` are those of `ddlnb.simulator.forecast`, ``published_rows`` those of Fig. 4, of which
     only the panel's are drawn. One part for every number of GPUs, whose axes end at the same share
     of linear speed-up: bars of one height scale equally well. A number on a bar is the speed-up
     over one GPU, a line on it the 90 % interval of the forecast or one published std.

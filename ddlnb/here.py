@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.forecasting import forecast_cells
 from ddlnb.launch.site import HERE, Setting
 from ddlnb.measurement import measure
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
@@ -22,7 +21,8 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
 from ddlnb.results.rows import read_rows
-from ddlnb.simulator import Cell
+from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.workload import Workload
 

@@ -12,7 +12,7 @@ from ddlnb.calibration import Calibration
 from ddlnb.errors import require
 from ddlnb.observations import IterationTime, Quantity, Row, predictions
 from ddlnb.posterior import TAILS, Numbers
-from ddlnb.simulator import Cell
+from ddlnb.simulator.simulate import Cell
 
 NOISE_POINTS = 41
 

@@ -35,8 +35,8 @@ from ddlnb.lossy_cost import compressed_message, pieces_of_messages
 from ddlnb.lossy_traffic import Shape, compressed_pieces, is_built_in, tensor_shapes
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
-from ddlnb.program import Numbers, Program, lower
-from ddlnb.simulator import plan_on
+from ddlnb.simulator.program import Numbers, Program, lower
+from ddlnb.simulator.simulate import plan_on
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require
-from ddlnb.fast_player import play_fast
 from ddlnb.lossy_program import CompressedMessage, compressed
 from ddlnb.lossy_traffic import Shape, compressed_pieces, link_bytes, pieces, tensor_shapes
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
-from ddlnb.program import lower
 from ddlnb.request_cost import requests_cost
-from ddlnb.simulator import plan_on
+from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workloads.workload import Workload
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.program import Program, Task, Tasks
 from ddlnb.request_cost import Cost
+from ddlnb.simulator.program import Program, Task, Tasks
 
 
 @dataclass(frozen=True)

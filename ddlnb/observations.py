@@ -18,7 +18,7 @@ from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.parameters import NOMINAL, World
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.published import MOST_GPUS
-from ddlnb.simulator import Cell, steady_seconds
+from ddlnb.simulator.simulate import Cell, steady_seconds
 
 SOURCES = ("published", "simulated", "emulated", "measured")
 LABELS = ("model", "network", "method", "gpus", "group")

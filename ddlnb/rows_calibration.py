@@ -9,12 +9,12 @@ from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require
-from ddlnb.forecasting import profile_for
 from ddlnb.observations import IterationTime, Observation, observe
 from ddlnb.parameters import Parameter
 from ddlnb.plans.methods import get_method
 from ddlnb.results.rows import read_rows
-from ddlnb.simulator import Cell
+from ddlnb.simulator.forecast import profile_for
+from ddlnb.simulator.simulate import Cell
 
 PRIOR_SPREAD = 0.7  # of a value that somebody wrote into a cluster file: a factor of two or so
 WITHIN = 30  # times the written value, and its inverse, are the bounds

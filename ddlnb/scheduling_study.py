@@ -14,10 +14,10 @@ import pandas as pd
 from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.errors import require
 from ddlnb.fig4 import CLUSTERS, fig4_workload
-from ddlnb.losses import losses
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator import Cell, simulate
+from ddlnb.simulator.breakdown import losses
+from ddlnb.simulator.simulate import Cell, simulate
 from ddlnb.units import MB, MS
 
 SHOWN_ITERATIONS = 4  # as the figure of schedules wants

@@ -16,7 +16,6 @@ from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.calibration_setup import Setup, read_setup
 from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.fig4 import BATCHES, CLUSTERS, HARDWARE, as_run, fig4_cluster, fig4_workload
-from ddlnb.forecasting import Z90
 from ddlnb.observations import (
     AllReduceTime,
     BestSpeedup,
@@ -29,7 +28,8 @@ from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.published import fig4_cells, quoted
-from ddlnb.simulator import Cell
+from ddlnb.simulator.forecast import Z90
+from ddlnb.simulator.simulate import Cell
 from ddlnb.units import BITS_PER_BYTE, KIB, MIB, MS
 from ddlnb.workloads.workload import Workload
 

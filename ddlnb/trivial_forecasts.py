@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ddlnb.observations import IterationTime, Observation
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
-from ddlnb.simulator import Cell
+from ddlnb.simulator.simulate import Cell
 from ddlnb.units import bandwidth_from, seconds_from
 
 TrivialForecast = Callable[[Observation, Sequence[Observation]], float]

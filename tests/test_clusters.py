@@ -18,7 +18,7 @@ from ddlnb.clusters.cluster import (
 from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator import plan_on, simulate
+from ddlnb.simulator.simulate import plan_on, simulate
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 WORK = Workload("one layer", 1, (Layer("l", 1.0),), (Gradient("w", "l", 1000, 4, 2.0),), "by hand")

@@ -19,7 +19,7 @@ from ddlnb.fig4 import (
 from ddlnb.paths import DATA
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
-from ddlnb.simulator import steady_seconds
+from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.survey_calibration import (
     calibrate_survey,
     cell_observations,

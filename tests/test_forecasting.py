@@ -9,11 +9,11 @@ import pytest
 
 from ddlnb.clusters.cluster import Fit, get_cluster
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.forecasting import draw_clusters, forecast, profile_for
-from ddlnb.losses import losses
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import CELL
-from ddlnb.simulator import Cell, simulate, steady_seconds
+from ddlnb.simulator.breakdown import losses
+from ddlnb.simulator.forecast import draw_clusters, forecast, profile_for
+from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from tests.toy import TOY
 
 SURVEY = get_cluster("survey-10GbE")

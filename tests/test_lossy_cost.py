@@ -28,11 +28,11 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.lossy_cost import IterationCost, compressed_cost, dense_cost
 from ddlnb.lossy_program import CompressedMessage, compressed
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
-from ddlnb.player import play
-from ddlnb.program import lower
 from ddlnb.relaxed_cost import lossy_cost, relaxed_cost
 from ddlnb.request_cost import request_cost, requests_cost
-from ddlnb.simulator import plan_on
+from ddlnb.simulator.player import play
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.clock import Clock
 from ddlnb.training.cluster_clock import compute_seconds
 from ddlnb.training.graphs import make_graph
@@ -114,7 +114,7 @@ def test_the_plain_player_agrees_with_the_fast_one():
     slow = play(compressed(program, messages))
     kinds = {span.kind for span in slow.spans}
     assert {"compress", "decompress", "forward", "backward", "message"} <= kinds
-    from ddlnb.fast_player import play_fast
+    from ddlnb.simulator.fast_player import play_fast
 
     fast = play_fast(compressed(program, messages))
     assert fast.iteration_seconds == pytest.approx(slow.iteration_seconds, rel=1e-9)

@@ -23,7 +23,7 @@ from ddlnb.observations import (
 from ddlnb.parameters import NOMINAL, Parameter, World
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import SOURCES as SOURCES_OF_ROWS
-from ddlnb.simulator import Cell, simulate, steady_seconds
+from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 
 PAIR = SLOW.with_workers(4)
 

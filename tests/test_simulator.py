@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
 from ddlnb.errors import InputError
-from ddlnb.fast_player import play_fast
 from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta
 from ddlnb.plans.bucketing import merged, merged_optimally
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS, hashed
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
-from ddlnb.player import play
-from ddlnb.program import lower
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator import Cell, plan_on, simulate, steady_seconds
+from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.player import play
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import Cell, plan_on, simulate, steady_seconds
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 TICK = 1 / 1024

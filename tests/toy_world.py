@@ -12,7 +12,7 @@ from ddlnb.observations import IterationTime, Observation, observe, predictions
 from ddlnb.parameters import Parameter, World
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator import Cell
+from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from ddlnb.clusters.cluster import Cluster, get_cluster
-from ddlnb.fast_player import play_fast
 from ddlnb.identity import Identity
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous
-from ddlnb.program import lower
 from ddlnb.request_cost import message_link, request_cost
-from ddlnb.simulator import plan_on
+from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.clock import Clock
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workloads.workload import Gradient, Workload

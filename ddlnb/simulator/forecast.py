@@ -15,7 +15,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.paths import PROFILES
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.provenance import provenance
-from ddlnb.simulator import Cell, steady_seconds
+from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _paced(cluster: Cluster, workload: Workload, pace: dict[str, float]) -> Clus
 
 def _single_seconds(cell: Cell) -> float:
     """Seconds of an iteration of one worker alone: computation and update."""
-    from ddlnb.program import lower
+    from ddlnb.simulator.program import lower
 
     alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
     plan = METHODS["BSP-A2A"].plan(cell.workload)

@@ -17,8 +17,8 @@ import numpy as np
 from numba import njit
 
 from ddlnb.identity import Identity
-from ddlnb.player import MOST_ITERATIONS, STEADY
-from ddlnb.program import Indices, Program, Tasks
+from ddlnb.simulator.player import MOST_ITERATIONS, STEADY
+from ddlnb.simulator.program import Indices, Program, Tasks
 
 # Kinds of events.
 END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from ddlnb.program import Program, Task
 from ddlnb.results.timeline import Span
+from ddlnb.simulator.program import Program, Task
 
 MOST_ITERATIONS = 12
 STEADY = 1e-12  # of the period

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddlnb.clusters.effects import UNITS, UNLIMITED
-from ddlnb.simulator import Cell, steady_seconds
+from ddlnb.simulator.simulate import Cell, steady_seconds
 
 
 @dataclass(frozen=True)
