@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddlnb.engines.measure import measure
 from ddlnb.launch.ranks import Ranks
-from ddlnb.measurement import measure
 from ddlnb.results.rows import ResultsFile
 from ddlnb.workloads.tasks import get_task
 

@@ -19,7 +19,7 @@ def cost(place: Place, size: int, count: int) -> tuple[float, float]:
     import torch
     import torch.distributed as dist
 
-    from ddlnb.engines.network import process_group
+    from ddlnb.engines.process_group import process_group
 
     with process_group(place, place.store(), place.count):
         tensors = [torch.zeros(max(1, size // 4)) for _ in range(count)]

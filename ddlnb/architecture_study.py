@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddlnb.engines.measure import measure
 from ddlnb.errors import require_whole
 from ddlnb.launch.emulation.links import Link, get_link
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
-from ddlnb.measurement import measure
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import Method
 from ddlnb.units import KIB, MS

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.bench import Bench
-from ddlnb.engines.network import process_group
+from ddlnb.engines.bench import Bench
+from ddlnb.engines.process_group import process_group
 from ddlnb.errors import require_whole
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks

@@ -228,8 +228,8 @@ def measure(
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
-    from ddlnb.measurement import measure as measure_methods
-    from ddlnb.measurement import speedups
+    from ddlnb.engines.measure import measure as measure_methods
+    from ddlnb.engines.measure import speedups
     from ddlnb.workloads.replay import replayed
 
     asked: Any = list(network or ()) or None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.calibration import Calibration, calibrate_parameters
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
+from ddlnb.engines.measure import measure
 from ddlnb.launch.site import HERE, Setting
-from ddlnb.measurement import measure
 from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
 from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
 from ddlnb.parameters import Parameter

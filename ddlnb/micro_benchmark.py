@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ddlnb.bench import Bench, contenders, ranks_needed
+from ddlnb.engines.bench import Bench, contenders, ranks_needed
+from ddlnb.engines.measure import measure
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import HERE, Setting
-from ddlnb.measurement import measure
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
 from ddlnb.provenance import machine

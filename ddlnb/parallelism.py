@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddlnb.engines.job import OPTIMIZERS, Job, Report
-from ddlnb.engines.network import process_group
+from ddlnb.engines.process_group import process_group
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
 from ddlnb.launch.rank import Place

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.bench import contenders, ranks_needed
+from ddlnb.engines.bench import contenders, ranks_needed
+from ddlnb.engines.measure import Methods, measure, speedups
 from ddlnb.errors import require, require_whole
 from ddlnb.launch.ranks import Ranks
-from ddlnb.measurement import Methods, measure, speedups
 from ddlnb.workloads.tasks import Task
 
 if TYPE_CHECKING:

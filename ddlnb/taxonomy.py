@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import FAMILIES, family
-from ddlnb.engines.topologies import ALGORITHMS
-from ddlnb.engines.transports import TOPOLOGIES
+from ddlnb.engines.transports.algorithms import ALGORITHMS
+from ddlnb.engines.transports.connect import TOPOLOGIES
 from ddlnb.lines import KINDS
 from ddlnb.network_graphs import NETWORK_GRAPHS
 from ddlnb.plans.alpha_beta import ALL_REDUCES

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.engines.topologies import ALGORITHMS, time_all_reduces
+from ddlnb.engines.transports.algorithms import ALGORITHMS, time_all_reduces
 from ddlnb.errors import require_whole
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import (

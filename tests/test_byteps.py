@@ -15,9 +15,9 @@ import pytest
 import torch
 from toy import in_double, mlp, train_alone
 
-from ddlnb.engines.byteps import partition_and_credit
+from ddlnb.engines.byteps.engine import partition_and_credit
+from ddlnb.engines.byteps.runtime import World, serve
 from ddlnb.engines.byteps_stress import load, stress
-from ddlnb.engines.byteps_world import World, serve
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job

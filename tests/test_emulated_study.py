@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from ddlnb.bench import contenders
 from ddlnb.emulated_study import NETWORKS, against, agreement, summary
+from ddlnb.engines.bench import contenders
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars, over_baselines
 from ddlnb.launch.emulation.links import get_link

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlnb.engines.measure import measure
 from ddlnb.errors import DdlnbError, InputError, RankError, UnknownName
 from ddlnb.launch.emulation.links import LINKS, Link, get_link, links_of
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.measurement import measure
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
@@ -138,7 +138,7 @@ def _all_reduce(place, elements):
     import torch
     import torch.distributed as dist
 
-    from ddlnb.engines.network import process_group
+    from ddlnb.engines.process_group import process_group
 
     with process_group(place, place.store(), place.count):
         tensor = torch.ones(elements)

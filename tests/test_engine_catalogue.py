@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddlnb.bench import contenders
+from ddlnb.engines.bench import contenders
 from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS

@@ -19,13 +19,13 @@ import pytest
 import torch
 from toy import COST, in_double, mlp, train_alone
 
-from ddlnb.engines import horovod_world
 from ddlnb.engines.catalogue import ENGINES, get_engine
-from ddlnb.engines.horovod_world import imported, slots
+from ddlnb.engines.horovod import runtime
+from ddlnb.engines.horovod.runtime import imported, slots
+from ddlnb.engines.horovod.timeline import read_horovod_timeline, read_phases, recording
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
-from ddlnb.horovod_timeline import read_horovod_timeline, read_phases, recording
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
@@ -189,14 +189,14 @@ def test_slots_count_within_and_across_hosts():
 
 
 def test_a_horovod_that_would_take_another_network_is_refused(monkeypatch):
-    monkeypatch.setattr(horovod_world, "version", lambda package: "0.28.1")
-    monkeypatch.setattr(horovod_world.socket, "gethostbyname", lambda name: "127.0.1.1")
-    require = horovod_world._require_own_interface
+    monkeypatch.setattr(runtime, "version", lambda package: "0.28.1")
+    monkeypatch.setattr(runtime.socket, "gethostbyname", lambda name: "127.0.1.1")
+    require = runtime._require_own_interface
     require("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
     require("127.0.1.1", ["127.0.1.1", "10.0.0.2"])
     with pytest.raises(MissingPart, match=r"\(127.0.1.1\), and this worker is at 10.0.0.1"):
         require("10.0.0.1", ["10.0.0.1", "10.0.0.2"])
-    monkeypatch.setattr(horovod_world, "version", lambda package: "0.28.1+iface")
+    monkeypatch.setattr(runtime, "version", lambda package: "0.28.1+iface")
     require("10.0.0.1", ["10.0.0.1", "10.0.0.2"])
 
 

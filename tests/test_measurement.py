@@ -11,8 +11,8 @@ from toy import mlp
 
 import ddlnb
 from ddlnb.engines.job import get_optimizer
+from ddlnb.engines.measure import measure, record_timelines, speedups
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
-from ddlnb.measurement import measure, record_timelines, speedups
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from ddlnb.engines.topologies import ALGORITHMS, get_algorithm, ring, time_all_reduces
+from ddlnb.engines.transports.algorithms import ALGORITHMS, get_algorithm, ring, time_all_reduces
 from ddlnb.errors import UnknownName
 from ddlnb.launch.rank import Place
 
@@ -16,7 +16,7 @@ SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
 
 def reduce_all(place: Place, sizes: tuple[int, ...]) -> dict[tuple[str, int], torch.Tensor]:
     """The sums of whole numbers and of fractions, by algorithm and size, on this rank."""
-    from ddlnb.engines.network import process_group
+    from ddlnb.engines.process_group import process_group
 
     found = {}
     with process_group(place, place.store(), place.count):
@@ -72,8 +72,8 @@ def test_an_unknown_algorithm_is_refused_with_a_suggestion():
 
 
 def find_limits(place: Place) -> float:
-    from ddlnb.engines.mesh import MeshAllReduce
-    from ddlnb.engines.network import process_group
+    from ddlnb.engines.process_group import process_group
+    from ddlnb.engines.transports.mesh import MeshAllReduce
 
     with process_group(place, place.store(), place.count):
         return MeshAllReduce.measured().two_hops_up_to

@@ -14,7 +14,7 @@ from toy_training import MOMENTUM, broken_batches, draw, finite_error, model, sq
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.compression.half import Half
-from ddlnb.engines.wire import HEADER_BYTES
+from ddlnb.engines.transports.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.catalogue import SYNCHRONISATIONS

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ddlnb.engines import byteps_world
+from ddlnb.engines.byteps import runtime
 from ddlnb.engines.byteps_updates import CountingTensor
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
@@ -58,9 +58,9 @@ def stress(
     """What this rank saw in so many rounds; None from a server. Ranks.run calls it."""
     store = place.store()
     if place.rank >= workers:
-        byteps_world.serve(place, store, workers, servers, asynchronous)
+        runtime.serve(place, store, workers, servers, asynchronous)
         return None
-    world = byteps_world.World(
+    world = runtime.World(
         place, store, workers, servers, PARTITION_BYTES, credit_partitions, asynchronous
     )
     tensors: list[Any] = [
@@ -102,7 +102,7 @@ def _await_all(store: Any, workers: int) -> None:
 class _Tensor:
     """One tensor of one worker, pushed again and again."""
 
-    def __init__(self, world: byteps_world.World, number: int, rank: int, workers: int):
+    def __init__(self, world: runtime.World, number: int, rank: int, workers: int):
         self._world, self._number, self._rank, self._workers = world, number, rank, workers
         self._dtype = (torch.float32, torch.float64)[number % 2 == 0]
         kind = "Double" if self._dtype is torch.float64 else "Float"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from ddlnb.engines import byteps_world
+from ddlnb.engines.byteps import runtime
 
 EXACT = 2**53  # integers of float64
 
@@ -21,7 +21,7 @@ class CountingTensor:
 
     def __init__(
         self,
-        world: byteps_world.World,
+        world: runtime.World,
         name: str,
         elements: int,
         rank: int,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ddlnb.engines import byteps_world, horovod_world
+from ddlnb.engines.byteps import runtime
+from ddlnb.engines.horovod import runtime as horovod_world
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS, Method
 
@@ -68,14 +69,14 @@ _LISTED = [
     Engine("ddp", "PyTorch's DistributedDataParallel with its defaults",
            "ddlnb.engines.baselines:ddp", baseline="DDP"),
     Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
-           "ddlnb.engines.own:start", "ddlnb.engines.own:serve",
+           "ddlnb.engines.torch_engine:start", "ddlnb.engines.torch_engine:serve",
            exchanges=frozenset({"all_reduce", "push_pull"})),
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
-           "ddlnb.engines.horovod:start", baseline="horovod",
+           "ddlnb.engines.horovod.engine:start", baseline="horovod",
            exchanges=frozenset({"all_reduce"}), missing=horovod_world.missing),
     Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
-           "ddlnb.engines.byteps:start", "ddlnb.engines.byteps:serve",
-           exchanges=frozenset({"push_pull"}), missing=byteps_world.missing),
+           "ddlnb.engines.byteps.engine:start", "ddlnb.engines.byteps.engine:serve",
+           exchanges=frozenset({"push_pull"}), missing=runtime.missing),
 ]  # fmt: skip
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _LISTED}
 BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}

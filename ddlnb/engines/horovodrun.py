@@ -195,8 +195,8 @@ def main(
     timeout: Annotated[float, typer.Option(help="Seconds that a run may take.")] = 300,
 ) -> None:
     """Train with every method once on all processes of horovodrun, and tell the throughput."""
+    from ddlnb.engines.measure import measure
     from ddlnb.launch.ranks import Ranks
-    from ddlnb.measurement import measure
     from ddlnb.results.rows import CELL, ResultsFile
 
     slots = Slots(timeout)

@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.mesh import MeshAllReduce
-from ddlnb.engines.network import local_device, process_group
+from ddlnb.engines.process_group import local_device, process_group
+from ddlnb.engines.transports.mesh import MeshAllReduce
 from ddlnb.launch.rank import Place
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import Task

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.network import local_device, process_group
+from ddlnb.engines.process_group import local_device, process_group
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
 from ddlnb.launch.rank import Place

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ddlnb.engines import byteps_world
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.byteps import BytePSTransport, summed_dtype, uncut
-from ddlnb.engines.byteps_world import World
+from ddlnb.engines.byteps import runtime
+from ddlnb.engines.byteps.engine import BytePSTransport, summed_dtype, uncut
+from ddlnb.engines.byteps.runtime import World
 from ddlnb.launch.rank import Place
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
@@ -67,7 +67,7 @@ def connect(place: Place, store: Any, job: TrainingJob, worker: Worker) -> OneMe
 def serve(place: Place, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
     """Be the server until all workers have left. It does not tell in which order they pushed."""
     asynchronous = bool(_is_asynchronous(job.method))
-    byteps_world.serve(place, store, job.workers, job.servers, asynchronous)
+    runtime.serve(place, store, job.workers, job.servers, asynchronous)
     return ()
 
 

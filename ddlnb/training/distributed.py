@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddlnb.engines.network import process_group
+from ddlnb.engines.process_group import process_group
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport

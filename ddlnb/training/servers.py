@@ -12,8 +12,8 @@ from typing import Any
 
 from ddlnb.engines.base import Transport
 from ddlnb.engines.catalogue import require_installed
-from ddlnb.engines.server import serve_workers
-from ddlnb.engines.transports import connect_to_servers
+from ddlnb.engines.transports.connect import connect_to_servers
+from ddlnb.engines.transports.server import serve_workers
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.launch.rank import Place
 from ddlnb.training import byteps_servers

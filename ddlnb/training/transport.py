@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddlnb.engines.all_reduce import AllReduceTransport
 from ddlnb.engines.base import Transport
+from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
 

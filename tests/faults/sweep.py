@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ddlnb.engines.measure import measure
 from ddlnb.launch.ranks import Ranks
-from ddlnb.measurement import measure
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Gradient, Layer, Workload

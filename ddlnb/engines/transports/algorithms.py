@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.network import process_group
+from ddlnb.engines.process_group import process_group
 from ddlnb.errors import UnknownName
 from ddlnb.launch.rank import Place
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.topologies import everyone, mesh, ring
+from ddlnb.engines.transports.algorithms import everyone, mesh, ring
 from ddlnb.errors import MissingPart
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce

@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from ddlnb.engines.wire import Header, Kind, from_bytes, to_bytes
+from ddlnb.engines.transports.wire import Header, Kind, from_bytes, to_bytes
 from ddlnb.launch.rank import Place
 from ddlnb.plans.server_rules import Rule
 
@@ -84,7 +84,7 @@ def open_server(host: str, context: zmq.Context) -> tuple[zmq.Socket, str]:
 def serve_workers(place: Place, store: Any, workers: int, rule: Rule) -> None:
     """Serve a rule on this rank, one beyond the workers, until all of them have said goodbye.
 
-    The workers find it with `ddlnb.engines.transports.connect_to_servers`.
+    The workers find it with `ddlnb.engines.transports.connect.connect_to_servers`.
     """
     token = store.get("token").decode()
     context = zmq.Context()

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from ddlnb.engines.all_reduce import AllReduceTransport
 from ddlnb.engines.base import Transport
-from ddlnb.engines.mesh import MeshTransport
-from ddlnb.engines.push_pull import PushPullTransport
+from ddlnb.engines.transports.all_reduce import AllReduceTransport
+from ddlnb.engines.transports.mesh import MeshTransport
+from ddlnb.engines.transports.push_pull import PushPullTransport
 from ddlnb.launch.rank import Place
 from ddlnb.plans.plan import Plan
 

@@ -8,11 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.bench import BACKENDS, DEVICES, Bench, Contender, contenders, ranks_needed, slowed
+from ddlnb.engines.bench import (
+    BACKENDS,
+    DEVICES,
+    Bench,
+    Contender,
+    contenders,
+    ranks_needed,
+    slowed,
+)
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report, get_optimizer
 from ddlnb.engines.replica import MakeOptimizer
-from ddlnb.engines.transports import TOPOLOGIES
+from ddlnb.engines.transports.connect import TOPOLOGIES
 from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.launchers import EMULATED

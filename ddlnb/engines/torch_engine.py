@@ -10,8 +10,8 @@ from torch import nn
 
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.server import serve_workers
-from ddlnb.engines.transports import transport_for
+from ddlnb.engines.transports.connect import transport_for
+from ddlnb.engines.transports.server import serve_workers
 from ddlnb.launch.rank import Place
 from ddlnb.plans.server_rules import BulkSynchronous
 

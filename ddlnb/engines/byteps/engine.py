@@ -30,9 +30,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddlnb.engines import byteps_world
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.byteps_world import World
+from ddlnb.engines.byteps import runtime
+from ddlnb.engines.byteps.runtime import World
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import MissingPart, ModelError
@@ -157,7 +157,7 @@ def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replic
 
 def serve(place: Place, job: Job, store: Any) -> None:
     """Be one of BytePS's servers until all workers have left."""
-    byteps_world.serve(place, store, job.workers, job.servers)
+    runtime.serve(place, store, job.workers, job.servers)
 
 
 def _require_possible(job: Job, module: nn.Module) -> torch.dtype:

@@ -23,7 +23,7 @@ from torch import nn
 
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.baselines import SingleWorker
-from ddlnb.engines.horovod_world import imported, join, leave
+from ddlnb.engines.horovod.runtime import imported, join, leave
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer, Replica
 from ddlnb.errors import MissingPart, ModelError

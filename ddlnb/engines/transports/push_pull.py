@@ -12,7 +12,7 @@ import torch
 import zmq
 
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.wire import HEADER_BYTES, Header, Kind, from_bytes, to_bytes
+from ddlnb.engines.transports.wire import HEADER_BYTES, Header, Kind, from_bytes, to_bytes
 from ddlnb.plans.requests import PushPull
 
 
