@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from ddlnb.here import calibrate_here, errors_here, kept_comparison
-from ddlnb.micro_benchmark import read_micro_benchmark
+from ddlnb.calibration.micro_benchmark import read_micro_benchmark
+from ddlnb.calibration.twin import calibrate_here, errors_here, kept_comparison
 from ddlnb.paths import DATA
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ddlnb.attributes import Derived
 from ddlnb.bandwidth import quoted_fits
+from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import InputError
-from ddlnb.fig4 import CLUSTERS, fig4_workload
 from ddlnb.lossy_cost import dense_cost
 from ddlnb.network_graphs import NetworkGraph, make_network
 from ddlnb.network_rings import (

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.parameters import Parameter
 from ddlnb.paths import CALIBRATION
 from ddlnb.units import seconds_from
 from ddlnb.workloads.workload import Workload

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ddlnb.calibration import Calibration
-from ddlnb.cross_validation import ablation, cross_validate, error_summary
-from ddlnb.observations import Observation, Row
-from ddlnb.parameters import Parameter
-from ddlnb.trivial_forecasts import TRIVIAL_FORECASTS
+from ddlnb.calibration.baselines import TRIVIAL_FORECASTS
+from ddlnb.calibration.fit import Calibration
+from ddlnb.calibration.observations import Observation, Row
+from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.validation import ablation, cross_validate, error_summary
 
 if TYPE_CHECKING:
-    from ddlnb.trivial_forecasts import TrivialForecast
+    from ddlnb.calibration.baselines import TrivialForecast
 
 
 def rows_frame(rows: Iterable[Row]) -> pd.DataFrame:

@@ -93,7 +93,7 @@ def forecast(
     from ddlnb.simulator.forecast import forecast as forecast_rows
 
     if fig4:
-        from ddlnb.fig4 import write_forecast
+        from ddlnb.calibration.testbed import write_forecast
 
         rows = write_forecast(csv, draws=draws, progress=sys.stderr.isatty())
         typer.echo(f"{len(rows)} cells of Fig. 4 forecast" + (f" in {csv}" if csv else ""))
@@ -280,7 +280,7 @@ def calibrate(
     csv: Csv = False,
 ) -> None:
     """Fit the effects of a cluster to measurements, and say how sure each one is."""
-    from ddlnb.calibrating import calibrate as fit
+    from ddlnb.calibration.calibrate import calibrate as fit
 
     result = fit(what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True)
     found = result.calibration

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.here import calibrate_here, compare_here, errors_here, kept_comparison
+from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
+from ddlnb.calibration.twin import calibrate_here, compare_here, errors_here, kept_comparison
 from ddlnb.launch.site import Setting, emulated
-from ddlnb.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.results.published import fig4_cells
 from ddlnb.workloads.replay import replayed
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import require_whole
-from ddlnb.fig4 import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims

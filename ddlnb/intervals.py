@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.calibration import Calibration
+from ddlnb.calibration.fit import Calibration
+from ddlnb.calibration.observations import IterationTime, Quantity, Row, predictions
+from ddlnb.calibration.posterior import TAILS, Numbers
 from ddlnb.errors import require
-from ddlnb.observations import IterationTime, Quantity, Row, predictions
-from ddlnb.posterior import TAILS, Numbers
 from ddlnb.simulator.simulate import Cell
 
 NOISE_POINTS = 41

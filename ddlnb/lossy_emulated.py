@@ -14,15 +14,15 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from ddlnb.calibration.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
+from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.seconds import CompressionProfile
 from ddlnb.emulated_study import WARMUP
 from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.files import write_atomically
-from ddlnb.here import calibrate_here
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import emulated
-from ddlnb.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
 from ddlnb.provenance import provenance
 from ddlnb.relaxed_cost import relaxed_cost
 from ddlnb.training.distributed import train_on_ranks

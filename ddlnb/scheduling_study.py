@@ -1,7 +1,7 @@
 """Section 3.1.4 on simulated clusters: what merging, partition and priority do, and what is lost.
 
 The methods are those of METHODS, as section 3 describes them. (The scripts behind Fig. 4 ran two of
-them differently: `ddlnb.fig4.as_run`.)
+them differently: `ddlnb.calibration.testbed.as_run`.)
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import asdict
 
 import pandas as pd
 
+from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.errors import require
-from ddlnb.fig4 import CLUSTERS, fig4_workload
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import losses

@@ -23,14 +23,14 @@ from toy_world import (
     seen,
 )
 
-import ddlnb.calibration
-from ddlnb.calibration import calibrate_parameters, unexplained
+import ddlnb.calibration.fit
+from ddlnb.calibration.fit import calibrate_parameters, unexplained
+from ddlnb.calibration.misfit import Misfit
+from ddlnb.calibration.observations import AllReduceTime, HopTime, observe, predictions
+from ddlnb.calibration.parameters import Parameter, World
+from ddlnb.calibration.posterior import draw_within
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.intervals import predict_intervals
-from ddlnb.misfit import Misfit
-from ddlnb.observations import AllReduceTime, HopTime, observe, predictions
-from ddlnb.parameters import Parameter, World
-from ddlnb.posterior import draw_within
 
 TRUE = dict(zip([p.name for p in PARAMETERS], TRUTH.values, strict=True))
 ELSEWHERE = Parameter("between_bandwidth", ("elsewhere",), low=1e8, high=1e10, prior=2e9)
@@ -85,7 +85,7 @@ def test_sampled_intervals_know_of_parameters_that_trade_off(monkeypatch):
     low, high = walked.intervals["operation_startup"]
     assert low < 1e-4 < high  # from none of it to the truth or more
     assert walked.identifiability.ratio.keys() == found.identifiability.ratio.keys()
-    monkeypatch.setattr(ddlnb.calibration, "MOST_DRIFT", 0.01)
+    monkeypatch.setattr(ddlnb.calibration.fit, "MOST_DRIFT", 0.01)
     with pytest.raises(InputError, match="take more steps"):
         found.sampled(steps=8)
 
@@ -304,7 +304,7 @@ def test_predictions_of_the_fit_are_kept(fitted):
 
 def test_import_is_light():
     code = (
-        "import sys, ddlnb.cross_validation, ddlnb.trivial_forecasts, ddlnb.clusters.file; "
+        "import sys, ddlnb.calibration.validation, ddlnb.calibration.baselines, ddlnb.clusters.file; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'matplotlib')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

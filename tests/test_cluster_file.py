@@ -8,7 +8,7 @@ import pytest
 import yaml
 from toy_world import PARAMETERS, SLOW, cells, seen
 
-from ddlnb.calibration import calibrate_parameters
+from ddlnb.calibration.fit import calibrate_parameters
 from ddlnb.clusters.cluster import Fit, cluster_names, get_cluster, read_cluster
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.clusters.file import write_cluster

@@ -22,18 +22,18 @@ from toy_world import (
     seen,
 )
 
-from ddlnb.calibration import calibrate_parameters
-from ddlnb.cross_validation import ablation, cross_validate, error_summary, folds_of
-from ddlnb.errors import InputError, UnknownName
-from ddlnb.intervals import coverage
-from ddlnb.observations import HopTime, IterationTime, observe
-from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.trivial_forecasts import (
+from ddlnb.calibration.baselines import (
     TRIVIAL_FORECASTS,
     linear_scaling,
     ring_scaling,
     textbook_ring,
 )
+from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.observations import HopTime, IterationTime, observe
+from ddlnb.calibration.validation import ablation, cross_validate, error_summary, folds_of
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.intervals import coverage
+from ddlnb.plans.alpha_beta import AlphaBeta
 
 FEW = (INSIDE, SHARE, BANDWIDTH, STARTUP)
 ROWS = seen(cells(workers=(2, 4)))

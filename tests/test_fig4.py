@@ -8,24 +8,24 @@ from statistics import median
 import pandas as pd
 import pytest
 
-from ddlnb.errors import UnknownName
-from ddlnb.fig4 import (
+from ddlnb.calibration.survey import (
+    calibrate_survey,
+    cell_observations,
+    quoted_observations,
+    survey_setup,
+)
+from ddlnb.calibration.testbed import (
     FORECAST_COLUMNS,
     GPUS,
     as_run,
     fig4_cells_to_forecast,
     fig4_workload,
 )
+from ddlnb.errors import UnknownName
 from ddlnb.paths import DATA
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
 from ddlnb.simulator.simulate import steady_seconds
-from ddlnb.survey_calibration import (
-    calibrate_survey,
-    cell_observations,
-    quoted_observations,
-    survey_setup,
-)
 
 KEPT = DATA / "forecasts" / "fig4.csv"
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from ddlnb import fig4_study
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.errors import InputError
-from ddlnb.fig4 import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claims import CLAIMS
 from ddlnb.results.published import FIG4_KEY, quotes

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.calibrating import calibrate
+from ddlnb.calibration.calibrate import calibrate
+from ddlnb.calibration.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
+from ddlnb.calibration.parameters import MOST_PARAMETERS
+from ddlnb.calibration.twin import (
+    compare_here,
+    errors_here,
+    here_observations,
+    here_parameters,
+    twin,
+)
 from ddlnb.clusters.cluster import read_cluster
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.here import compare_here, errors_here, here_observations, here_parameters, twin
 from ddlnb.launch.site import emulated
-from ddlnb.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
-from ddlnb.parameters import MOST_PARAMETERS
 from ddlnb.plans.methods import METHODS
 
 

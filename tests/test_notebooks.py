@@ -13,8 +13,8 @@ import nbformat
 import pytest
 import yaml
 
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.errors import DdlnbError, UnknownName
-from ddlnb.fig4 import BATCHES, CLUSTERS
 from ddlnb.notebooks import (
     ENDING_SECONDS,
     all_notebooks,

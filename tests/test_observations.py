@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from toy_world import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, cells, seen
 
-import ddlnb.observations
-from ddlnb.errors import InputError, UnknownName
-from ddlnb.observations import (
+import ddlnb.calibration.observations
+from ddlnb.calibration.observations import (
     SOURCES,
     AllReduceTime,
     BestSpeedup,
@@ -20,7 +19,8 @@ from ddlnb.observations import (
     predictions,
     require_small,
 )
-from ddlnb.parameters import NOMINAL, Parameter, World
+from ddlnb.calibration.parameters import NOMINAL, Parameter, World
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import SOURCES as SOURCES_OF_ROWS
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
@@ -68,7 +68,7 @@ def test_everything_is_simulated_in_one_call_and_nothing_twice(monkeypatch):
         calls.append(len(chosen))
         return steady_seconds(chosen)
 
-    monkeypatch.setattr(ddlnb.observations, "steady_seconds", counted)
+    monkeypatch.setattr(ddlnb.calibration.observations, "steady_seconds", counted)
     things = [HopTime(SLOW, 1e6), *map(IterationTime, cells())]
     found = predictions(things, [NOMINAL, World((BANDWIDTH,), (2e9,))])
     assert found.shape == (2, 1 + 36)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddlnb import scheduling_study
+from ddlnb.calibration.testbed import CLUSTERS
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.fig4 import CLUSTERS
 from ddlnb.plans.methods import METHODS
 
 ONE = ("survey-10GbE",)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ddlnb.calibration.observations import IterationTime, Observation, observe, predictions
+from ddlnb.calibration.parameters import Parameter, World
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.observations import IterationTime, Observation, observe, predictions
-from ddlnb.parameters import Parameter, World
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import Cell

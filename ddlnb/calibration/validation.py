@@ -8,14 +8,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.calibration import Calibration, calibrate_parameters, unexplained
+from ddlnb.calibration.baselines import TrivialForecast
+from ddlnb.calibration.fit import Calibration, calibrate_parameters, unexplained
+from ddlnb.calibration.observations import (
+    LABELS,
+    Observation,
+    Row,
+    label_values,
+    predictions,
+    row_of,
+)
+from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.posterior import Numbers
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.intervals import intervals_of
-from ddlnb.observations import LABELS, Observation, Row, label_values, predictions, row_of
-from ddlnb.parameters import Parameter
-from ddlnb.posterior import Numbers
-from ddlnb.trivial_forecasts import TrivialForecast
 
 FITTED = "fitted"
 

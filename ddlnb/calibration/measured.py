@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ddlnb.calibration import Calibration, calibrate_parameters
+from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.observations import IterationTime, Observation, observe
+from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require
-from ddlnb.observations import IterationTime, Observation, observe
-from ddlnb.parameters import Parameter
 from ddlnb.plans.methods import get_method
 from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import profile_for

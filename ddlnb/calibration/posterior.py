@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from ddlnb.calibration.parameters import Parameter, log_bounds
 from ddlnb.errors import require_whole
-from ddlnb.parameters import Parameter, log_bounds
 
 Numbers = NDArray[np.floating[Any]]
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.calibration import Calibration, calibrate_parameters
+from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.micro_benchmark import MicroBenchmark, keep_profile, profile_path
+from ddlnb.calibration.observations import AllReduceTime, IterationTime, Observation, observe
+from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.engines.measure import measure
 from ddlnb.launch.site import HERE, Setting
-from ddlnb.micro_benchmark import MicroBenchmark, keep_profile, profile_path
-from ddlnb.observations import AllReduceTime, IterationTime, Observation, observe
-from ddlnb.parameters import Parameter
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine

@@ -15,25 +15,14 @@ from functools import cached_property
 
 import numpy as np
 
+from ddlnb.calibration.cost_shape import settled
+from ddlnb.calibration.misfit import LEAST_RATIO, Misfit
+from ddlnb.calibration.observations import Observation, Row, label_values, require_small, row_of
+from ddlnb.calibration.parameters import Parameter, World, require_parameters
+from ddlnb.calibration.posterior import TAILS, Identifiability, Numbers, Posterior
+from ddlnb.calibration.sampling import sampled_posterior, starting_points, walk
 from ddlnb.clusters.cluster import Cluster, Fit
-from ddlnb.cost_shape import settled
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.misfit import LEAST_RATIO, Misfit
-from ddlnb.observations import (
-    Observation,
-    Row,
-    label_values,
-    require_small,
-    row_of,
-)
-from ddlnb.parameters import Parameter, World, require_parameters
-from ddlnb.posterior import (
-    TAILS,
-    Identifiability,
-    Numbers,
-    Posterior,
-)
-from ddlnb.sampling import sampled_posterior, starting_points, walk
 
 BETTER = 0.01  # of the cost: a search from elsewhere counts only if it gains more
 AS_GOOD = 2.0  # of the cost, as at two standard deviations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddlnb.calibration import Calibration
+from ddlnb.calibration.fit import Calibration
 from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import write_cluster
@@ -72,14 +72,14 @@ def calibrate(
             f"calibrating cluster {cluster.name!r} needs rows that were measured on it; "
             f"give rows (--rows FILE), or calibrate 'here' or 'survey'"
         )
-    from ddlnb.rows_calibration import calibrate_rows
+    from ddlnb.calibration.measured import calibrate_rows
 
     found = calibrate_rows(cluster, rows)
     return _written(found, found.clusters([cluster]), Path(out or BUILD / cluster.name))
 
 
 def _survey(write: bool, seed: int) -> Calibrated:
-    from ddlnb.survey_calibration import calibrate_survey, survey_setup, write_survey
+    from ddlnb.calibration.survey import calibrate_survey, survey_setup, write_survey
 
     found = calibrate_survey(seed=seed)
     clusters = tuple(found.clusters(survey_setup().clusters))
@@ -87,8 +87,8 @@ def _survey(write: bool, seed: int) -> Calibrated:
 
 
 def _here(folder: Path, workers: list[int], seed: int, progress: bool) -> Calibrated:
-    from ddlnb.here import calibrate_here
-    from ddlnb.micro_benchmark import micro_benchmark
+    from ddlnb.calibration.micro_benchmark import micro_benchmark
+    from ddlnb.calibration.twin import calibrate_here
 
     found, clusters = calibrate_here(
         micro_benchmark(folder, workers=workers, progress=progress), seed=seed

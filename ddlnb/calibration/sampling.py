@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.misfit import Misfit
-from ddlnb.posterior import Numbers, Posterior
+from ddlnb.calibration.misfit import Misfit
+from ddlnb.calibration.posterior import Numbers, Posterior
 
 WALKERS_PER_PARAMETER = 3
 LEAST_WALKERS = 24

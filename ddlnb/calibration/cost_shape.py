@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.misfit import STEP, Minimum, Misfit
-from ddlnb.posterior import Numbers, Posterior, laplace_covariance, told_parameters
+from ddlnb.calibration.misfit import STEP, Minimum, Misfit
+from ddlnb.calibration.posterior import Numbers, Posterior, laplace_covariance, told_parameters
 
 PASSES = 5
 WIDER = 1.5  # times a step: less is not worth another look

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ddlnb.calibration.parameters import NOMINAL, World
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.parameters import NOMINAL, World
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.published import MOST_GPUS
 from ddlnb.simulator.simulate import Cell, steady_seconds

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.observations import Observation, predictions
-from ddlnb.parameters import Parameter, World, log_bounds
-from ddlnb.posterior import Numbers
+from ddlnb.calibration.observations import Observation, predictions
+from ddlnb.calibration.parameters import Parameter, World, log_bounds
+from ddlnb.calibration.posterior import Numbers
 
 STEP = 0.01  # of a logarithm: wide enough to see over the jumps of plans that change
 ANCHOR = 1e-3  # what a flat prior counts, so that the search leaves alone what nothing tells

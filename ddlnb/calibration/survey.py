@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddlnb.calibration import Calibration, calibrate_parameters
-from ddlnb.calibration_setup import Setup, read_setup
-from ddlnb.clusters.cluster import Cluster, get_cluster
-from ddlnb.fig4 import BATCHES, CLUSTERS, HARDWARE, as_run, fig4_cluster, fig4_workload
-from ddlnb.observations import (
+from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.observations import (
     AllReduceTime,
     BestSpeedup,
     HopTime,
@@ -24,6 +21,16 @@ from ddlnb.observations import (
     Observation,
     observe,
 )
+from ddlnb.calibration.testbed import (
+    BATCHES,
+    CLUSTERS,
+    HARDWARE,
+    as_run,
+    fig4_cluster,
+    fig4_workload,
+)
+from ddlnb.calibration_setup import Setup, read_setup
+from ddlnb.clusters.cluster import Cluster, get_cluster
 from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.checks import check_table, without_suspicious
