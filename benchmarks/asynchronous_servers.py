@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
-from ddlnb.training.distributed import train_on_ranks
+from ddlnb.training.executors.distributed import train_on_ranks
+from ddlnb.training.executors.servers import SERVERS
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.servers import SERVERS
 
 LATE = 1  # the rank that sleeps
 

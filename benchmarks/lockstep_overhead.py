@@ -16,10 +16,10 @@ import time
 import torch
 
 from ddlnb.provenance import machine
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.lockstep import Lockstep
-from ddlnb.training.tasks import LEARNING_TASKS
-from ddlnb.training.train import train
+from ddlnb.training.runs.train import train
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 
 METHODS = ("bsp", "bsp + top-k(0.01) + feedback", "local(8)", "asp")
 

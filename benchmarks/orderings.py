@@ -2,7 +2,7 @@
 
     python -m benchmarks.orderings [--out FOLDER] [--steps 200] [--workers 8 16] [--seeds 5]
 
-Every method is tuned by the same rule (see `ddlnb.training.tuning`) on all cores; runs are kept in
+Every method is tuned by the same rule (see `ddlnb.training.runs.tuning`) on all cores; runs are kept in
 the folder, and a second call of the same code completes them. ``--kept FILE`` judges kept curves
 only. Prints what every method reached, at which rate, and the verdicts.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.paths import BUILD
-from ddlnb.training.orderings import OPEN, judged, methods_of, reached
-from ddlnb.training.study import study
+from ddlnb.training.runs.orderings import OPEN, judged, methods_of, reached
+from ddlnb.training.runs.study import study
 
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
 COLUMNS += ["better_diverged", "worse_diverged"]

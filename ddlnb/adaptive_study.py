@@ -18,12 +18,12 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.request_cost import request_cost
-from ddlnb.training.cluster_clock import compute_seconds
-from ddlnb.training.local import STARTS, AdaptiveLocalSGD, Local
+from ddlnb.training.cost.cluster_clock import compute_seconds
 from ddlnb.training.method import training_method
-from ddlnb.training.runs import runs_by
-from ddlnb.training.summaries import ratio_interval, spent, t_interval, target_bracket
-from ddlnb.training.tasks import get_learning_task
+from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs.summaries import ratio_interval, spent, t_interval, target_bracket
+from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
+from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.verdicts import MARGIN
 from ddlnb.workloads.workload import Workload
 
@@ -52,8 +52,8 @@ def period_methods(fixed: Sequence[int] = (1, 2, 4, 8, 16)) -> list[str]:
 def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd.DataFrame:
     """The curves with the columns ``rounds`` and ``seconds``, had they been of that model there.
 
-    A row within a round counts one average more, as `ddlnb.training.summaries.spent` does.
-    ``curves`` are those of `ddlnb.training.study` of local SGD without compression, on A2A. Raises
+    A row within a round counts one average more, as `ddlnb.training.runs.summaries.spent` does.
+    ``curves`` are those of `ddlnb.training.runs.study` of local SGD without compression, on A2A. Raises
     InputError for others.
     """
     parts = [_timed(part, workload, cluster) for _, part in curves.groupby(["method", "workers"])]

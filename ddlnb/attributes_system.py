@@ -13,7 +13,6 @@ from ddlnb.bandwidth import quoted_fits
 from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import InputError
-from ddlnb.lossy_cost import dense_cost
 from ddlnb.network_graphs import NetworkGraph, make_network
 from ddlnb.network_rings import (
     Ring,
@@ -28,11 +27,12 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.protocol_study import facts
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.tables import plans_table
-from ddlnb.training.catalogue import SYNCHRONISATIONS
-from ddlnb.training.clock import Clock
+from ddlnb.training.cost.iteration import dense_cost
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.null_worker import null_run
 from ddlnb.training.method import TrainingMethod
-from ddlnb.training.null_worker import null_run
 from ddlnb.training.requests import Gradient
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,17 +17,17 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import QUANTISATION, SPARSIFICATION, family
 from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require
-from ddlnb.lossy_traffic import compression_ratio, pieces
-from ddlnb.training.clock import Clock
+from ddlnb.training.cost.traffic import compression_ratio, pieces
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.lockstep import Lockstep, Note
+from ddlnb.training.executors.stragglers import Straggler, get_straggler
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.lockstep import Lockstep, Note
 from ddlnb.training.method import training_method
 from ddlnb.training.requests import Gradient
-from ddlnb.training.runs import runs_by
-from ddlnb.training.stragglers import Straggler, get_straggler
-from ddlnb.training.study import study
-from ddlnb.training.summaries import to_target
+from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs.study import study
+from ddlnb.training.runs.summaries import to_target
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.tasks import Batch
 from ddlnb.workloads.workload import Workload
@@ -128,7 +128,7 @@ def iterations_needed(
     """
     import pandas as pd
 
-    from ddlnb.training.tasks import get_learning_task
+    from ddlnb.training.tasks.catalogue import get_learning_task
 
     own = get_learning_task(TASK).learning_rate
     every = [str(training_method(method)) for some in methods.values() for method in some]

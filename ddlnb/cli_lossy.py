@@ -93,7 +93,7 @@ def _costs(
     """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
     from ddlnb.clusters.cluster import get_cluster
     from ddlnb.relaxed_cost import lossy_cost
-    from ddlnb.time_to_target import best_dense
+    from ddlnb.training.cost.time_to_target import best_dense
 
     dense = best_dense(workload, get_cluster(cluster, workers))
     found = [dense] + [
@@ -147,7 +147,7 @@ def _print_times(
     import pandas as pd
 
     from ddlnb.errors import InputError
-    from ddlnb.time_to_target import time_to_target
+    from ddlnb.training.cost.time_to_target import time_to_target
     from ddlnb.verdicts import MARGIN, verdicts
 
     try:

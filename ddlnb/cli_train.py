@@ -95,11 +95,11 @@ def train(
     """Train with lossy methods, by default in lockstep, and print what was learnt and sent."""
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable, write_atomically
-    from ddlnb.training.clock import Clock
-    from ddlnb.training.stragglers import get_straggler
-    from ddlnb.training.study import study
-    from ddlnb.training.summaries import require_target
-    from ddlnb.training.tasks import get_learning_task
+    from ddlnb.training.executors.clock import Clock
+    from ddlnb.training.executors.stragglers import get_straggler
+    from ddlnb.training.runs.study import study
+    from ddlnb.training.runs.summaries import require_target
+    from ddlnb.training.tasks.catalogue import get_learning_task
 
     if list_:
         _print_choices(csv)
@@ -174,7 +174,7 @@ def _print_result(
 
 
 def _best_loss(task: str) -> float | None:
-    from ddlnb.training.tasks import LEARNING_TASKS
+    from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 
     if task not in LEARNING_TASKS:
         return None
@@ -227,13 +227,13 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 def _print_choices(csv: bool) -> None:
     from ddlnb.choices import usage
     from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
-    from ddlnb.training.catalogue import SYNCHRONISATIONS
-    from ddlnb.training.graphs import GRAPHS
+    from ddlnb.training.executors.stragglers import STRAGGLERS
     from ddlnb.training.optimizers import OPTIMIZERS
     from ddlnb.training.schedules import SCHEDULES
-    from ddlnb.training.splits import SPLITS
-    from ddlnb.training.stragglers import STRAGGLERS
-    from ddlnb.training.tasks import FROM_FILES, LEARNING_TASKS
+    from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+    from ddlnb.training.synchronisation.graphs import GRAPHS
+    from ddlnb.training.tasks.catalogue import FROM_FILES, LEARNING_TASKS
+    from ddlnb.training.tasks.splits import SPLITS
 
     rows = [("task", task.name, task.about) for task in LEARNING_TASKS.values()]
     rows += [("task (with --data)", name, _first_line(make)) for name, make in FROM_FILES.items()]

@@ -14,11 +14,11 @@ from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.seconds import FREE
 from ddlnb.errors import InputError
-from ddlnb.lossy_cost import compressed_cost
 from ddlnb.plans.methods import METHODS
-from ddlnb.training.catalogue import SYNCHRONISATIONS
+from ddlnb.training.cost.iteration import compressed_cost
 from ddlnb.training.method import ARCHITECTURES, TrainingMethod
-from ddlnb.training.synchronisation import Synchronisation
+from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 if TYPE_CHECKING:

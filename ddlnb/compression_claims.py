@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.errors import InputError
-from ddlnb.lossy_traffic import compression_ratio, requests
+from ddlnb.training.cost.traffic import compression_ratio, requests
 
 if TYPE_CHECKING:
     import pandas as pd

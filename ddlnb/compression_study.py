@@ -24,9 +24,9 @@ from ddlnb.compression_claims import quoted
 from ddlnb.errors import NotFinite, require, require_whole
 from ddlnb.paths import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.lockstep import Lockstep
-from ddlnb.training.orderings import judged
+from ddlnb.training.runs.orderings import judged
 from ddlnb.units import MS
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Noisy convex problems whose gradients are in closed form, for many independent points at once.
 
-The tasks, with their samples and constants, are those of `ddlnb.training.task_convex`. A point is
+The tasks, with their samples and constants, are those of `ddlnb.training.tasks.convex`. A point is
 a row of a tensor, so that one pass of a training method carries many runs.
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ddlnb.errors import InputError, UnknownName, require_whole
-from ddlnb.training.learning_task import LearningTask
-from ddlnb.training.task_convex import SPECTRUM, logistic, quadratic
+from ddlnb.training.tasks.convex import SPECTRUM, logistic, quadratic
+from ddlnb.training.tasks.task import LearningTask
 
 NOISE = 10.0  # of the quadratic: the first gradient is 1.9 long, a sample's own pull 3.2
 SAMPLES = 2048  # of the logistic regression, whose mean gradient is over all of them

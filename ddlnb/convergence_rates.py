@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from ddlnb.convergence_problems import PROBLEMS, Problem, get_problem
 from ddlnb.errors import require, require_whole
 from ddlnb.seeding import generator
-from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.parallel_runs import in_parallel
+from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.tasks import Batch
 
@@ -97,7 +97,7 @@ def rate_study(
 
     ``steps`` vary at the middle number of workers, and ``workers`` at the largest number of steps.
     Columns: problem, method, workers, steps, run, learning_rate, bound (BSP's), at_mean,
-    at_workers. ``jobs`` as for `ddlnb.training.study`. Raises UnknownName and InputError.
+    at_workers. ``jobs`` as for `ddlnb.training.runs.study`. Raises UnknownName and InputError.
     """
     import pandas as pd
 

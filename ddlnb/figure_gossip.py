@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ddlnb.errors import require
 from ddlnb.figure_style import legend_line, say_source, styled
-from ddlnb.training.graphs import make_graph, spectral_gap
+from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -68,7 +68,7 @@ def iteration_parts(table: pd.DataFrame) -> Figure:
     """Milliseconds of an iteration, stacked by where they go: a panel per network.
 
     ``table`` has a row per network and method: network, method, source and the parts of
-    `ddlnb.lossy_cost.IterationCost`. Methods keep the order of the table.
+    `ddlnb.training.cost.iteration.IterationCost`. Methods keep the order of the table.
     """
     require(not table.empty, "there are no iterations to draw")
     networks = list(dict.fromkeys(table["network"]))
@@ -99,7 +99,7 @@ def iteration_parts(table: pd.DataFrame) -> Figure:
 
 @styled
 def time_to_target(table: pd.DataFrame) -> Figure:
-    """Minutes to the target per method and network, from `ddlnb.time_to_target.time_to_target`.
+    """Minutes to the target per method and network, from `ddlnb.training.cost.time_to_target.time_to_target`.
 
     Whiskers are 95 % intervals over seeds; a method that does not reach the target has no bar, and
     the text on a bar is its speed-up over the dense best.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def target_speedups(table: pd.DataFrame) -> Figure:
     """Speed-ups to the target against the workers: a panel per network, a line per lossy method.
 
-    ``table`` is that of `ddlnb.time_to_target.time_to_target`, for several numbers of workers.
+    ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`, for several numbers of workers.
     Bands are 95 % intervals over seeds; where a run never reaches the target there is no point.
     Below the dashed line the lossless method is quicker.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddlnb.training.graphs import make_graph, spectral_gap
+from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 
 if TYPE_CHECKING:
     import pandas as pd

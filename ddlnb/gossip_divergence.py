@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import UnknownName, require
 from ddlnb.training.method import training_method
-from ddlnb.training.runs import runs_by
-from ddlnb.training.study import study
+from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs.study import study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +109,7 @@ def divergence_pattern(
     Columns: compression, algorithm, method, accuracy (here, per cent, the worst seed; NaN if it
     diverged), here and there (WORKS or FAILS), published (per cent; NaN: diverged), same. The
     first row is the exact algorithm, which decides what failing means. ``options`` are those of
-    `ddlnb.training.study`. Raises UnknownName.
+    `ddlnb.training.runs.study`. Raises UnknownName.
     """
     import pandas as pd
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
 from ddlnb.seeding import generator
-from ddlnb.training.gossip import consensus_distance
-from ddlnb.training.graphs import GRAPHS, make_graph, spectral_gap
-from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.synchronisation.gossip import consensus_distance
+from ddlnb.training.synchronisation.graphs import GRAPHS, make_graph, spectral_gap
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.tasks import Batch
 

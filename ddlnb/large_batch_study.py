@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.model_intensity import c2c, intensity
 from ddlnb.target_study import digits_workload
-from ddlnb.training.kept_runs import Run
-from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
-from ddlnb.training.parallel_runs import in_parallel
-from ddlnb.training.runs import final_losses, runs_by
+from ddlnb.training.runs.by_cell import final_losses, runs_by
+from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs.summaries import t_interval
+from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.schedules import LinearScaling, get_schedule
-from ddlnb.training.summaries import t_interval
-from ddlnb.training.tasks import get_learning_task
-from ddlnb.training.tuning import tuned_rate
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.training.tasks.task import LearningTask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ def large_batches(
 ) -> LargeBatches:
     """Every recipe at every global batch, over the seeds, at equal epochs.
 
-    Rates are tuned as by `study` (`ddlnb.training.tuning`). Raises InputError for batches that do
+    Rates are tuned as by `study` (`ddlnb.training.runs.tuning`). Raises InputError for batches that do
     not rise or that the workers cannot share equally.
     """
     import pandas as pd

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import UnknownName, require
 from ddlnb.large_batch_study import LAMB, LARS, LINEAR, SAME, TUNED, WARM, ends
-from ddlnb.training.orderings import paired_verdict
+from ddlnb.training.runs.orderings import paired_verdict
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,11 +16,11 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
-from ddlnb.lossy_cost import BASE
 from ddlnb.plans.methods import Method
-from ddlnb.time_to_target import DENSE, iterations_to_target, time_to_target
+from ddlnb.training.cost.iteration import BASE
+from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
-from ddlnb.training.summaries import ratio_interval
+from ddlnb.training.runs.summaries import ratio_interval
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
 
     Both ends of the sweep are compared with the best density, seed by seed. The minimum is
     INTERIOR if the best is no end and the intervals of the ratios of both ends to it
-    (`ddlnb.training.summaries.ratio_interval`) are above 1; AT_LEAST or AT_MOST if the best is that
+    (`ddlnb.training.runs.summaries.ratio_interval`) are above 1; AT_LEAST or AT_MOST if the best is that
     end and the interval of its neighbour is above 1; else OPEN. ``least_over_best`` and
     ``largest_over_best`` are ratios of mean seconds. ``beats_dense`` says whether the best is
     quicker than the best lossless method. Raises InputError for curves of several tasks or numbers

@@ -25,7 +25,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import emulated
 from ddlnb.provenance import provenance
 from ddlnb.relaxed_cost import relaxed_cost
-from ddlnb.training.distributed import train_on_ranks
+from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method
 from ddlnb.training.optimizers import get_optimizer

@@ -18,9 +18,9 @@ import numpy as np
 
 from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS
 from ddlnb.errors import require
-from ddlnb.training.local import LocalSGD
 from ddlnb.training.method import training_method
-from ddlnb.training.summaries import t_interval
+from ddlnb.training.runs.summaries import t_interval
+from ddlnb.training.synchronisation.local import LocalSGD
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,9 @@ from ddlnb.compression.base import Codec
 from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require_whole
-from ddlnb.lossy_cost import (
+from ddlnb.plans.methods import Method
+from ddlnb.training.cost.cluster_clock import Slowness, cluster_clock
+from ddlnb.training.cost.iteration import (
     BASE,
     CompressedPiece,
     IterationCost,
@@ -22,11 +24,9 @@ from ddlnb.lossy_cost import (
     gathers,
     source_of,
 )
-from ddlnb.lossy_traffic import compressed_pieces, pieces
-from ddlnb.plans.methods import Method
-from ddlnb.training.cluster_clock import Slowness, cluster_clock
+from ddlnb.training.cost.traffic import compressed_pieces, pieces
+from ddlnb.training.executors.null_worker import NullRun, null_run
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.null_worker import NullRun, null_run
 from ddlnb.workloads.workload import Workload
 
 STEPS = 24

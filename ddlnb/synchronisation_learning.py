@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import require, require_whole
 from ddlnb.synchronisation_study import MESSAGE_SECONDS, METHODS, virtual_clock
-from ddlnb.training.kept_runs import Run
-from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.optimizers import default_rate
-from ddlnb.training.parallel_runs import in_parallel
-from ddlnb.training.runs import final_losses, runs_by
-from ddlnb.training.study import StudyResult, study
-from ddlnb.training.summaries import spent, t_interval
-from ddlnb.training.tasks import get_learning_task
-from ddlnb.training.tuning import tuned_rate
+from ddlnb.training.runs.by_cell import final_losses, runs_by
+from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs.study import StudyResult, study
+from ddlnb.training.runs.summaries import spent, t_interval
+from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.training.tasks.task import LearningTask
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,13 +20,13 @@ from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.activity import activity
-from ddlnb.training.clock import Clock
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.lockstep import Lockstep, Note
+from ddlnb.training.executors.null_worker import null_workers
+from ddlnb.training.executors.stragglers import Straggler, get_straggler
 from ddlnb.training.links import Link
-from ddlnb.training.lockstep import Lockstep, Note
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.null_worker import null_workers
 from ddlnb.training.requests import Gradient
-from ddlnb.training.stragglers import Straggler, get_straggler
 
 if TYPE_CHECKING:
     import pandas as pd

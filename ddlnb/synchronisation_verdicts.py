@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.errors import require
 from ddlnb.synchronisation_learning import at_equal
 from ddlnb.synchronisation_study import mean_staleness, timed, virtual_clock
-from ddlnb.training.orderings import (
+from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs.orderings import (
     CONTRADICTED,
     HOLDS,
     diverged_text,
     pair_of,
     paired_verdict,
 )
-from ddlnb.training.runs import runs_by
 
 if TYPE_CHECKING:
     import pandas as pd

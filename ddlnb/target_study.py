@@ -1,6 +1,6 @@
 """Where lossy methods pay: speed-ups over clusters and sizes, and digits as a workload of its own.
 
-What `ddlnb.time_to_target` finds, arranged: the quickest method of every cluster, verdicts as a
+What `ddlnb.training.cost.time_to_target` finds, arranged: the quickest method of every cluster, verdicts as a
 table, and a pure case in which iterations and seconds belong to the same model.
 """
 
@@ -15,7 +15,7 @@ from torch import nn
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import require_whole
-from ddlnb.training.task_digits import DIGITS
+from ddlnb.training.tasks.digits import DIGITS
 from ddlnb.units import bandwidth_from, seconds_from
 from ddlnb.verdicts import verdicts
 from ddlnb.workloads.profiling import from_throughput, profile

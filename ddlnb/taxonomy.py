@@ -22,12 +22,12 @@ from ddlnb.plans.alpha_beta import ALL_REDUCES
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.protocol_study import facts
-from ddlnb.training.catalogue import SYNCHRONISATIONS
-from ddlnb.training.graphs import GRAPHS
-from ddlnb.training.local import Local
 from ddlnb.training.method import ARCHITECTURES
-from ddlnb.training.relaxed import Relaxed
-from ddlnb.training.synchronisation import Synchronisation
+from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+from ddlnb.training.synchronisation.graphs import GRAPHS
+from ddlnb.training.synchronisation.local import Local
+from ddlnb.training.synchronisation.relaxed import Relaxed
 
 if TYPE_CHECKING:
     import pandas as pd

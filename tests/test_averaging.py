@@ -8,9 +8,9 @@ import pytest
 from ddlnb.plans.requests import AllReduce, PushPull
 from ddlnb.relaxed_compression import link_bytes
 from ddlnb.synchronisation_learning import at_equal
-from ddlnb.training.clock import Clock
-from ddlnb.training.summaries import spent, summary, to_target
-from ddlnb.training.train import train
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.runs.summaries import spent, summary, to_target
+from ddlnb.training.runs.train import train
 
 WORKERS = 4
 SIZE = 4 * 20  # bytes of the quadratic's parameters

@@ -14,15 +14,15 @@ from ddlnb import adaptive_study, gradient_sizes, level_study, relaxed_compressi
 from ddlnb.architecture_study import made_up_workload
 from ddlnb.errors import InputError
 from ddlnb.figure_challenges import gradient_histograms, level_curves, loss_by_bytes, period_bars
-from ddlnb.training.clock import Clock
-from ddlnb.training.cluster_clock import cluster_clock
+from ddlnb.training.cost.cluster_clock import cluster_clock
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.stragglers import LogNormal
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import training_method
-from ddlnb.training.stragglers import LogNormal
-from ddlnb.training.study import study
-from ddlnb.training.tasks import get_learning_task
-from ddlnb.training.train import train
+from ddlnb.training.runs.study import study
+from ddlnb.training.runs.train import train
+from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.workloads.workload import read_profile
 
 CLUSTER = "survey-10GbE"

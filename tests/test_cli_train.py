@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from ddlnb.cli import app
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError
-from ddlnb.training.catalogue import SYNCHRONISATIONS
-from ddlnb.training.graphs import GRAPHS
+from ddlnb.training.executors.stragglers import STRAGGLERS
 from ddlnb.training.optimizers import OPTIMIZERS
-from ddlnb.training.stragglers import STRAGGLERS
-from ddlnb.training.tasks import LEARNING_TASKS
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+from ddlnb.training.synchronisation.graphs import GRAPHS
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 from tests.test_cli import ddlnb
 
 QUICK = ["--task", "quadratic", "--workers", "2", "--steps", "8", "--jobs", "1"]
@@ -110,7 +110,7 @@ def test_words_are_listed_with_the_parameters_that_take_them():
 @pytest.mark.parametrize("option", ["--folder", "--out"])
 @pytest.mark.parametrize("place", ["a file", "a folder that takes none"])
 def test_places_are_tried_before_anything_is_trained(tmp_path, monkeypatch, option, place):
-    monkeypatch.setattr("ddlnb.training.study.Runner.curves", None)
+    monkeypatch.setattr("ddlnb.training.runs.study.Runner.curves", None)
     (tmp_path / "file").touch()
     folder = tmp_path / "file" if place == "a file" else Path("/proc")
     named = folder / "curves.csv" if option == "--out" else folder

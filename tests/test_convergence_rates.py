@@ -24,7 +24,7 @@ from ddlnb.rate_slopes import (
     slope_interval,
     verdict,
 )
-from ddlnb.training.tasks import get_learning_task
+from ddlnb.training.tasks.catalogue import get_learning_task
 
 
 def synthetic(slope_t: float, slope_n: float, spread: float = 0.0, runs: int = 6) -> pd.DataFrame:

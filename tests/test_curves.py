@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.learning_task import Evaluation, LearningTask, Samples, nothing_known
-from ddlnb.training.lockstep import Lockstep
-from ddlnb.training.task_digits import classification_loss, evaluate_classifier
-from ddlnb.training.train import train
+from ddlnb.training.runs.train import train
+from ddlnb.training.tasks.digits import classification_loss, evaluate_classifier
+from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
 
 OVERFLOWING = (  # by whom what is no number any more is found: the loss, or a compressor
     *("bsp", "bsp + top-k(0.1) + feedback", "bsp + qsgd(127)", "bsp + dgc(0.1, 0.9, None, 9)"),

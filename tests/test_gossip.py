@@ -16,11 +16,11 @@ from ddlnb.compression.base import Codec
 from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.training.clock import Clock
-from ddlnb.training.gossip import consensus_distance
-from ddlnb.training.graphs import make_graph, spectral_gap
-from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
+from ddlnb.training.synchronisation.gossip import consensus_distance
+from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 from ddlnb.training.worker import Compression, Worker
 
 SIZES = (37, 163)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.training.large_batch import LAMB, LARS
+from ddlnb.training.lars_lamb import LAMB, LARS
 from ddlnb.training.schedules import get_schedule
 
 SHAPES = ((7, 5), (5,), (3, 2, 2))

@@ -25,10 +25,10 @@ from ddlnb.large_batch_study import (
     steps_for,
 )
 from ddlnb.large_batch_verdicts import recovered, verdicts
-from ddlnb.training.orderings import CONTRADICTED, HOLDS, OPEN
+from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
+from ddlnb.training.runs.tuning import EXTENSIONS, SCAN, SCANNED
 from ddlnb.training.schedules import get_schedule
-from ddlnb.training.tasks import get_learning_task
-from ddlnb.training.tuning import EXTENSIONS, SCAN, SCANNED
+from ddlnb.training.tasks.catalogue import get_learning_task
 
 BATCHES = [64, 256]
 

@@ -20,7 +20,6 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
 from ddlnb.figures import density_steps, layer_bars
-from ddlnb.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.layer_study import (
     FASTER,
     OPEN,
@@ -32,16 +31,17 @@ from ddlnb.layer_study import (
     layer_methods,
     layer_times,
 )
-from ddlnb.lossy_cost import compressed_cost
-from ddlnb.lossy_traffic import compressed_bytes, pieces
 from ddlnb.plans.requests import AllReduce, lockstep
 from ddlnb.relaxed_cost import lossy_cost
 from ddlnb.target_study import made_up_cluster, made_up_digits
+from ddlnb.training.cost.iteration import compressed_cost
+from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
+from ddlnb.training.cost.traffic import compressed_bytes, pieces
+from ddlnb.training.executors.null_worker import null_run
+from ddlnb.training.executors.replaying import run_in_lockstep
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.method import training_method
-from ddlnb.training.null_worker import null_run
-from ddlnb.training.replaying import run_in_lockstep
-from ddlnb.training.study import study
+from ddlnb.training.runs.study import study
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 RESNET = ddlnb.read_profile("resnet50_b64_rtx2080ti")

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from ddlnb.errors import InputError, MissingPart, UnknownName
+from ddlnb.training.runs.train import train
 from ddlnb.training.schedules import get_schedule
-from ddlnb.training.splits import get_split
-from ddlnb.training.task_convex import logistic, quadratic
-from ddlnb.training.task_files import RECORD, cifar10, wikitext
-from ddlnb.training.task_text import SYMBOLS, TEXT, source
-from ddlnb.training.tasks import LEARNING_TASKS, get_learning_task
-from ddlnb.training.train import train
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS, get_learning_task
+from ddlnb.training.tasks.convex import logistic, quadratic
+from ddlnb.training.tasks.files import RECORD, cifar10, wikitext
+from ddlnb.training.tasks.splits import get_split
+from ddlnb.training.tasks.text import SYMBOLS, TEXT, source
 
 SPLITS = ("iid", "non-iid(0.1)", "non-iid(10.0)")
 

@@ -8,8 +8,8 @@ from toy_training import ADAM, MOMENTUM, SGD, Trained, draw, model, square_error
 
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
-from ddlnb.training.local import AdaptiveLocalSGD
 from ddlnb.training.method import training_method
+from ddlnb.training.synchronisation.local import AdaptiveLocalSGD
 
 ONCE_EACH = ["local(1)", "post-local(4, 1000)", "adaptive-local(1, 1)"]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
-from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.requests import Gradient
 from ddlnb.training.worker import Worker

@@ -15,19 +15,19 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
-from ddlnb.lossy_traffic import (
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.target_study import made_up_digits
+from ddlnb.training.cost.traffic import (
     compressed_bytes,
     compression_ratio,
     pieces,
     tensor_shapes,
     traffic_table,
 )
-from ddlnb.plans.alpha_beta import ring_bytes_sent
-from ddlnb.target_study import made_up_digits
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.null_worker import null_run
 from ddlnb.training.learning_job import learning_job
-from ddlnb.training.lockstep import Lockstep
 from ddlnb.training.method import training_method
-from ddlnb.training.null_worker import null_run
 from ddlnb.training.worker import Compression, Worker
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.training import large_batch
+from ddlnb.training import lars_lamb
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.optimizers import OPTIMIZERS, default_rate, get_optimizer
-from ddlnb.training.tasks import get_learning_task
-from ddlnb.training.train import train
+from ddlnb.training.runs.train import train
+from ddlnb.training.tasks.catalogue import get_learning_task
 
 LARGE_RATES = ("adam", "lars", "lamb")
 
@@ -38,11 +38,11 @@ def layers() -> list[nn.Parameter]:
         ("adam(0.01, (0.5, 0.6))", lambda g: torch.optim.Adam(g, 0.1, (0.5, 0.6), 1e-8, 0.01)),
         (
             "lars(0.01, 0.8, 0.02, true)",
-            lambda given: large_batch.LARS(given, 0.1, 0.8, 0.02, 0.01, True),
+            lambda given: lars_lamb.LARS(given, 0.1, 0.8, 0.02, 0.01, True),
         ),
         (
             "lamb(0.02, (0.5, 0.6), true)",
-            lambda given: large_batch.LAMB(given, 0.1, (0.5, 0.6), 1e-6, 0.02, True),
+            lambda given: lars_lamb.LAMB(given, 0.1, (0.5, 0.6), 1e-6, 0.02, True),
         ),
     ],
 )

@@ -18,9 +18,9 @@ from ddlnb.errors import InputError
 from ddlnb.plans.server_rules import Decoding
 from ddlnb.relaxed_rules import BoundedStaleness, DynamicBound, RoundRobin
 from ddlnb.training.activity import activity
-from ddlnb.training.clock import Clock
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.stragglers import ExponentialTail, LogNormal, OneSlow
 from ddlnb.training.method import training_method
-from ddlnb.training.stragglers import ExponentialTail, LogNormal, OneSlow
 
 BOUNDS = st.one_of(st.none(), st.integers(0, 4))
 

@@ -26,9 +26,9 @@ from ddlnb.compression.sparse import from_payload, kept, largest_entries
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce, Messages, lockstep
-from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.synchronisation import BulkSynchronousParallel
+from ddlnb.training.synchronisation.base import BulkSynchronousParallel
 from ddlnb.training.worker import Worker
 
 TEXTS = ("top-k", "gtop-k", "random-k", "dgc", "powersgd", "powersgd(1, True)")

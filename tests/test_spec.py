@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from ddlnb.choices import parsed, parts_of, shown
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.training.catalogue import SYNCHRONISATIONS
+from ddlnb.training.executors.stragglers import STRAGGLERS
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.optimizers import OPTIMIZERS
 from ddlnb.training.schedules import SCHEDULES
-from ddlnb.training.splits import SPLITS
-from ddlnb.training.stragglers import STRAGGLERS
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+from ddlnb.training.tasks.splits import SPLITS
 
 CATALOGUES: dict[str, dict] = {
     "synchronisation": SYNCHRONISATIONS,

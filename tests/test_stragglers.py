@@ -9,9 +9,9 @@ import pytest
 from toy_training import Trained
 
 from ddlnb.errors import InputError
-from ddlnb.training.clock import Clock
-from ddlnb.training.stragglers import STRAGGLERS, Alternating, ExponentialTail, LogNormal
-from ddlnb.training.stragglers import get_straggler as get
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.stragglers import STRAGGLERS, Alternating, ExponentialTail, LogNormal
+from ddlnb.training.executors.stragglers import get_straggler as get
 
 DRAWS = [(rank, step, 8) for rank in range(8) for step in range(500)]
 

@@ -29,9 +29,9 @@ from ddlnb.synchronisation_study import (
     waits,
 )
 from ddlnb.synchronisation_verdicts import law_verdicts, learning_verdicts
-from ddlnb.training.orderings import CONTRADICTED, HOLDS, OPEN
-from ddlnb.training.runs import final_losses, runs_by
-from ddlnb.training.study import StudyResult
+from ddlnb.training.runs.by_cell import final_losses, runs_by
+from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
+from ddlnb.training.runs.study import StudyResult
 
 LEARNT = ("bsp on PS", "ssp(2)", "asp", *local_methods((1, 2, 4)))
 

@@ -16,8 +16,8 @@ from ddlnb.figure_taxonomy import taxonomy_tree
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
 from ddlnb.taxonomy import LEVELS, registries, taxonomy, taxonomy_table
-from ddlnb.training.catalogue import SYNCHRONISATIONS
 from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 
 TREE = taxonomy()
 TRIED = combinations()

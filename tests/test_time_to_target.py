@@ -14,7 +14,7 @@ from ddlnb.compression.seconds import FREE, CompressionProfile, CompressorSecond
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce
 from ddlnb.request_cost import request_cost
-from ddlnb.time_to_target import best_dense, iterations_to_target, time_to_target
+from ddlnb.training.cost.time_to_target import best_dense, iterations_to_target, time_to_target
 from ddlnb.units import MB
 from ddlnb.verdicts import NO, UNSURE, YES, verdict, verdicts
 

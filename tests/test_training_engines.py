@@ -17,15 +17,15 @@ from ddlnb.compression.half import Half
 from ddlnb.engines.transports.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
-from ddlnb.training.catalogue import SYNCHRONISATIONS
-from ddlnb.training.distributed import as_run, run_on_rank, train_on_ranks
+from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
+from ddlnb.training.executors.replaying import run_in_lockstep
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.replaying import run_in_lockstep
 from ddlnb.training.requests import Gradient, StepDone
-from ddlnb.training.synchronisation import Synchronisation
-from ddlnb.training.train import train
+from ddlnb.training.runs.train import train
+from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
 
 WORKERS, STEPS = 4, 5

@@ -11,11 +11,11 @@ from ddlnb.errors import InputError
 from ddlnb.level_study import level_verdicts
 from ddlnb.relaxed_compression import at_equal_bytes
 from ddlnb.synchronisation_learning import at_equal, period_table
-from ddlnb.time_to_target import iterations_to_target
-from ddlnb.training.runs import SETTINGS, final_losses, runs_by
-from ddlnb.training.study import study
-from ddlnb.training.summaries import summary
-from ddlnb.training.train import train
+from ddlnb.training.cost.time_to_target import iterations_to_target
+from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
+from ddlnb.training.runs.study import study
+from ddlnb.training.runs.summaries import summary
+from ddlnb.training.runs.train import train
 
 
 @pytest.fixture(scope="module")

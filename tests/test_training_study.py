@@ -23,17 +23,17 @@ import pytest
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.figure_training import learning_curves
 from ddlnb.plans.requests import AllReduce
-from ddlnb.training import kept_runs, parallel_runs, provenance
-from ddlnb.training.clock import Clock
-from ddlnb.training.kept_runs import Run
-from ddlnb.training.parallel_runs import in_parallel
-from ddlnb.training.runs import runs_by
-from ddlnb.training.study import study
-from ddlnb.training.summaries import summary, t_interval, to_target
-from ddlnb.training.task_convex import quadratic
-from ddlnb.training.tasks import LEARNING_TASKS
-from ddlnb.training.train import train
-from ddlnb.training.tuning import TUNING_SEEDS
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.runs import code_digest, kept_runs, parallel
+from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs.study import study
+from ddlnb.training.runs.summaries import summary, t_interval, to_target
+from ddlnb.training.runs.train import train
+from ddlnb.training.runs.tuning import TUNING_SEEDS
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from ddlnb.training.tasks.convex import quadratic
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
 train_module = sys.modules[train.__module__]  # its name is hidden by the function
@@ -180,7 +180,7 @@ def test_runs_of_other_settings_are_other_files(tmp_path):
 def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):
     """As after an upgrade: the kept losses were those of the old code, without a word."""
     study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
-    made_before = provenance.made_by()
+    made_before = code_digest.made_by()
     for module in (kept_runs, train_module):
         monkeypatch.setattr(module, "made_by", lambda: "ddlnb 9, sources of tomorrow")
     again = study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK).curves
@@ -194,17 +194,17 @@ def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):
 
 def test_the_sources_that_define_training_are_told_apart(tmp_path):
     package = tmp_path / "ddlnb"
-    for part in provenance.ALGORITHMS:
-        place = provenance.PACKAGE / part
+    for part in code_digest.ALGORITHMS:
+        place = code_digest.PACKAGE / part
         copy = shutil.copytree if place.is_dir() else shutil.copy
         package.mkdir(exist_ok=True)
         copy(place, package / part)
-    ours = provenance.source_hash(provenance.PACKAGE)
-    assert provenance.source_hash(package) == ours
-    assert ours in provenance.made_by()
+    ours = code_digest.source_hash(code_digest.PACKAGE)
+    assert code_digest.source_hash(package) == ours
+    assert ours in code_digest.made_by()
     changed = package / "compression" / "top_k.py"
     changed.write_text(changed.read_text() + "# other code\n")
-    assert provenance.source_hash(package) != ours
+    assert code_digest.source_hash(package) != ours
 
 
 def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
@@ -216,9 +216,9 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
         sys.modules.pop("callers_own", None)
         importlib.invalidate_caches()
         own = importlib.import_module("callers_own")
-        found.append(provenance.fingerprint(Clock(partial(own.pace))))
+        found.append(code_digest.fingerprint(Clock(partial(own.pace))))
     assert found[0] != found[1]
-    assert found[1] == provenance.fingerprint(Clock(partial(own.pace)))
+    assert found[1] == code_digest.fingerprint(Clock(partial(own.pace)))
 
 
 def test_the_tables_of_a_folder_hold_all_that_is_kept(tmp_path):
@@ -293,7 +293,7 @@ def test_t_intervals_cover_as_often_as_they_say():
 
 
 def test_an_error_in_another_process_is_raised_here(monkeypatch):
-    monkeypatch.setattr(parallel_runs, "START_SECONDS", -1.0)  # other processes, however short
+    monkeypatch.setattr(parallel, "START_SECONDS", -1.0)  # other processes, however short
     assert in_parallel(math.factorial, [(number,) for number in range(5)], 2) == [1, 1, 2, 6, 24]
     with pytest.raises(ValueError, match="negative"):
         in_parallel(math.factorial, [(0,), (-1,), (2,)], jobs=2)
@@ -304,7 +304,7 @@ def test_short_work_starts_no_processes():
 
 
 def test_long_work_goes_on_in_others(monkeypatch):
-    monkeypatch.setattr(parallel_runs, "START_SECONDS", -1.0)
+    monkeypatch.setattr(parallel, "START_SECONDS", -1.0)
     first, *others = in_parallel(_pid, [() for _ in range(4)], jobs=2)
     assert first == os.getpid()
     assert first not in others

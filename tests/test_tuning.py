@@ -11,13 +11,9 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError
-from ddlnb.training.kept_runs import Run, Runner
-from ddlnb.training.learning_task import Samples
-from ddlnb.training.splits import get_split
-from ddlnb.training.study import study
-from ddlnb.training.task_convex import quadratic
-from ddlnb.training.tasks import LEARNING_TASKS
-from ddlnb.training.tuning import (
+from ddlnb.training.runs.kept_runs import Run, Runner
+from ddlnb.training.runs.study import study
+from ddlnb.training.runs.tuning import (
     CONFIRM,
     EXTENSIONS,
     HALVINGS,
@@ -29,7 +25,11 @@ from ddlnb.training.tuning import (
     tuned,
     tuned_rate,
 )
-from ddlnb.training.validation import SHARE, validation_task
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from ddlnb.training.tasks.convex import quadratic
+from ddlnb.training.tasks.splits import get_split
+from ddlnb.training.tasks.task import Samples
+from ddlnb.training.tasks.validation import SHARE, validation_task
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
 QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}

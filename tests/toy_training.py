@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from ddlnb.training.clock import Clock
-from ddlnb.training.lockstep import Lockstep
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.worker import Worker
 

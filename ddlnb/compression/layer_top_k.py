@@ -1,7 +1,7 @@
 """Top-k with a density of its own for every piece of a model.
 
 Source: Shi et al. 2019 (arXiv 1911.08727), LAGS-SGD: layer-wise adaptive gradient sparsification.
-`ddlnb.layer_densities` chooses densities for a model on a cluster.
+`ddlnb.training.cost.layer_densities` chooses densities for a model on a cluster.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.training.lockstep import Note
+from ddlnb.training.executors.lockstep import Note
 from ddlnb.training.requests import Gradient
 
 if TYPE_CHECKING:

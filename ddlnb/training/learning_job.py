@@ -1,4 +1,4 @@
-"""The run that `ddlnb.training.train` makes in lockstep, as a job that also runs on real ranks."""
+"""The run that `ddlnb.training.runs.train` makes in lockstep, as a job that also runs on real ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from ddlnb.errors import require, require_whole
 from ddlnb.training.job import Observe, TrainingJob, no_delay
-from ddlnb.training.learning_task import LearningTask
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.optimizers import Optimizer, get_optimizer
 from ddlnb.training.schedules import get_schedule
-from ddlnb.training.splits import Split, get_split
-from ddlnb.training.tasks import get_learning_task
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.training.tasks.splits import Split, get_split
+from ddlnb.training.tasks.task import LearningTask
 
 
 def learning_job(

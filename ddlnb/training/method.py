@@ -12,9 +12,9 @@ from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.sentence import sentence
 from ddlnb.plans.server_rules import Decoding, Rule
-from ddlnb.training.catalogue import get_synchronisation
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.synchronisation import Synchronisation
+from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation.catalogue import get_synchronisation
 from ddlnb.training.worker import Compression
 
 ARCHITECTURES = ("A2A", "PS", "gossip")

@@ -12,8 +12,8 @@ from torch import nn
 
 from ddlnb.choices import parsed, shown
 from ddlnb.errors import require
-from ddlnb.training import large_batch
-from ddlnb.training.learning_task import LearningTask
+from ddlnb.training import lars_lamb
+from ddlnb.training.tasks.task import LearningTask
 
 Parameters = Iterable[nn.Parameter]
 
@@ -139,7 +139,7 @@ class LARS(Optimizer):
         return self.momentum
 
     def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
-        return large_batch.LARS(
+        return lars_lamb.LARS(
             parameters, lr, self.momentum, self.weight_decay, self.trust, self.exclude_vectors
         )
 
@@ -166,7 +166,7 @@ class LAMB(Optimizer):
         return self.betas[0]
 
     def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
-        return large_batch.LAMB(
+        return lars_lamb.LAMB(
             parameters,
             lr,
             self.betas,

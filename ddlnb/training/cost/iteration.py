@@ -1,0 +1,226 @@
+"""Seconds of an iteration with compression on a cluster, simulated with everything that overlaps.
+
+Layer by layer, messages leave while the backward pass goes on, as the base method sends them; the
+whole model as one vector leaves after it. Synchronisations other than BSP are in
+`ddlnb.relaxed_cost`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.compression.base import Compressor, Traffic
+from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
+from ddlnb.errors import require
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.methods import Method, get_method
+from ddlnb.plans.plan import Plan
+from ddlnb.request_cost import requests_cost
+from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import plan_on
+from ddlnb.training.cost.program import CompressedMessage, compressed
+from ddlnb.training.cost.traffic import Shape, compressed_pieces, link_bytes, pieces, tensor_shapes
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.workloads.workload import Workload
+
+CompressedPiece = tuple[Compressor, Shape]
+T = TypeVar("T")
+
+BASE = "MG-WFBP"  # as which messages of BSP leave, if no other method is named
+
+
+@dataclass(frozen=True)
+class IterationCost:
+    """Where the seconds of one iteration of one worker go, and the bytes of the busiest worker.
+
+    ``waiting_seconds`` is communication that nothing hides, and waiting for others. ``gathers``
+    when payloads go to all workers, so that traffic grows with their number. ``source`` says how
+    the seconds were found.
+    """
+
+    method: str
+    iteration_seconds: float
+    compute_seconds: float
+    compression_seconds: float
+    waiting_seconds: float
+    bytes_sent: float
+    bytes_received: float
+    gathers: bool = False
+    source: str = ""
+
+    @property
+    def bytes(self) -> float:
+        """What passes the worker's link, both ways."""
+        return self.bytes_sent + self.bytes_received
+
+
+def dense_cost(
+    workload: Workload, cluster: str | Cluster, method: str | Method, workers: int | None = None
+) -> IterationCost:
+    """The cost of a lossless method of the survey, as `simulate` finds it."""
+    cluster, method = get_cluster(cluster, workers), get_method(method)
+    program = lower(workload, cluster, plan_on(cluster, workload, method))
+    played = play_fast(program)
+    size = workload.gradient_bytes
+    if method.architecture == "A2A":
+        bytes_ = ring_bytes_sent(size, cluster.workers)
+    else:
+        bytes_ = float(size) if cluster.workers > 1 else 0.0  # one worker asks nobody
+    return IterationCost(
+        method.name,
+        played.iteration_seconds,
+        played.iteration_seconds - played.exposed_seconds,
+        0.0,
+        played.exposed_seconds,
+        bytes_,
+        bytes_,
+        source="simulated",
+    )
+
+
+def compressed_cost(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | TrainingMethod,
+    profile: str | CompressionProfile = FREE,
+    base: str | Method = BASE,
+    workers: int | None = None,
+) -> IterationCost:
+    """The cost of BSP with a compression, its messages launched as ``base`` launches them.
+
+    A method with the whole-model flag has one message after the backward pass, whatever the base.
+    Raises InputError for another synchronisation, an architecture other than A2A, a base method
+    that cuts tensors, and a compressor that the profile lacks.
+    """
+    method, profile = training_method(method), compression_profile(profile)
+    cluster, base = get_cluster(cluster, workers), get_method(base)
+    compressor = method.compressor
+    require(
+        method.overlaps,
+        f"{method} is not BSP on A2A; its seconds come from ddlnb.relaxed_cost",
+    )
+    if compressor is None:
+        return dense_cost(workload, cluster, base)
+    if method.whole_model:
+        base = get_method("BSP-A2A")
+    require(
+        base.architecture == "A2A",
+        f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
+    )
+    plan = plan_on(cluster, workload, base)
+    _require_float32(workload)
+    found = compressed_pieces(compressor, pieces(workload, method.whole_model))
+    by_message = [found] if method.whole_model else pieces_of_messages(workload, plan, found)
+    made = [compressed_message(one, cluster, profile, method.feedback) for one in by_message]
+    played = play_fast(compressed(lower(workload, cluster, plan), made))
+    compression = sum(message.encode_seconds + message.decode_seconds for message in made)
+    bytes_ = sum(message.bytes for message in made)
+    return IterationCost(
+        str(method),
+        played.iteration_seconds,
+        played.iteration_seconds - played.exposed_seconds - compression,
+        compression,
+        played.exposed_seconds,
+        bytes_,
+        bytes_,
+        gathers(found),
+        f"simulated as {base.name}; compression {source_of(profile, found)}",
+    )
+
+
+def compressed_message(
+    group: Sequence[CompressedPiece],
+    cluster: Cluster,
+    profile: CompressionProfile,
+    feedback: bool = False,
+) -> CompressedMessage:
+    """One message of the payloads of these pieces."""
+    workers = cluster.workers
+    traffic = joined([compressor.traffic(shape, workers) for compressor, shape in group])
+    encode, decode = compression_seconds(group, profile, workers, feedback)
+    return CompressedMessage(
+        encode,
+        decode,
+        requests_cost(cluster, traffic),
+        sum(link_bytes(one, workers) for one in traffic) / 2,
+    )
+
+
+def compression_seconds(
+    group: Sequence[CompressedPiece],
+    profile: CompressionProfile,
+    workers: int,
+    feedback: bool = False,
+) -> tuple[float, float]:
+    """Seconds of one worker before and after the requests for these pieces."""
+    before, after = 0.0, 0.0
+    for compressor, shape in group:
+        seconds, size = profile.of(compressor), math.prod(shape)
+        before += seconds.before(size) + (profile.feedback.seconds(size) if feedback else 0.0)
+        after += seconds.after(size, workers)
+    return before, after
+
+
+def source_of(profile: CompressionProfile, group: Sequence[CompressedPiece]) -> str:
+    """Whence the seconds of these pieces are."""
+    return profile.source_for(max((math.prod(shape) for _, shape in group), default=0))
+
+
+def gathers(group: Sequence[CompressedPiece]) -> bool:
+    """Whether payloads go to all workers."""
+    from ddlnb.plans.requests import AllGather
+
+    return any(
+        request.request is AllGather
+        for compressor, shape in group
+        for request in compressor.traffic(shape, 8)
+    )
+
+
+def joined(lists: Sequence[Sequence[Traffic]]) -> list[Traffic]:
+    """The requests for tensors that travel together: alike ones in one, as tensor fusion does.
+
+    >>> from ddlnb.plans.requests import AllGather
+    >>> [one.bytes for one in joined([[Traffic(AllGather, 8)], [Traffic(AllGather, 4)]])]
+    [12]
+    """
+    found: dict[tuple[int, type], int] = {}
+    for requests in lists:
+        for number, (request, size) in enumerate(requests):
+            found[number, request] = found.get((number, request), 0) + size
+    return [Traffic(request, size) for (_, request), size in sorted(found.items(), key=_turn)]
+
+
+def _turn(entry: tuple[tuple[int, type], int]) -> tuple[int, str]:
+    (number, request), _ = entry
+    return number, request.__name__
+
+
+def pieces_of_messages(workload: Workload, plan: Plan, found: Sequence[T]) -> list[list[T]]:
+    """What was found for every tensor, in the order of parameters, grouped as tensors travel.
+
+    Raises InputError for a plan that cuts tensors.
+    """
+    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
+    sent = [piece for message in plan.messages for piece in message.pieces]
+    require(
+        all(piece.elements == sizes[piece.gradient] for piece in sent),
+        f"method {plan.method!r} cuts tensors, and compressors take whole ones; choose a base "
+        f"method that does not, say WFBP-A2A or MG-WFBP",
+    )
+    by_name = dict(zip(tensor_shapes(workload), found, strict=True))
+    return [[by_name[piece.gradient] for piece in message.pieces] for message in plan.messages]
+
+
+def _require_float32(workload: Workload) -> None:
+    sizes = {gradient.bytes_per_element for gradient in workload.gradients}
+    require(
+        sizes == {4},
+        f"compressors take float32, and workload {workload.model!r} has gradients of "
+        f"{sorted(sizes)} bytes per element",
+    )

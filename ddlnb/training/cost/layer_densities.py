@@ -1,0 +1,185 @@
+"""A density of top-k for every layer, chosen from its communication-to-computation ratio.
+
+The idea is that of LAGS-SGD (Shi et al. 2019, arXiv 1911.08727, adaptive selection of ratios): a
+layer may send as much as the computation that is left can hide. What is hidden is free, and what
+is sent more is learnt sooner. The formula here is our own. Message m, in the order in which the
+backward pass makes messages ready, is ready at r_m and takes
+
+    t_m(d) = seconds to compress + start-ups / a + seconds of the bytes / b
+
+at density d, where a and b are the shares of their pace that computation leaves. One after the
+other, messages have all arrived at
+
+    E(d) = max over m of r_m + t_m(d_m) + t_{m+1}(d_{m+1}) + ... + t_M(d_M).
+
+Densities are raised from the least one, all alike, as long as E grows by no more than a given share
+of the computation. Where one of these sums allows no more, the layers in it stay, and those that
+are ready earlier go on: the earlier a gradient is ready, the more computation is left to hide it.
+So no density can be raised without lowering one that is no larger, and none is smaller than the
+largest fixed density that ends as soon. Where all entries cost less than some, all are sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.compression.layer_top_k import LayerTopK
+from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
+from ddlnb.errors import require
+from ddlnb.plans.methods import Method, get_method
+from ddlnb.plans.plan import Plan
+from ddlnb.simulator.program import Numbers, Program, lower
+from ddlnb.simulator.simulate import plan_on
+from ddlnb.training.cost.iteration import compressed_message, pieces_of_messages
+from ddlnb.training.cost.traffic import Shape, compressed_pieces, is_built_in, tensor_shapes
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST, MOST = 0.001, 1.0  # at MOST a layer is not compressed
+DENSITIES = (LEAST, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, MOST)
+HIDDEN = 0.01  # of an iteration's computation: what counts as nothing
+
+
+class Level(NamedTuple):
+    """Densities of the messages, and the seconds that they take."""
+
+    seconds: Numbers
+    densities: Numbers
+
+
+def layer_densities(
+    workload: Workload,
+    cluster: str | Cluster,
+    profile: str | CompressionProfile = FREE,
+    base: str | Method = "MG-WFBP",
+    *,
+    workers: int | None = None,
+    longer: float = HIDDEN,
+    feedback: bool = True,
+    candidates: Sequence[float] = DENSITIES,
+) -> LayerTopK:
+    """Top-k with the density of every layer, of the ``candidates``, as said above.
+
+    ``longer`` is the share of the computation that an iteration may take longer than with the least
+    density for all: more than HIDDEN buys entries with communication that nothing hides. Messages
+    are those of ``base``; all tensors of one have one density. ``profile`` must have the seconds of
+    top-k at every candidate below 1. What unpacking takes is hidden by nothing and does not count.
+    Raises InputError for a workload of no built-in model, whose order of parameters is not known,
+    for a base that cuts tensors or goes through servers, and for candidates that are not from LEAST
+    to MOST.
+    """
+    cluster, base = get_cluster(cluster, workers), get_method(base)
+    profile = compression_profile(profile)
+    require(
+        is_built_in(workload),
+        f"workload {workload.model!r} is of no built-in model, so that the order of its parameters "
+        f"is not known; write the densities yourself: {LayerTopK.name}((0.1, 0.001)), say",
+    )
+    require(
+        base.architecture == "A2A",
+        f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
+    )
+    require(
+        len(candidates) > 0 and all(LEAST <= one <= MOST for one in candidates),
+        f"candidates {list(candidates)} must be densities from {LEAST} to {MOST:g}",
+    )
+    require(0 <= longer < math.inf, f"longer {longer!r} must be a share of the computation")
+    plan = plan_on(cluster, workload, base)
+    program = lower(workload, cluster, plan)
+    groups = pieces_of_messages(workload, plan, list(tensor_shapes(workload).values()))
+    densities = sorted(set(candidates))
+    seconds = [
+        [_seconds(group, density, program, cluster, profile, feedback) for group in groups]
+        for density in densities
+    ]
+    chosen = _raised(_cheapest(np.array(seconds), densities), program, longer)
+    return LayerTopK(_by_parameter(workload, plan, chosen))
+
+
+def density_table(workload: Workload, chosen: LayerTopK) -> pd.DataFrame:
+    """A row per tensor in the order of the backward pass: its elements, and the density chosen."""
+    import pandas as pd
+
+    densities = dict(zip(tensor_shapes(workload), chosen.densities, strict=True))
+    rows = [
+        (gradient.name, gradient.elements, densities[gradient.name])
+        for gradient in workload.gradients
+    ]
+    return pd.DataFrame(rows, columns=["tensor", "elements", "density"])
+
+
+def _raised(levels: Sequence[Level], program: Program, longer: float) -> Numbers:
+    """The density of every message, all raised from the first level as far as time allows."""
+    ready = _ready_seconds(program)
+    seconds, densities = levels[0].seconds.copy(), levels[0].densities.copy()
+    latest = _end(ready, seconds) + longer * program.compute_seconds
+    rising = len(ready)  # the messages before this one
+    for level in levels[1:]:
+        while rising > 0:
+            raised = seconds.copy()
+            raised[:rising] = level.seconds[:rising]
+            if _end(ready, raised) <= latest:
+                seconds = raised
+                densities[:rising] = level.densities[:rising]
+                break
+            rising -= 1
+    return densities
+
+
+def _end(ready: Numbers, seconds: Numbers) -> float:
+    """When all messages have arrived that take so long, one after the other."""
+    return float((ready + seconds[::-1].cumsum()[::-1]).max())
+
+
+def _cheapest(seconds: Numbers, densities: Sequence[float]) -> list[Level]:
+    """For every candidate what takes each message the least time at this density or a larger one.
+
+    Above a density of 1/n the all-reduce of all entries takes less than the gathering of some.
+    """
+    levels = []
+    for first in range(len(densities)):
+        best = first + seconds[first:].argmin(0)
+        levels.append(Level(seconds[best, np.arange(seconds.shape[1])], np.array(densities)[best]))
+    return levels
+
+
+def _ready_seconds(program: Program) -> Numbers:
+    """When the computation alone makes every message ready."""
+    done = program.task_seconds.cumsum()
+    ready = np.empty(len(program.messages))
+    for task, seconds in zip(program.tasks.listed, done, strict=True):
+        ready[list(task.readies)] = seconds
+    return ready
+
+
+def _seconds(
+    message: Sequence[Shape],
+    density: float,
+    program: Program,
+    cluster: Cluster,
+    profile: CompressionProfile,
+    feedback: bool,
+) -> float:
+    """Seconds to compress a message and to send it beside the computation."""
+    compressor = LayerTopK((density,) * len(message))
+    made = compressed_message(compressed_pieces(compressor, message), cluster, profile, feedback)
+    (stage,) = program.stages
+    startup, work = made.cost.startup / stage.startup_share, made.cost.work / stage.share
+    return made.encode_seconds + startup + work
+
+
+def _by_parameter(workload: Workload, plan: Plan, densities: Numbers) -> tuple[float, ...]:
+    """The density of every tensor's message, in the order of the parameters."""
+    found = {
+        piece.gradient: float(density)
+        for message, density in zip(plan.messages, densities, strict=True)
+        for piece in message.pieces
+    }
+    return tuple(found[name] for name in tensor_shapes(workload))

@@ -1,0 +1,192 @@
+"""Time to a target loss on a cluster: iterations needed, measured, times seconds, forecast.
+
+Iterations come from curves of a small task at the same number of workers, seconds from a workload
+on a cluster. The product says what the lossy method would bring to that workload if it cost as many
+iterations there, relative to BSP, as on the task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.compression.seconds import FREE, CompressionProfile
+from ddlnb.errors import InputError, require
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.requests import AllReduce
+from ddlnb.relaxed_cost import STEPS, lossy_cost
+from ddlnb.request_cost import request_cost
+from ddlnb.training.cost.iteration import BASE, IterationCost, dense_cost
+from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DENSE = "bsp on A2A"  # the method of the curves whose iterations the lossless methods need
+
+
+def best_dense(
+    workload: Workload, cluster: Cluster, methods: Iterable[str | Method] = METHODS
+) -> IterationCost:
+    """The cost of the quickest lossless method there; those that need missing servers are left out.
+
+    Raises InputError if none of them runs there.
+    """
+    costs = []
+    for method in methods:
+        try:
+            costs.append(dense_cost(workload, cluster, method))
+        except InputError:  # no servers, say
+            continue
+    require(bool(costs), f"no lossless method runs on {cluster!r}")
+    return min(costs, key=lambda cost: cost.iteration_seconds)
+
+
+def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Iterations until the test loss is at most ``target``: one row per task, method and seed.
+
+    Columns: task, method, workers, seed; ``iterations`` at the first evaluation that finds it, and
+    ``since``, those at the one before, both infinite where none does; ``averages``, how many more
+    the model takes that was evaluated then (`ddlnb.training.runs.averaging`). Raises InputError for
+    curves without the columns that `ddlnb.training.runs.study` writes, and for a target that is reached
+    before training.
+    """
+    import pandas as pd
+
+    from ddlnb.training.runs.summaries import target_bracket
+
+    cells = ("task", "method", "workers")
+    rows = [
+        (*names, seed, *target_bracket(run, target), _averages(run, target))
+        for names, runs in runs_by(curves, *cells).items()
+        for seed, run in runs.items()
+    ]
+    return pd.DataFrame(rows, columns=[*cells, "seed", "since", "iterations", "averages"])
+
+
+def _averages(run: pd.DataFrame, target: float) -> int:
+    more = "averaging_bytes_sent"
+    require(more in run, f"curves lack the column {more!r}; make them with ddlnb train")
+    within = run.loc[run["test_loss"] <= target, more]
+    return int(len(within) > 0 and within.iloc[0] > 0)
+
+
+def time_to_target(
+    curves: pd.DataFrame,
+    target: float,
+    workload: Workload,
+    clusters: Sequence[str | Cluster],
+    profile: str | CompressionProfile = FREE,
+    base: str | Method = BASE,
+    *,
+    dense: str = DENSE,
+    steps: int = STEPS,
+) -> pd.DataFrame:
+    """One row per cluster, number of workers and method of the curves, the dense best first.
+
+    ``seconds`` is the mean over seeds of iterations times seconds of one, and of an all-reduce more
+    where the model of that iteration takes one (`ddlnb.training.runs.averaging`). ``speedup`` is over
+    the quickest lossless method, which needs the iterations of ``dense``: the geometric mean over
+    the seeds that both have. ``low`` and ``high``, ``speedup_low`` and ``speedup_high`` are the
+    ends of 95 % t-intervals over the seeds, widened by the steps between two evaluations (NaN for
+    fewer than two seeds); nothing else that is uncertain is in them. A run that never reaches the
+    target makes seconds infinite and the speed-up 0. ``bytes`` pass a worker's link, both ways, in
+    an iteration, and ``ring_bytes`` would by a dense ring. The other columns are the parts of
+    `ddlnb.training.cost.iteration.IterationCost`. Raises InputError when the curves lack ``dense``.
+    """
+    import pandas as pd
+
+    needed = iterations_to_target(curves, target)
+    rows: list[dict[str, object]] = []
+    for name in clusters:
+        for (task, workers), group in needed.groupby(["task", "workers"], sort=False):
+            cluster = get_cluster(name, int(workers))
+            by_method = {
+                method: part.set_index("seed")[["since", "iterations", "averages"]]
+                for method, part in group.groupby("method", sort=False)
+            }
+            if dense not in by_method:
+                raise InputError(
+                    f"curves of {task!r} with {workers} workers lack {dense!r}, which all others "
+                    f"are compared with; they hold {', '.join(by_method)}"
+                )
+            best = best_dense(workload, cluster)
+            average = request_cost(cluster, AllReduce, workload.gradient_bytes).seconds
+            ours = {
+                method: lossy_cost(workload, cluster, method, profile, base, steps=steps)
+                for method in by_method
+                if method != dense
+            }
+            place = {"network": cluster.network, "machine": cluster.name, "task": task}
+            for method, cost in {dense: best, **ours}.items():
+                rows.append(
+                    {
+                        **place,
+                        "workers": int(workers),
+                        "target": target,
+                        "model": workload.model,
+                        "is_dense": method == dense,
+                        **_times(by_method[method], by_method[dense], cost, best, average),
+                        **asdict(cost),
+                        "bytes": cost.bytes,
+                        "ring_bytes": 2 * ring_bytes_sent(workload.gradient_bytes, int(workers)),
+                        "method": method,
+                        "carried_by": cost.method,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _times(
+    ours: pd.DataFrame,
+    of_dense: pd.DataFrame,
+    cost: IterationCost,
+    best: IterationCost,
+    average: float,
+) -> dict[str, object]:
+    from ddlnb.training.runs.summaries import ratio_interval, t_interval
+
+    common = ours.index.intersection(of_dense.index)
+    require(
+        len(common) > 0, "methods have no seed in common with the dense one; run the same seeds"
+    )
+    seconds = _seconds(ours, cost, average)
+    mean, half = t_interval(seconds["iterations"].to_numpy())
+    mine = seconds.loc[common].to_numpy()
+    theirs = _seconds(of_dense, best, average).loc[common].to_numpy()
+    require(
+        bool(np.isfinite(theirs).all()),
+        "the dense method does not reach the target in all its runs; choose a higher loss",
+    )
+    if ours is of_dense:
+        speedup = (1.0, 1.0, 1.0)  # the same runs, whatever they took
+    elif np.isfinite(mine).all():
+        speedup = ratio_interval(theirs, mine)
+    else:
+        speedup = (0.0, math.nan, math.nan)
+    iterations, beside = ours["iterations"], of_dense["iterations"]
+    return {
+        "iterations": float(iterations.mean()),
+        "iterations_over_dense": float(iterations[common].mean() / beside[common].mean()),
+        "seeds": len(ours),
+        "reached": int(np.isfinite(iterations).sum()),
+        "seconds": mean,
+        "low": max(float(seconds["since"].mean()) - half, cost.iteration_seconds),  # one at least
+        "high": mean + half,
+        "speedup": speedup[0],
+        "speedup_low": speedup[1],
+        "speedup_high": speedup[2],
+    }
+
+
+def _seconds(needed: pd.DataFrame, cost: IterationCost, average: float) -> pd.DataFrame:
+    """Seconds by seed of the iterations since and at the target, with the averages they take."""
+    iterations = needed[["since", "iterations"]] * cost.iteration_seconds
+    return iterations.add(needed["averages"] * average, axis=0)

@@ -1,0 +1,104 @@
+"""Workers and a parameter server on real processes and sockets: the loops of lockstep, for real.
+
+Messages do not overlap with the backward pass here: a worker asks for them when its gradient is
+there as a whole.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from ddlnb.engines.process_group import process_group
+from ddlnb.launch.rank import Place
+from ddlnb.launch.ranks import Ranks
+from ddlnb.training.executors.servers import get_servers, require_trains
+from ddlnb.training.executors.transport import BlockingTransport
+from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
+from ddlnb.training.requests import Gradient, StepDone
+
+
+def train_on_ranks(
+    ranks: Ranks,
+    job: TrainingJob,
+    timeout_seconds: float | None = None,
+    executor: str = "distributed",
+) -> TrainingRun:
+    """The job on so many of these processes as it needs, by the executor's parameter servers.
+
+    Raises UnknownName, InputError if there are too few or the servers cannot run the method,
+    MissingPart, and RankError, naming the rank, if one fails.
+    """
+    # So that a wrong job is refused here, before anything starts.
+    require_trains(executor, job.method)
+    job.worker(0)
+    reports = ranks.run(
+        run_on_rank, job, executor, count=job.ranks, timeout_seconds=timeout_seconds
+    )
+    return as_run(reports)
+
+
+def as_run(reports: list[Any]) -> TrainingRun:
+    """What `run_on_rank` returned on all ranks, by rank, as one."""
+    workers = tuple(report for report in reports if isinstance(report, WorkerReport))
+    arrivals = [report for report in reports if isinstance(report, tuple)]
+    return TrainingRun(workers, arrivals[0] if arrivals else ())
+
+
+def run_on_rank(
+    place: Place, job: TrainingJob, executor: str = "distributed"
+) -> WorkerReport | tuple[Arrival, ...] | None:
+    """This rank's part: a worker's report, a server's arrivals, None beyond the job's ranks.
+
+    Ranks.run calls it on every rank.
+    """
+    store = place.store()
+    if place.rank >= job.ranks:
+        return None
+    if place.rank >= job.workers:
+        return get_servers(executor).serve(place, store, job)
+    with process_group(place, store, job.workers):
+        return _train(place, job, store, executor)
+
+
+def _train(place: Place, job: TrainingJob, store: Any, executor: str) -> WorkerReport:
+    worker = job.worker(place.rank)
+    servers = None
+    if job.servers:
+        servers = get_servers(executor).connect(place, store, job, worker)
+    transport = BlockingTransport(servers)
+    flow = job.method.synchronisation.loop(worker)
+    losses: list[float] = []
+    observed: list[Any] = []
+    answer: Any = None
+    dist.barrier()
+    start = time.perf_counter()
+    while len(losses) < job.steps:
+        request = flow.send(answer)
+        answer = None
+        if isinstance(request, Gradient):
+            if (delay := job.delay(worker.rank, worker.step)) > 0:
+                time.sleep(delay)
+            answer = worker.gradient()
+        elif isinstance(request, StepDone):
+            losses.append(worker.last_loss)
+            if job.observe is not None:
+                seconds = time.perf_counter() - start
+                observed.append(job.observe(worker, len(losses), seconds))
+        else:
+            answer = transport.answer(request)
+    seconds = time.perf_counter() - start
+    flow.close()
+    # Not on failure: closing waits for others, and a failed rank is ended with its process.
+    transport.close()
+    return WorkerReport(
+        worker.rank,
+        worker.parameters,
+        tuple(losses),
+        transport.bytes_sent,
+        transport.bytes_received,
+        seconds,
+        tuple(observed),
+    )

@@ -1,0 +1,82 @@
+"""Whose parameter servers a training method runs on in real processes: ours, or BytePS's.
+
+The loops and the rules are the same. Ours run any rule; others have some built in, and refuse the
+methods that need another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ddlnb.engines.base import Transport
+from ddlnb.engines.catalogue import require_installed
+from ddlnb.engines.transports.connect import connect_to_servers
+from ddlnb.engines.transports.server import serve_workers
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.launch.rank import Place
+from ddlnb.training.executors import byteps
+from ddlnb.training.executors.replaying import Noting
+from ddlnb.training.job import Arrival, TrainingJob
+from ddlnb.training.method import TrainingMethod
+from ddlnb.training.worker import Worker
+
+
+@dataclass(frozen=True)
+class ParameterServers:
+    """How a worker reaches its server, and what the rank that serves does.
+
+    ``serve`` returns the order of pushes, () where nobody notes it. ``refuses`` says why these
+    servers cannot run a method, "" if they can. ``engine`` is the entry of
+    `ddlnb.engines.catalogue` that tells what this machine lacks for them.
+    """
+
+    engine: str
+    connect: Callable[[Place, Any, TrainingJob, Worker], Transport]
+    serve: Callable[[Place, Any, TrainingJob], tuple[Arrival, ...]]
+    refuses: Callable[[TrainingMethod], str]
+
+
+def _connect(place: Place, store: Any, job: TrainingJob, worker: Worker) -> Transport:
+    return connect_to_servers(place, store, job.servers, [0])
+
+
+def _serve(place: Place, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
+    rule = job.rule()
+    assert rule is not None, f"{job.method.synchronisation} has no rule for its server"
+    noting = Noting(rule)
+    serve_workers(place, store, job.workers, noting)
+    return tuple(noting.arrivals)
+
+
+def _nothing(method: TrainingMethod) -> str:
+    return ""
+
+
+SERVERS: dict[str, ParameterServers] = {  # by executor
+    "distributed": ParameterServers("torch", _connect, _serve, _nothing),
+    "byteps": ParameterServers("byteps", byteps.connect, byteps.serve, byteps.refuses),
+}
+
+
+def get_servers(executor: str) -> ParameterServers:
+    """Those of this executor on real processes. Raises UnknownName."""
+    if executor not in SERVERS:
+        raise UnknownName("executor on real processes", executor, SERVERS)
+    return SERVERS[executor]
+
+
+def require_trains(executor: str, method: TrainingMethod) -> None:
+    """Raise InputError, with the reason, if its servers cannot run the method.
+
+    Raises UnknownName, and MissingPart if this machine lacks them.
+    """
+    chosen = get_servers(executor)
+    if reason := chosen.refuses(method):
+        able = [name for name, servers in SERVERS.items() if not servers.refuses(method)]
+        raise InputError(
+            f"executor {executor!r} cannot run {str(method)!r}: {reason}; "
+            f"executors that can: lockstep, {', '.join(able)}"
+        )
+    require_installed(chosen.engine)

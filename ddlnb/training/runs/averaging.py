@@ -1,0 +1,51 @@
+"""What it takes to have the model that a curve evaluates: the mean of the workers'.
+
+After an iteration of BSP every worker has it. In the middle of a round of local SGD, and in gossip
+at any time, nobody does: it costs one average of the workers' models more, which the method itself
+does not ask for. SSP and ASP keep a common model on the server; the mean of the workers' copies
+stands for it and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce, PushPull
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.method import TrainingMethod
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Bytes that a worker sends for one average of the models, and receives, and its seconds.
+
+    NaN if unknown.
+    """
+
+    bytes_sent: float
+    seconds: float
+
+    @classmethod
+    def of(
+        cls, method: TrainingMethod, workers: int, parameters: int, clock: Clock | None
+    ) -> Averaging:
+        """Of dense models of so many float32 parameters, the way the method's averages go."""
+        size = 4 * parameters
+        if method.synchronisation.model_on_server:
+            return cls(0.0, 0.0)
+        if method.architecture == "PS":
+            seconds = 2 * clock.communicate(PushPull, size, workers) if clock else math.nan
+            return cls(float(size), seconds)
+        seconds = clock.communicate(AllReduce, size, workers) if clock else math.nan
+        return cls(ring_bytes_sent(size, workers), seconds)
+
+    def columns(self, consensus_distance: float) -> dict[str, object]:
+        """The columns of a row in which the workers are so far from their mean."""
+        needed = consensus_distance != 0
+        return {
+            "averaging_bytes_sent": self.bytes_sent if needed else 0.0,
+            "averaging_bytes_received": self.bytes_sent if needed else 0.0,
+            "averaging_seconds": self.seconds if needed else 0.0,
+        }

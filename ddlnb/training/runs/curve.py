@@ -1,0 +1,232 @@
+"""The rows of a run's curve, written while it runs in lockstep or from what ranks report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ddlnb.errors import NotFinite
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.job import TrainingJob, TrainingRun, WorkerReport
+from ddlnb.training.runs.averaging import Averaging
+from ddlnb.training.tasks.task import LearningTask
+from ddlnb.training.worker import Worker
+from ddlnb.workloads.tasks import Batch
+
+Row = dict[str, object]
+HUGE = 1e3  # times the loss before training, or times one if that is more: the run has diverged
+
+
+class _Diverged(Exception):
+    """A loss that is huge or no number."""
+
+
+def largest_loss(task: LearningTask, job: TrainingJob) -> float:
+    """The loss beyond which a run has diverged."""
+    return HUGE * max(1.0, task.evaluate(job.model()).loss)
+
+
+@dataclass(frozen=True)
+class StoppingLoss:
+    """A loss that ends the run when it is huge or no number, before anything is made of it."""
+
+    task: LearningTask
+    limit: float
+
+    @classmethod
+    def of(cls, task: LearningTask, job: TrainingJob) -> StoppingLoss:
+        """The task's loss, with the limit of this job."""
+        return cls(task, largest_loss(task, job))
+
+    def __call__(self, module: nn.Module, batch: Batch) -> Tensor:
+        loss = self.task.loss(module, batch)
+        if not abs(loss.item()) <= self.limit:
+            raise _Diverged
+        return loss
+
+
+class Learnt(NamedTuple):
+    """What a worker's model consists of, but for what no training changes."""
+
+    parameters: Tensor  # flat
+    buffers: tuple[Tensor, ...]  # of the module, in its order: running statistics, say
+
+    @classmethod
+    def by(cls, worker: Worker) -> Learnt:
+        """By this worker so far, copied."""
+        return cls(worker.parameters.clone(), _buffers(worker))
+
+
+def _buffers(worker: Worker) -> tuple[Tensor, ...]:
+    return tuple(one.clone() for one in worker.module.buffers())
+
+
+class Carried(NamedTuple):
+    """Bytes that a worker has sent and received in the mean."""
+
+    sent: float
+    received: float
+
+    @classmethod
+    def by(cls, workers: Sequence[WorkerReport]) -> Carried:
+        """By these until they reported."""
+        return cls(
+            sum(one.bytes_sent for one in workers) / len(workers),
+            sum(one.bytes_received for one in workers) / len(workers),
+        )
+
+
+@dataclass
+class LockstepCurve:
+    """Watches a run and writes its rows."""
+
+    task: LearningTask
+    job: TrainingJob
+    workers: Sequence[Worker]
+    every: int
+    timed: bool
+    averaging: Averaging
+    rows: list[Row] = field(default_factory=list)
+    _done: int = 0  # gradients, of all workers
+    _losses: list[float] = field(default_factory=list)
+
+    def of(self, run: Lockstep) -> list[Row]:
+        """The rows of the run, which is run here; its ``on_step`` must be ours."""
+        self._run = run
+        self._mean = _MeanModel(self.task, self.job)
+        self._buffers = [_buffers(worker) for worker in self.workers]
+        self._write(0, 0.0)
+        try:
+            run.run()
+        except (_Diverged, NotFinite):
+            step = max(1, math.ceil(self._done / len(self.workers)))
+            if self.rows[-1]["step"] != step:
+                self._write(step, math.nan)
+            self.rows[-1]["diverged"] = True
+        return self.rows
+
+    def on_step(self, rank: int, done: int, seconds: float) -> None:
+        """Called by the executor after every iteration of every worker."""
+        self._done += 1
+        self._losses.append(self.workers[rank].last_loss)
+        # Now, since the next gradient, which changes them, may come before others are here.
+        self._buffers[rank] = _buffers(self.workers[rank])
+        step, others = divmod(self._done, len(self.workers))
+        if not others and (step % self.every == 0 or step == self.job.steps):
+            self._write(step, seconds)
+
+    def _write(self, step: int, seconds: float) -> None:
+        run, workers = self._run, len(self.workers)
+        carried = Carried(sum(run.bytes_sent) / workers, sum(run.bytes_received) / workers)
+        shown = seconds if self.timed else math.nan
+        learnt = [
+            Learnt(worker.parameters, buffers)
+            for worker, buffers in zip(self.workers, self._buffers, strict=True)
+        ]
+        row = self._mean.row(step, learnt, self._losses, carried, shown, self.averaging)
+        self.rows.append(row)
+        self._losses = []
+
+
+class _MeanModel:
+    """A model whose parameters are the mean of the workers', and whose running statistics, too.
+
+    Buffers that are no floats are those of worker 0; what is not trained is as the job builds it.
+    """
+
+    def __init__(self, task: LearningTask, job: TrainingJob):
+        self._task, self._module = task, job.model()
+        owned = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        self._flat = torch.cat([parameter.detach().flatten() for parameter in owned])
+        sizes = [parameter.numel() for parameter in owned]
+        for parameter, values in zip(owned, self._flat.split(sizes), strict=True):
+            parameter.data = values.view(parameter.shape)
+
+    def row(
+        self,
+        step: int,
+        learnt: Sequence[Learnt],
+        losses: Sequence[float],
+        carried: Carried,
+        seconds: float,
+        averaging: Averaging,
+    ) -> Row:
+        """What these workers have learnt, as a row."""
+        mean = _mean([one.parameters for one in learnt])
+        self._flat.copy_(mean)
+        for own, *theirs in zip(
+            self._module.buffers(), *(one.buffers for one in learnt), strict=True
+        ):
+            own.copy_(_mean(theirs) if own.is_floating_point() else theirs[0])
+        squares = sum((one.parameters - mean).square().sum().item() for one in learnt)
+        distance = squares / len(learnt)
+        found = self._task.evaluate(self._module)
+        return {
+            "step": step,
+            "train_loss": sum(losses) / len(losses) if losses else math.nan,
+            "test_loss": found.loss,
+            "test_accuracy": found.accuracy,
+            "consensus_distance": distance,
+            "bytes_sent": carried.sent,
+            "bytes_received": carried.received,
+            "seconds": seconds,
+            **averaging.columns(distance),
+            "diverged": False,
+        }
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    """In float64, so that the mean of equal tensors is exact."""
+    mean = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for one in tensors:
+        mean += one
+    return mean / len(tensors)
+
+
+class Seen(NamedTuple):
+    """A worker after a step of its own, at some seconds of its clock."""
+
+    step: int
+    seconds: float
+    learnt: Learnt
+    diverged: bool
+
+
+@dataclass(frozen=True)
+class Observing:
+    """What a worker on a rank shows of itself, every so many steps."""
+
+    steps: int
+    every: int
+
+    def __call__(self, worker: Worker, done: int, seconds: float) -> Seen | None:
+        if done % self.every and done != self.steps:
+            return None
+        return Seen(done, seconds, Learnt.by(worker), worker.diverged)
+
+
+def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> list[Row]:
+    """The rows of a run on ranks that were `Observing`; seconds are those of the slowest."""
+    mean, limit = _MeanModel(task, job), largest_loss(task, job)
+    start = [Learnt.by(job.worker(0))] * job.workers
+    averaging = Averaging.of(job.method, job.workers, start[0].parameters.numel(), None)
+    rows = [mean.row(0, start, (), Carried(0.0, 0.0), 0.0, averaging)]
+    observed = [[seen for seen in report.observed if seen is not None] for report in run.workers]
+    before = 0
+    for seen in zip(*observed, strict=True):
+        step = seen[0].step
+        losses = [loss for report in run.workers for loss in report.losses[before:step]]
+        carried = Carried.by(run.workers) if step == job.steps else Carried(math.nan, math.nan)
+        seconds = max(one.seconds for one in seen)
+        row = mean.row(step, [one.learnt for one in seen], losses, carried, seconds, averaging)
+        rows.append(row)
+        before = step
+        if any(one.diverged for one in seen) or not all(abs(loss) <= limit for loss in losses):
+            row["diverged"] = True
+            break
+    return rows

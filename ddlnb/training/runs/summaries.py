@@ -1,0 +1,156 @@
+"""What curves say: final quality with intervals over seeds, and steps and bytes to a target."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlnb.errors import UnknownName, require
+from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONFIDENCE = 0.95
+COSTS = {  # what is added up; bytes are those that pass a worker's link, both ways
+    "step": ["step"],
+    "bytes": [
+        *("bytes_sent", "averaging_bytes_sent"),
+        *("bytes_received", "averaging_bytes_received"),
+    ],
+    "seconds": ["seconds", "averaging_seconds"],
+}
+
+
+def t_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The mean, and the half width of its t-interval: NaN for fewer than two finite values.
+
+    >>> mean, half = t_interval(np.array([1.0, 2.0, 3.0]))
+    >>> round(mean, 3), round(half, 3)
+    (2.0, 2.484)
+    """
+    from scipy.stats import t
+
+    count, mean = len(values), float(np.mean(values)) if len(values) else math.nan
+    if count < 2 or not np.isfinite(values).all():
+        return mean, math.nan
+    quantile = t.ppf((1 + confidence) / 2, count - 1)
+    return mean, float(quantile * np.std(values, ddof=1) / math.sqrt(count))
+
+
+def t_test(values: np.ndarray) -> float:
+    """The chance of a mean as far from zero if the true one were zero, by Student's t-test.
+
+    NaN for fewer than two finite values.
+    """
+    from scipy.stats import t
+
+    count = len(values)
+    if count < 2 or not np.isfinite(values).all():
+        return math.nan
+    error = float(np.std(values, ddof=1)) / math.sqrt(count)
+    mean = float(np.mean(values))
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * t.sf(abs(mean) / error, count - 1))
+
+
+def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
+    """What the model of every row has cost, one of COSTS, the average that it takes included.
+
+    See `ddlnb.training.runs.averaging`. Raises UnknownName, and InputError for curves without it.
+    """
+    if cost not in COSTS:
+        raise UnknownName("cost", cost, COSTS)
+    missing = [name for name in COSTS[cost] if name not in curves]
+    require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
+    return curves[COSTS[cost]].sum(axis=1, skipna=False)
+
+
+def to_target(run: pd.DataFrame, target: float, cost: str = "step") -> float:
+    """What is `spent` at the first row of one run whose test loss is at most the target.
+
+    Infinite if there is no such row: the run is censored. Raises InputError for a target that is
+    no number, or that is reached before training.
+    """
+    return target_bracket(run, target, cost)[1]
+
+
+def target_bracket(run: pd.DataFrame, target: float, cost: str = "step") -> tuple[float, float]:
+    """What is `spent` at the last row above the target and at the first at it, as `to_target`.
+
+    The run got there in between: a model is evaluated every so many steps only.
+    """
+    require_target(target)
+    costs = spent(run, cost).to_numpy(dtype=float)
+    (rows,) = np.nonzero(run["test_loss"].to_numpy() <= target)
+    if not len(rows):
+        return math.inf, math.inf
+    row = rows[0]
+    require(
+        run["step"].iloc[row] > 0,
+        f"target {target:g} is reached before training; choose a lower loss",
+    )
+    return float(costs[row - 1]) if row else 0.0, float(costs[row])
+
+
+def ratio_interval(over: np.ndarray, under: np.ndarray) -> tuple[float, float, float]:
+    """The geometric mean of ratios, and the ends of its interval; NaN for fewer than two seeds.
+
+    Both are finite `target_bracket` values, (seeds, 2), of runs of the same seeds. The 95 %
+    t-interval over seeds is widened by all that lies between two evaluations, of both sides.
+    """
+    log, half = t_interval(np.log(over[:, 1] / under[:, 1]))
+    with np.errstate(divide="ignore"):  # a target that is reached at the first evaluation
+        low = float(np.log(over[:, 0] / under[:, 1]).mean()) - half
+        high = float(np.log(over[:, 1] / under[:, 0]).mean()) + half
+    return math.exp(log), float(np.exp(low)), float(np.exp(high))
+
+
+def require_target(target: float | None) -> None:
+    """Raise InputError for a target loss that is given and is no finite number."""
+    require(target is None or math.isfinite(target), f"target {target} must be a finite loss")
+
+
+def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
+    """One row per method and setting, over its seeds.
+
+    ``test_loss`` and ``test_accuracy`` are means at the end with the half widths of 95 %
+    t-intervals behind them; runs that diverged are counted in ``diverged`` and have infinite loss
+    and no accuracy. ``bytes`` is the mean of what is `spent` in the end. With a ``target`` loss:
+    ``reached`` counts the runs that got there, and ``steps_to_target``, ``bytes_to_target`` and
+    ``seconds_to_target`` are medians over all seeds, in which a run that did not get there is
+    infinite.
+    """
+    import pandas as pd
+
+    rows = []
+    for names, by_seed in runs_by(curves, *SETTINGS).items():
+        runs = list(by_seed.values())
+        ends = pd.DataFrame([run.iloc[-1] for run in runs])
+        diverged = ends["diverged"].to_numpy(dtype=bool)
+        loss, loss_half = t_interval(final_losses(by_seed))
+        accuracy, accuracy_half = t_interval(ends["test_accuracy"].to_numpy(dtype=float)[~diverged])
+        row = dict(zip(SETTINGS, names, strict=True)) | {
+            "seeds": len(runs),
+            "diverged": int(diverged.sum()),
+            "test_loss": loss,
+            "test_loss_half_width": loss_half,
+            "test_accuracy": accuracy,
+            "test_accuracy_half_width": accuracy_half,
+            "bytes": float(spent(ends, "bytes").mean()),
+        }
+        if target is not None:
+            steps, bytes_, seconds = (
+                np.array([to_target(run, target, cost) for run in runs]) for cost in COSTS
+            )
+            row |= {
+                "reached": int(np.isfinite(steps).sum()),
+                "steps_to_target": float(np.median(steps)),
+                "bytes_to_target": float(np.median(bytes_)),
+                "seconds_to_target": float(np.median(seconds)),
+            }
+        rows.append(row)
+    return pd.DataFrame(rows)

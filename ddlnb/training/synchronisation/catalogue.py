@@ -1,0 +1,48 @@
+"""The synchronisations there are, by name."""
+
+from __future__ import annotations
+
+from ddlnb.choices import parsed
+from ddlnb.training.synchronisation.base import BulkSynchronousParallel, Synchronisation
+from ddlnb.training.synchronisation.choco import Choco
+from ddlnb.training.synchronisation.d_psgd import DPSGD
+from ddlnb.training.synchronisation.dcd_psgd import DCDPSGD
+from ddlnb.training.synchronisation.ecd_psgd import ECDPSGD
+from ddlnb.training.synchronisation.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
+from ddlnb.training.synchronisation.relaxed import (
+    AsynchronousParallel,
+    DynamicStaleSynchronousParallel,
+    RoundRobinSynchronousParallel,
+    StaleSynchronousParallel,
+)
+
+SYNCHRONISATIONS: dict[str, type[Synchronisation]] = {
+    kind.name: kind
+    for kind in (
+        BulkSynchronousParallel,
+        LocalSGD,
+        PostLocalSGD,
+        AdaptiveLocalSGD,
+        StaleSynchronousParallel,
+        DynamicStaleSynchronousParallel,
+        AsynchronousParallel,
+        RoundRobinSynchronousParallel,
+        DPSGD,
+        DCDPSGD,
+        ECDPSGD,
+        Choco,
+    )
+}
+
+
+def get_synchronisation(text: str | Synchronisation) -> Synchronisation:
+    """The synchronisation that a text such as ``"ssp(3)"`` stands for.
+
+    Raises UnknownName and InputError.
+
+    >>> get_synchronisation("bsp")
+    BulkSynchronousParallel()
+    """
+    if isinstance(text, Synchronisation):
+        return text
+    return parsed("synchronisation", text, SYNCHRONISATIONS)

@@ -1,0 +1,193 @@
+"""Local SGD: workers average every H gradients only. H fixed, later than a start, or adaptive.
+
+One round, from parameters that all workers share, the anchor: a worker takes H gradients, moves
+after each by a plain SGD step of its learning rate, and adds the gradients up. The sums are
+averaged, compressed if so chosen; the worker returns to the anchor and its optimizer takes one
+step with the average. So H = 1 is BSP with any optimizer. With plain SGD at a learning rate that
+is constant within rounds this is local SGD as published (Stich 2019): all workers end at the mean
+of where they were. Another optimizer acts once per round, on what rounds add up to, as the outer
+one of SlowMo (Wang et al. 2020) and FedOpt (Reddi et al. 2021); weight decay, too. Since its rate
+is that of the steps between, LARS, LAMB and Adam are refused, whose rates mean something else.
+
+A training that stops within a round leaves the workers apart: stop at the end of one. Source:
+survey of Shi et al. 2020, sections 3.1.2 and 5.1.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ddlnb.choices import one_of
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.plans.requests import Flow
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
+from ddlnb.training.optimizers import Optimizer
+from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.worker import Worker
+
+STARTS = ("frequent", "rare")
+
+
+class Local(Synchronisation):
+    """Rounds of H gradients, whatever decides H. All workers must decide alike."""
+
+    architectures = ("A2A", "PS")
+    why_not_elsewhere = "its rounds end with the average over all workers"
+
+    def rule(self, workers: int) -> Rule:
+        return BulkSynchronous(workers)
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """The largest H."""
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise InputError for a rate that is none for plain SGD, unless rounds are of one step."""
+        require(
+            self.longest == 1 or optimizer.takes_plain_rate,
+            f"{self} moves between averages by plain SGD steps at the optimizer's learning rate, "
+            f"and that of {optimizer} is none for them; take sgd or momentum, or bsp",
+        )
+
+
+@dataclass(frozen=True)
+class LocalSGD(Local):
+    """Average every ``period`` (H) gradients."""
+
+    period: int = 8
+
+    name = "local"
+
+    def __post_init__(self) -> None:
+        require_whole(period=self.period)
+
+    def cycle(self) -> int:
+        return self.period
+
+    @property
+    def longest(self) -> int:
+        return self.period
+
+    def loop(self, worker: Worker) -> Flow:
+        while True:
+            yield from one_round(worker, self.period)
+            yield StepDone()
+
+
+@dataclass(frozen=True)
+class PostLocalSGD(Local):
+    """BSP until every worker has taken ``after`` steps, then local SGD (Lin et al. 2020)."""
+
+    period: int = 8
+    after: int = 100
+
+    name = "post-local"
+
+    def __post_init__(self) -> None:
+        require_whole(period=self.period)
+        require_whole(0, after=self.after)
+
+    def cycle(self) -> int:
+        raise InputError(
+            f"an iteration of {self} has no one cost: it takes {self.after} as bsp does, and all "
+            f"others as local({self.period}); ask for the cost of these, and for a time to target "
+            f"leave its curves out"
+        )
+
+    @property
+    def longest(self) -> int:
+        return self.period
+
+    def loop(self, worker: Worker) -> Flow:
+        while True:
+            yield from one_round(worker, 1 if worker.step < self.after else self.period)
+            yield StepDone()
+
+
+@dataclass(frozen=True)
+class AdaptiveLocalSGD(Local):
+    """H between ``low`` and ``high``, chosen before every round from the training loss.
+
+    With L the mean loss of the last round over its gradients and all workers, and L0 that of the
+    first: ``start`` rare takes H = ceil(high (L / L0)^power), which falls with the loss, as
+    AdaComm with power 1/2 (Wang and Joshi 2019); ``start`` frequent takes H = floor(low (L0 /
+    L)^power), the reverse; both are kept within low and high. The first round has the H of L = L0.
+    Losses are averaged uncompressed, in a request of four bytes per round; so all workers agree.
+    """
+
+    low: int = 1
+    high: int = 16
+    start: str = one_of("rare", STARTS)
+    power: float = 0.5
+
+    name = "adaptive-local"
+
+    def __post_init__(self) -> None:
+        require_whole(low=self.low, high=self.high)
+        require(self.low <= self.high, f"low {self.low} must be at most high {self.high}")
+        require(self.start in STARTS, f"start {self.start!r} must be one of {', '.join(STARTS)}")
+        require(self.power > 0, f"power {self.power!r} must be above 0")
+
+    def cycle(self) -> int:
+        raise InputError(
+            f"an iteration of {self} has no one cost: how often it averages depends on the losses; "
+            f"ask for the cost of local({self.low}) and local({self.high}), it lies between them, "
+            f"and for a time to target leave its curves out (ddlnb.adaptive_study judges them)"
+        )
+
+    @property
+    def longest(self) -> int:
+        return self.high
+
+    def period(self, first: float, loss: float) -> int:
+        """H at this loss, after a first one.
+
+        >>> AdaptiveLocalSGD(1, 16, "rare").period(4.0, 1.0)
+        8
+        >>> AdaptiveLocalSGD(1, 16, "frequent").period(4.0, 1.0)
+        2
+        """
+        ratio = loss / first if first > 0 and math.isfinite(loss) else 1.0
+        if self.start == "rare":
+            wanted = self.high * ratio**self.power
+            return max(self.low, math.ceil(min(self.high, wanted)))
+        wanted = self.low / ratio**self.power if ratio > 0 else self.high
+        return max(self.low, math.floor(min(self.high, wanted)))
+
+    def loop(self, worker: Worker) -> Flow:
+        first = loss = 1.0
+        known = False
+        while True:
+            own = yield from one_round(worker, self.period(first, loss))
+            # On the CPU even when the worker's tensors have no values.
+            mean = torch.tensor([own], dtype=torch.float32, device="cpu")
+            total = yield from worker.summed(mean)
+            loss = float(total) / worker.workers
+            if not known:
+                first, known = loss, True
+            yield StepDone()
+
+
+def one_round(worker: Worker, period: int) -> Generator[Any, Any, float]:
+    """The mean loss of a round of so many gradients, but for the last `StepDone`."""
+    anchor = worker.parameters.clone()
+    gradient = yield Gradient()
+    total, loss = gradient.clone(), worker.last_loss
+    for _ in range(period - 1):
+        worker.parameters.add_(gradient, alpha=-worker.learning_rate)
+        yield StepDone()
+        gradient = yield Gradient()
+        total += gradient
+        loss += worker.last_loss
+    average = yield from worker.averaged(total)
+    worker.parameters.copy_(anchor)
+    worker.apply(average)
+    return loss / period
