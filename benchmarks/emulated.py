@@ -13,9 +13,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddlnb.emulated_study import NETWORKS, against, agreement, run, summary
 from ddlnb.figures import over_baselines
 from ddlnb.paths import BUILD
+from ddlnb.studies.fig4_emulated import NETWORKS, against, agreement, run, summary
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -13,8 +13,14 @@ import argparse
 from pathlib import Path
 
 from ddlnb.figures import lossy_against_emulated
-from ddlnb.lossy_emulated import METHODS, PROFILES, lossy_errors, lossy_on_emulated, order_kept
 from ddlnb.paths import BUILD
+from ddlnb.studies.emulated_lossy import (
+    METHODS,
+    PROFILES,
+    lossy_errors,
+    lossy_on_emulated,
+    order_kept,
+)
 
 
 def main() -> None:

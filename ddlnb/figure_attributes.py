@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from ddlnb.attributes import AGREES, DISAGREES, UNKNOWN
 from ddlnb.errors import require
 from ddlnb.figure_style import styled
+from ddlnb.studies.table1_attributes.attributes import AGREES, DISAGREES, UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ CELL = (1.75, 0.44)  # inches
 
 @styled
 def attribute_cells(table: pd.DataFrame) -> Figure:
-    """Every cell of `ddlnb.attributes.compared`: first the survey, below this edition."""
+    """Every cell of `ddlnb.studies.table1_attributes.attributes.compared`: first the survey, below this edition."""
     require(len(table) > 0, "there are no cells to draw")
     rows = list(dict.fromkeys(table["row"]))
     columns = list(dict.fromkeys(table["attribute"]))

@@ -13,7 +13,7 @@ from ddlnb.errors import require
 from ddlnb.figure_style import BAR_GROUP, OTHER_COLOUR, PUBLISHED_HATCH, on_bar, ordered, styled
 
 if TYPE_CHECKING:
-    from ddlnb.model_intensity import IntensityRow
+    from ddlnb.studies.sec2_intensity import IntensityRow
 
 MODEL_COLOURS = {"resnet50": "#0072B2", "bert-base": "#E69F00", "bert-large": "#009E73"}
 

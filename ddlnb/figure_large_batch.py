@@ -23,7 +23,7 @@ SPREAD = 1.02  # between neighbouring recipes, so that lines of errors do not hi
 
 @styled
 def large_batch_quality(quality: pd.DataFrame, note: str = "") -> Figure:
-    """Two panels with one line per recipe; ``quality`` is that of `ddlnb.large_batch_study`.
+    """Two panels with one line per recipe; ``quality`` is that of `ddlnb.studies.sec3_1_1_large_batch`.
 
     Bars are 95 % t-intervals over seeds. Where runs diverged the mean loss is infinite: a cross on
     the upper edge instead of a point.

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS
 from ddlnb.errors import require
 from ddlnb.figure_style import legend_line, say_source, short, styled
 from ddlnb.figure_training import PALETTE
-from ddlnb.rate_slopes import LEADING, sweep
+from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
+from ddlnb.studies.convergence_rates.slopes import LEADING, sweep
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -99,7 +99,7 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
 def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     """Seconds that a worker waits per gradient against the bound s, a line per straggler's law.
 
-    ``waits`` is that of `ddlnb.synchronisation_study`; bands reach from the least to the most of
+    ``waits`` is that of `ddlnb.studies.sec3_1_2_synchronisation`; bands reach from the least to the most of
     its seeds. Bound 0 is a barrier after every iteration.
     """
     require(not waits.empty, "there are no waits to draw")
@@ -121,7 +121,7 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
 def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     """Final test loss and accuracy of local SGD against what a worker sent, a point per period.
 
-    ``periods`` is a `period_table` of `ddlnb.synchronisation_learning`; bars are its intervals.
+    ``periods`` is a `period_table` of `ddlnb.studies.sec3_1_2_learning`; bars are its intervals.
     """
     require(not periods.empty, "there are no periods to draw")
     figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True, layout="constrained")

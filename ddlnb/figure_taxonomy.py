@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 from ddlnb.errors import require
 from ddlnb.figure_style import styled
 from ddlnb.plans.sentence import spoken
-from ddlnb.taxonomy import LEVELS, Aspect
+from ddlnb.studies.fig2_taxonomy import LEVELS, Aspect
 
 LEVEL_COLOURS = ("#0072B2", "#009E73", "#D55E00")
 COLUMN, GAP = 1.0, 0.08  # widths
@@ -23,7 +23,7 @@ ROOT = "communication in data-parallel training"
 
 @styled
 def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
-    """The survey's Fig. 2, made of what `ddlnb.taxonomy.taxonomy` finds in the registries."""
+    """The survey's Fig. 2, made of what `ddlnb.studies.fig2_taxonomy.taxonomy` finds in the registries."""
     require(len(aspects) > 0, "there are no aspects to draw")
     rows = max(sum(1.6 + len(branch.leaves) for branch in aspect.branches) for aspect in aspects)
     width, height = len(aspects) * COLUMN, 3.8 * BOX + ROW * rows

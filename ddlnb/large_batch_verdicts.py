@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.large_batch_study import LAMB, LARS, LINEAR, SAME, TUNED, WARM, ends
+from ddlnb.studies.sec3_1_1_large_batch import LAMB, LARS, LINEAR, SAME, TUNED, WARM, ends
 from ddlnb.training.runs.orderings import paired_verdict
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require
-from ddlnb.synchronisation_learning import at_equal
-from ddlnb.synchronisation_study import mean_staleness, timed, virtual_clock
+from ddlnb.studies.sec3_1_2_learning import at_equal
+from ddlnb.studies.sec3_1_2_synchronisation import mean_staleness, timed, virtual_clock
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.orderings import (
     CONTRADICTED,

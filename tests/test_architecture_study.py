@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from ddlnb import architecture_study, topology_study
+from ddlnb import topology_study
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
+from ddlnb.studies import sec3_2_architectures
 
 NETWORK = "20Mb/s 5ms"
 LINK = AlphaBeta(1e-3, 1e-7)
@@ -18,7 +19,7 @@ needs_emulation = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 
 @pytest.fixture(scope="module")
 def nodes():
-    ranks = architecture_study.emulated_ranks(4, NETWORK)
+    ranks = sec3_2_architectures.emulated_ranks(4, NETWORK)
     assert ranks is not None
     with ranks:
         yield ranks
@@ -31,28 +32,30 @@ def test_one_server_carries_what_all_workers_send_and_k_servers_a_kth_of_it():
 
 
 def test_a_workload_whose_messages_hide_takes_as_long_as_its_computation_and_the_last_message():
-    workload = architecture_study.made_up_workload(4, 1000)
+    workload = sec3_2_architectures.made_up_workload(4, 1000)
     cost = AlphaBeta(1e-5, 0)
-    seconds = architecture_study.wait_free(workload, cost)
+    seconds = sec3_2_architectures.wait_free(workload, cost)
     assert seconds == pytest.approx(workload.compute_seconds + 1e-5)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_many_messages_cost_what_the_bandwidth_term_says(servers):
-    workload = architecture_study.made_up_workload(400, 4000, forward_seconds=0, backward_seconds=0)
+    workload = sec3_2_architectures.made_up_workload(
+        400, 4000, forward_seconds=0, backward_seconds=0
+    )
     link = AlphaBeta(0, 1e-6)
-    seconds = architecture_study.wait_free_push_pull(workload, link, 4, servers)
+    seconds = sec3_2_architectures.wait_free_push_pull(workload, link, 4, servers)
     ideal = push_pull(link, 4, servers).seconds(workload.gradient_bytes)
     assert ideal < seconds < 1.02 * ideal
 
 
 def test_formulas_and_table_are_there_where_nothing_can_be_emulated():
-    workload = architecture_study.made_up_workload()
-    rows = architecture_study.measure_architectures(workload, [2, 4], [1, 2], None)
-    formulas = architecture_study.architecture_formulas(workload, [2, 4], [1, 2], NETWORK)
+    workload = sec3_2_architectures.made_up_workload()
+    rows = sec3_2_architectures.measure_architectures(workload, [2, 4], [1, 2], None)
+    formulas = sec3_2_architectures.architecture_formulas(workload, [2, 4], [1, 2], NETWORK)
     assert rows.empty
     assert set(formulas["source"]) == {"formula"}
-    table = architecture_study.architecture_table(rows, formulas)
+    table = sec3_2_architectures.architecture_table(rows, formulas)
     assert list(table.index) == [
         ("PS", 2, 1), ("A2A", 2, 0), ("PS", 4, 1), ("A2A", 4, 0), ("PS", 4, 2)
     ]  # fmt: skip
@@ -63,8 +66,8 @@ def test_formulas_and_table_are_there_where_nothing_can_be_emulated():
 
 
 def test_a_machine_that_cannot_emulate_gives_no_ranks(monkeypatch):
-    monkeypatch.setattr(architecture_study, "lacking", lambda: "no compiler")
-    assert architecture_study.emulated_ranks(2, NETWORK) is None
+    monkeypatch.setattr(sec3_2_architectures, "lacking", lambda: "no compiler")
+    assert sec3_2_architectures.emulated_ranks(2, NETWORK) is None
 
 
 def made_of(link: AlphaBeta, workers: int = 8):
@@ -106,14 +109,14 @@ def test_sizes_that_make_no_sense_are_refused():
 @needs_emulation
 @pytest.mark.ranks
 def test_emulated_rows_are_labelled_and_the_server_is_slower(nodes):
-    workload = architecture_study.made_up_workload(2, 80_000, forward_seconds=0.002)
-    rows = architecture_study.measure_architectures(
+    workload = sec3_2_architectures.made_up_workload(2, 80_000, forward_seconds=0.002)
+    rows = sec3_2_architectures.measure_architectures(
         workload, [3], [1], nodes, iterations=2, repetitions=1
     )
     assert set(rows["source"]) == {"emulated"}
     assert set(rows["network"]) == {NETWORK}
     seconds = rows.set_index("architecture")["iteration_seconds"]
-    link = architecture_study.asked_link(NETWORK)
+    link = sec3_2_architectures.asked_link(NETWORK)
     assert seconds["PS"] > push_pull(link, 3).seconds_per_byte * workload.gradient_bytes
     assert seconds["A2A"] > ring_all_reduce(link, 3).seconds_per_byte * workload.gradient_bytes
 
@@ -123,5 +126,5 @@ def test_emulated_rows_are_labelled_and_the_server_is_slower(nodes):
 def test_no_algorithm_beats_the_link(nodes):
     rows = topology_study.measure_topologies(nodes, [40_000], repetitions=2)
     assert set(rows["source"]) == {"emulated"}
-    least = 0.9 * 1.5 * 40_000 * architecture_study.asked_link(NETWORK).seconds_per_byte
+    least = 0.9 * 1.5 * 40_000 * sec3_2_architectures.asked_link(NETWORK).seconds_per_byte
     assert (rows["seconds"] > least).all()

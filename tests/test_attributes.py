@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ddlnb.attributes import (
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.figure_attributes import attribute_cells
+from ddlnb.studies.table1_attributes.attributes import (
     AGREES,
     COLUMNS,
     DISAGREES,
@@ -21,7 +24,7 @@ from ddlnb.attributes import (
     survey_attributes,
     verdict_counts,
 )
-from ddlnb.attributes_system import (
+from ddlnb.studies.table1_attributes.system import (
     SCHEDULES,
     architecture_numbers,
     hidden_shares,
@@ -32,7 +35,7 @@ from ddlnb.attributes_system import (
     topology_numbers,
     work_without_one,
 )
-from ddlnb.attributes_training import (
+from ddlnb.studies.table1_attributes.training import (
     SYNCHRONISATION,
     behaviour,
     compression_numbers,
@@ -41,9 +44,6 @@ from ddlnb.attributes_training import (
     iterations_needed,
     synchronisation_numbers,
 )
-from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.errors import InputError, ResultsError
-from ddlnb.figure_attributes import attribute_cells
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import read_profile
 

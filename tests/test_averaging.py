@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from ddlnb.plans.requests import AllReduce, PushPull
-from ddlnb.relaxed_compression import link_bytes
-from ddlnb.synchronisation_learning import at_equal
+from ddlnb.studies.sec3_1_2_learning import at_equal
+from ddlnb.studies.sec5_challenges.equal_bytes import link_bytes
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs.summaries import spent, summary, to_target
 from ddlnb.training.runs.train import train

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from ddlnb import adaptive_study, gradient_sizes, level_study, relaxed_compression
-from ddlnb.architecture_study import made_up_workload
 from ddlnb.errors import InputError
 from ddlnb.figure_challenges import gradient_histograms, level_curves, loss_by_bytes, period_bars
+from ddlnb.studies.sec3_2_architectures import made_up_workload
+from ddlnb.studies.sec5_challenges import density as level_study
+from ddlnb.studies.sec5_challenges import equal_bytes, gradient_sizes, periods
 from ddlnb.training.cost.cluster_clock import cluster_clock
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
@@ -64,9 +65,9 @@ def test_seconds_of_the_cost_model_are_those_of_a_run_in_the_clusters_time(metho
     curve = train("quadratic", method, workers=8, steps=16, evaluate_every=4, clock=clock)
     if method == "bsp":
         with pytest.raises(InputError, match="not local SGD"):
-            adaptive_study.on_cluster(curve, workload, CLUSTER)
+            periods.on_cluster(curve, workload, CLUSTER)
         return
-    timed = adaptive_study.on_cluster(curve, workload, CLUSTER)
+    timed = periods.on_cluster(curve, workload, CLUSTER)
     over = curve["consensus_distance"] == 0  # elsewhere one average more makes the model of the row
     np.testing.assert_allclose(timed["seconds"][over], curve["seconds"][over], rtol=1e-6)
     assert (timed["seconds"][~over] > curve["seconds"][~over]).all()
@@ -83,32 +84,32 @@ def test_fewer_rounds_for_as_many_steps_win_where_a_round_is_dear():
     seldom = runs_of("local(8)", falls)
     late = runs_of("adaptive-local(1, 8, rare)", {seed: [2.0] * 20 + [0.9] for seed in range(3)})
     curves = pd.concat([often, seldom, late], ignore_index=True)
-    times = adaptive_study.period_times(curves, 0.5, WORKLOAD, [CLUSTER]).set_index("method")
+    times = periods.period_times(curves, 0.5, WORKLOAD, [CLUSTER]).set_index("method")
     assert times.loc["local(8) on A2A", "best_fixed"]
-    assert times.loc["local(1) on A2A", "verdict"] == adaptive_study.SLOWER
+    assert times.loc["local(1) on A2A", "verdict"] == periods.SLOWER
     assert times.loc["local(1) on A2A", "rounds"] == 200
     assert times.loc["local(8) on A2A", "rounds"] == 20
-    assert times.loc["adaptive-local(1, 8, rare, 0.5) on A2A", "verdict"] == adaptive_study.SLOWER
+    assert times.loc["adaptive-local(1, 8, rare, 0.5) on A2A", "verdict"] == periods.SLOWER
     figure = period_bars(times.reset_index())
     assert [text.get_text() for text in figure.axes[0].texts] == ["not in all runs"]
     with pytest.raises(InputError, match="no fixed H reaches"):
-        adaptive_study.period_times(curves, 0.1, WORKLOAD, [CLUSTER])
+        periods.period_times(curves, 0.1, WORKLOAD, [CLUSTER])
 
 
 def test_a_tie_has_no_verdict():
     same = {seed: [2.0, 0.4] for seed in range(3)}
     curves = pd.concat([runs_of("local(1)", same), runs_of("local(2)", same)], ignore_index=True)
-    times = adaptive_study.period_times(curves, 0.5, WORKLOAD, [CLUSTER])
-    assert set(times["verdict"]) == {"", adaptive_study.OPEN}
+    times = periods.period_times(curves, 0.5, WORKLOAD, [CLUSTER])
+    assert set(times["verdict"]) == {"", periods.OPEN}
 
 
 def test_periods_have_both_ends_and_both_directions():
-    assert adaptive_study.period_methods([2, 16])[2:] == [
+    assert periods.period_methods([2, 16])[2:] == [
         "adaptive-local(2, 16, frequent)",
         "adaptive-local(2, 16, rare)",
     ]
     with pytest.raises(InputError, match="two or more"):
-        adaptive_study.period_methods([4])
+        periods.period_methods([4])
 
 
 # 5.2
@@ -116,7 +117,7 @@ def test_periods_have_both_ends_and_both_directions():
 
 @pytest.fixture(scope="module")
 def combined() -> pd.DataFrame:
-    methods = relaxed_compression.combined_methods(["bsp", "ssp(2)"], ["", " + ef-sign + feedback"])
+    methods = equal_bytes.combined_methods(["bsp", "ssp(2)"], ["", " + ef-sign + feedback"])
     clock = Clock(LogNormal(0.5))
     return study(
         "quadratic", methods, seeds=2, workers=4, steps=20, evaluate_every=5, clock=clock, jobs=1
@@ -124,7 +125,7 @@ def combined() -> pd.DataFrame:
 
 
 def test_bytes_are_counted_in_both_directions(combined):
-    counted = relaxed_compression.link_bytes(combined)
+    counted = equal_bytes.link_bytes(combined)
     ends = counted[(counted["step"] == 20) & (counted["seed"] == 0)].set_index("method")
     dense, sign = 4 * 20, 4 + 3
     assert ends.loc["bsp on A2A", "link_bytes"] == 20 * 2 * 1.5 * dense
@@ -132,11 +133,11 @@ def test_bytes_are_counted_in_both_directions(combined):
     slow = ends.loc["ssp(2) + ef-sign + feedback on PS", "link_bytes"]
     assert slow == pytest.approx(20 * (sign + dense), rel=0.2)  # a fast worker may be ahead
     with pytest.raises(InputError, match=r"lack the columns \['bytes_received'\]"):
-        relaxed_compression.link_bytes(combined.drop(columns="bytes_received"))
+        equal_bytes.link_bytes(combined.drop(columns="bytes_received"))
 
 
 def test_at_equal_bytes_every_method_is_within_the_budget(combined):
-    table = relaxed_compression.at_equal_bytes(combined, [5, 20])
+    table = equal_bytes.at_equal_bytes(combined, [5, 20])
     dense = table[table["method"] == "bsp on A2A"].set_index("dense_iterations")
     assert dense["steps"].tolist() == [5, 20]
     assert (dense["gap"] == 0).all()
@@ -144,7 +145,7 @@ def test_at_equal_bytes_every_method_is_within_the_budget(combined):
     assert few.loc["bsp + ef-sign + feedback on A2A", "steps"] >= 20
     assert few.loc["bsp + ef-sign + feedback on A2A", "ended"]
     with pytest.raises(InputError, match="lack 'bsp on A2A'"):
-        relaxed_compression.at_equal_bytes(combined[combined["synchronisation"] != "bsp"], [5])
+        equal_bytes.at_equal_bytes(combined[combined["synchronisation"] != "bsp"], [5])
 
 
 def test_a_gap_is_judged_by_its_interval():
@@ -153,10 +154,10 @@ def test_a_gap_is_judged_by_its_interval():
     lost = runs_of("local(4)", {0: [2, 9], 1: [2, 9], 2: [2, 9]}, diverged=True)
     open_ = runs_of("local(8)", {0: [2, 1.5], 1: [2, 0.5], 2: [2, 1.2]})
     curves = pd.concat([dense, better, lost, open_], ignore_index=True)
-    table = relaxed_compression.at_equal_bytes(curves, [10]).set_index("method")
-    assert table.loc["local(2) on A2A", "verdict"] == relaxed_compression.BETTER
-    assert table.loc["local(4) on A2A", "verdict"] == relaxed_compression.WORSE
-    assert table.loc["local(8) on A2A", "verdict"] == relaxed_compression.OPEN
+    table = equal_bytes.at_equal_bytes(curves, [10]).set_index("method")
+    assert table.loc["local(2) on A2A", "verdict"] == equal_bytes.BETTER
+    assert table.loc["local(4) on A2A", "verdict"] == equal_bytes.WORSE
+    assert table.loc["local(8) on A2A", "verdict"] == equal_bytes.OPEN
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +263,7 @@ def test_times_are_iterations_times_seconds_and_grow_with_the_density_on_a_slow_
 
 
 def test_figures_show_every_method_and_say_their_source(combined, sizes):
-    figure = loss_by_bytes(relaxed_compression.link_bytes(combined))
+    figure = loss_by_bytes(equal_bytes.link_bytes(combined))
     assert [ax.get_title() for ax in figure.axes] == ["bsp", "ssp(2)"]
     assert figure.get_supxlabel().startswith("source: lockstep, bytes counted")
     figure = gradient_histograms(sizes)

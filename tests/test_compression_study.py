@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from ddlnb.compression.base import Compressor
-from ddlnb.compression.bounds import CONTRACTION, NONE, UNBIASED, error_bound
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.seconds import FREE
 from ddlnb.compression_claims import break_even, quoted, traffic_claims
-from ddlnb.compression_study import (
+from ddlnb.errors import InputError
+from ddlnb.figure_compression import compression_losses, feedback_residuals
+from ddlnb.studies.sec3_1_3_bounds import CONTRACTION, NONE, UNBIASED, error_bound
+from ddlnb.studies.sec3_1_3_compression import (
     COMPARED,
     compression_errors,
     compressor_table,
@@ -29,8 +31,6 @@ from ddlnb.compression_study import (
     orderings_table,
     residual_growth,
 )
-from ddlnb.errors import InputError
-from ddlnb.figure_compression import compression_losses, feedback_residuals
 from ddlnb.training.method import training_method
 
 DRAWS = 40

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from ddlnb.convergence_problems import PROBLEMS, expected_of_bsp, get_problem
-from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS, gradient_norms, rate_study
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figure_rates import convergence_rates
 from ddlnb.gap_check import gap_check
-from ddlnb.rate_slopes import (
+from ddlnb.studies.convergence_rates.problems import PROBLEMS, expected_of_bsp, get_problem
+from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS, gradient_norms, rate_study
+from ddlnb.studies.convergence_rates.slopes import (
     AGREES,
     DISAGREES,
     OPEN,

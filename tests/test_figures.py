@@ -19,11 +19,11 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
 from ddlnb.figure_style import OTHER_COLOUR
 from ddlnb.figure_timelines import pack
-from ddlnb.gossip_study import consensus_rounds, spectral_gaps
-from ddlnb.model_intensity import IntensityRow
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span, Timeline
+from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
+from ddlnb.studies.sec2_intensity import IntensityRow
 
 
 def rows(source: str = "measured", methods: tuple[str, ...] = ("single", *METHODS)) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pytest
 
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.errors import UnknownName
-from ddlnb.gossip_divergence import (
+from ddlnb.studies.convergence_rates.divergence import (
     ALGORITHMS,
     COLUMNS,
     FAILS,

@@ -6,7 +6,7 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.figure_gossip import gossip_mixing
-from ddlnb.gossip_study import consensus_rounds, spectral_gaps
+from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
 from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 
 METHODS = ("d-psgd(ring)", "choco(ring, 0.3) + top-k(0.1)", "d-psgd(complete)")

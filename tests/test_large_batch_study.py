@@ -10,7 +10,8 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figure_large_batch import large_batch_quality
-from ddlnb.large_batch_study import (
+from ddlnb.large_batch_verdicts import recovered, verdicts
+from ddlnb.studies.sec3_1_1_large_batch import (
     LARS,
     LINEAR,
     SAME,
@@ -24,7 +25,6 @@ from ddlnb.large_batch_study import (
     quality,
     steps_for,
 )
-from ddlnb.large_batch_verdicts import recovered, verdicts
 from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
 from ddlnb.training.runs.tuning import EXTENSIONS, SCAN, SCANNED
 from ddlnb.training.schedules import get_schedule

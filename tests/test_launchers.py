@@ -25,7 +25,7 @@ from ddlnb.launch.slurm import queue_says
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.notebooks import run_notebook
 from ddlnb.plans.methods import METHODS
-from ddlnb.whereabouts import whereabouts
+from ddlnb.studies.launchers import whereabouts
 
 SCRIPTS = Path(__file__).parent.parent / "scripts" / "launchers"
 PROGRAMS = {

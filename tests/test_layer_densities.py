@@ -20,7 +20,9 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
 from ddlnb.figures import density_steps, layer_bars
-from ddlnb.layer_study import (
+from ddlnb.plans.requests import AllReduce, lockstep
+from ddlnb.relaxed_cost import lossy_cost
+from ddlnb.studies.sec5_challenges.layer_density import (
     FASTER,
     OPEN,
     SLOWER,
@@ -31,9 +33,7 @@ from ddlnb.layer_study import (
     layer_methods,
     layer_times,
 )
-from ddlnb.plans.requests import AllReduce, lockstep
-from ddlnb.relaxed_cost import lossy_cost
-from ddlnb.target_study import made_up_cluster, made_up_digits
+from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.iteration import compressed_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.training.cost.traffic import compressed_bytes, pieces

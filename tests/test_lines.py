@@ -9,8 +9,8 @@ import pytest
 from ddlnb.errors import RankError
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
-from ddlnb.lines import KINDS, POLLED, UNIX, connect
-from ddlnb.protocol_study import time_trips
+from ddlnb.studies.sec3_3_1_channels import KINDS, POLLED, UNIX, connect
+from ddlnb.studies.sec3_3_1_protocols import time_trips
 
 SIZES = (1, 7, 4096, 300_001)
 

@@ -16,7 +16,7 @@ from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import ring_bytes_sent
-from ddlnb.target_study import made_up_digits
+from ddlnb.studies.time_to_target import made_up_digits
 from ddlnb.training.cost.traffic import (
     compressed_bytes,
     compression_ratio,

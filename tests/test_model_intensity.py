@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.model_intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
 from ddlnb.results.published import quoted
+from ddlnb.studies.sec2_intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
 from ddlnb.workloads.tasks import TASKS
 from ddlnb.workloads.tracing import trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.network_graphs import (
+from ddlnb.studies.table1_attributes.networks import (
     NETWORK_GRAPHS,
     bcube,
     fat_tree,
@@ -13,7 +13,7 @@ from ddlnb.network_graphs import (
     star,
     torus,
 )
-from ddlnb.network_rings import (
+from ddlnb.studies.table1_attributes.rings import (
     bcube_rings,
     check_rings,
     directed_links,

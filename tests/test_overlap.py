@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.overlap import overlap_table, write_traces
 from ddlnb.results.timeline import Span, Timeline
+from ddlnb.studies.fig3_timelines import overlap_table, write_traces
 
 
 def two_iterations(message_start: float, message_stop: float, waits: tuple[str, ...]) -> Timeline:

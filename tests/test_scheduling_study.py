@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb import scheduling_study
 from ddlnb.calibration.testbed import CLUSTERS
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
+from ddlnb.studies import sec3_1_4_scheduling
 
 ONE = ("survey-10GbE",)
 
 
 @pytest.fixture(scope="module")
 def simulated():
-    return scheduling_study.simulate_schedules("resnet50", ONE, 8)
+    return sec3_1_4_scheduling.simulate_schedules("resnet50", ONE, 8)
 
 
 def test_every_network_and_method_has_four_iterations(simulated):
     assert list(simulated) == ["10GbE"]
     assert list(simulated["10GbE"]) == list(METHODS)
     for line in simulated["10GbE"].values():
-        assert line.iterations == scheduling_study.SHOWN_ITERATIONS
+        assert line.iterations == sec3_1_4_scheduling.SHOWN_ITERATIONS
         assert line.source == "simulated"
 
 
 def test_the_facts_tell_merging_from_partition(simulated):
-    facts = scheduling_study.schedule_facts(simulated).loc["10GbE"]
+    facts = sec3_1_4_scheduling.schedule_facts(simulated).loc["10GbE"]
     messages, largest = facts["messages"], facts["largest_mb"]
     assert messages["BSP-A2A"] == 1
     assert messages["BSP-A2A"] < messages["MG-WFBP"] < messages["WFBP-A2A"]
@@ -37,16 +37,16 @@ def test_the_facts_tell_merging_from_partition(simulated):
 
 
 def test_the_losses_add_up_to_the_iteration_that_the_timeline_shows(simulated):
-    rows = scheduling_study.loss_rows("resnet50", ONE, 8).set_index("method")
-    parts = rows[list(scheduling_study.PARTS)].sum(axis=1)
+    rows = sec3_1_4_scheduling.loss_rows("resnet50", ONE, 8).set_index("method")
+    parts = rows[list(sec3_1_4_scheduling.PARTS)].sum(axis=1)
     assert parts.tolist() == pytest.approx(rows["iteration_seconds"].tolist())
     line = simulated["10GbE"]["BSP-A2A"]
     assert rows.loc["BSP-A2A", "iteration_seconds"] == pytest.approx(line.iteration_seconds)
 
 
 def test_the_loss_table_is_in_milliseconds_and_in_the_order_of_the_networks():
-    rows = scheduling_study.loss_rows("resnet50", tuple(CLUSTERS.values()), 4)
-    table = scheduling_study.loss_table(rows)
+    rows = sec3_1_4_scheduling.loss_rows("resnet50", tuple(CLUSTERS.values()), 4)
+    table = sec3_1_4_scheduling.loss_table(rows)
     assert list(table.index) == list(METHODS)
     assert list(dict.fromkeys(table.columns.get_level_values("network"))) == list(CLUSTERS)
     first = rows.iloc[0]
@@ -56,8 +56,8 @@ def test_the_loss_table_is_in_milliseconds_and_in_the_order_of_the_networks():
 
 def test_what_cannot_be_studied_is_refused():
     with pytest.raises(UnknownName, match=r"model of Fig\. 4"):
-        scheduling_study.loss_rows("resnet51", ONE, 8)
+        sec3_1_4_scheduling.loss_rows("resnet51", ONE, 8)
     with pytest.raises(UnknownName, match="cluster"):
-        scheduling_study.loss_rows("resnet50", ("survey",), 8)
+        sec3_1_4_scheduling.loss_rows("resnet50", ("survey",), 8)
     with pytest.raises(InputError, match="share a network"):
-        scheduling_study.loss_rows("resnet50", ONE * 2, 8)
+        sec3_1_4_scheduling.loss_rows("resnet50", ONE * 2, 8)

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.synchronisation_learning import (
+from ddlnb.studies.sec3_1_2_learning import (
     at_equal,
     converging,
     local_methods,
     period_table,
     same_traffic,
 )
-from ddlnb.synchronisation_study import (
+from ddlnb.studies.sec3_1_2_synchronisation import (
     BOUNDS,
     METHODS,
     RANDOM,

@@ -6,9 +6,15 @@ import pandas as pd
 import pytest
 from toy import COST, TOY
 
-from ddlnb.bandwidth import bert_large_example, quoted_fits
 from ddlnb.plans.methods import METHODS
-from ddlnb.tables import about_published, beside_published, claims_here, plans, plans_table
+from ddlnb.studies.sec2_message_size import bert_large_example, quoted_fits
+from ddlnb.studies.sec4_methods import (
+    about_published,
+    beside_published,
+    claims_here,
+    plans,
+    plans_table,
+)
 
 
 def rows(fast: float, slow: float, std: float) -> pd.DataFrame:
@@ -56,7 +62,7 @@ def test_claims_about_methods_that_did_not_run_are_left_out():
 
 def test_absent_published_cells_are_said_to_be_absent(monkeypatch):
     nothing = pd.DataFrame({"model": []})
-    monkeypatch.setattr("ddlnb.tables.fig4_cells", lambda: nothing)
+    monkeypatch.setattr("ddlnb.studies.sec4_methods.fig4_cells", lambda: nothing)
     ours = rows(2, 1, 0)
     assert "not in this edition" in about_published()
     assert beside_published(ours) is ours
@@ -64,7 +70,7 @@ def test_absent_published_cells_are_said_to_be_absent(monkeypatch):
 
 def test_published_cells_stand_beside_ours_when_they_are_there(monkeypatch):
     cells = pd.DataFrame({"model": ["resnet50", "bert-base"], "source": "published"})
-    monkeypatch.setattr("ddlnb.tables.fig4_cells", lambda: cells)
+    monkeypatch.setattr("ddlnb.studies.sec4_methods.fig4_cells", lambda: cells)
     assert about_published().startswith("2 published cells")
     assert len(beside_published(rows(2, 1, 0), model="resnet50")) == 3
 

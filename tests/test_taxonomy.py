@@ -15,7 +15,7 @@ from ddlnb.errors import InputError
 from ddlnb.figure_taxonomy import taxonomy_tree
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
-from ddlnb.taxonomy import LEVELS, registries, taxonomy, taxonomy_table
+from ddlnb.studies.fig2_taxonomy import LEVELS, registries, taxonomy, taxonomy_table
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 

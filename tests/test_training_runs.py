@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.level_study import level_verdicts
-from ddlnb.relaxed_compression import at_equal_bytes
-from ddlnb.synchronisation_learning import at_equal, period_table
+from ddlnb.studies.sec3_1_2_learning import at_equal, period_table
+from ddlnb.studies.sec5_challenges.density import level_verdicts
+from ddlnb.studies.sec5_challenges.equal_bytes import at_equal_bytes
 from ddlnb.training.cost.time_to_target import iterations_to_target
 from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
 from ddlnb.training.runs.study import study

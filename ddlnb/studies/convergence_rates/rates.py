@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ddlnb.convergence_problems import PROBLEMS, Problem, get_problem
 from ddlnb.errors import require, require_whole
 from ddlnb.seeding import generator
+from ddlnb.studies.convergence_rates.problems import PROBLEMS, Problem, get_problem
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.parallel import in_parallel

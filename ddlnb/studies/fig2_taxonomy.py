@@ -16,12 +16,12 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import FAMILIES, family
 from ddlnb.engines.transports.algorithms import ALGORITHMS
 from ddlnb.engines.transports.connect import TOPOLOGIES
-from ddlnb.lines import KINDS
-from ddlnb.network_graphs import NETWORK_GRAPHS
 from ddlnb.plans.alpha_beta import ALL_REDUCES
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
-from ddlnb.protocol_study import facts
+from ddlnb.studies.sec3_3_1_channels import KINDS
+from ddlnb.studies.sec3_3_1_protocols import facts
+from ddlnb.studies.table1_attributes.networks import NETWORK_GRAPHS
 from ddlnb.training.method import ARCHITECTURES
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS

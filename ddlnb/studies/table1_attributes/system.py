@@ -8,13 +8,18 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ddlnb.attributes import Derived
-from ddlnb.bandwidth import quoted_fits
 from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import get_cluster
 from ddlnb.errors import InputError
-from ddlnb.network_graphs import NetworkGraph, make_network
-from ddlnb.network_rings import (
+from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
+from ddlnb.plans.methods import METHODS
+from ddlnb.simulator.simulate import plan_on
+from ddlnb.studies.sec2_message_size import quoted_fits
+from ddlnb.studies.sec3_3_1_protocols import facts
+from ddlnb.studies.sec4_methods import plans_table
+from ddlnb.studies.table1_attributes.attributes import Derived
+from ddlnb.studies.table1_attributes.networks import NetworkGraph, make_network
+from ddlnb.studies.table1_attributes.rings import (
     Ring,
     bcube_rings,
     check_rings,
@@ -22,11 +27,6 @@ from ddlnb.network_rings import (
     rings_bound,
     torus_rings,
 )
-from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
-from ddlnb.plans.methods import METHODS
-from ddlnb.protocol_study import facts
-from ddlnb.simulator.simulate import plan_on
-from ddlnb.tables import plans_table
 from ddlnb.training.cost.iteration import dense_cost
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.null_worker import null_run

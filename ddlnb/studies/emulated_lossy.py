@@ -18,13 +18,13 @@ from ddlnb.calibration.micro_benchmark import MicroBenchmark, micro_benchmark, r
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.seconds import CompressionProfile
-from ddlnb.emulated_study import WARMUP
 from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import emulated
 from ddlnb.provenance import provenance
 from ddlnb.relaxed_cost import relaxed_cost
+from ddlnb.studies.fig4_emulated import WARMUP
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method

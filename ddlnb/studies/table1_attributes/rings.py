@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.network_graphs import NetworkGraph, bcube, fat_tree
+from ddlnb.studies.table1_attributes.networks import NetworkGraph, bcube, fat_tree
 
 Ring = tuple[int, ...]  # nodes in the order in which they are passed, switches included; closed
 
@@ -56,7 +56,7 @@ def check_rings(network: NetworkGraph, rings: Sequence[Ring]) -> None:
 def rings_bound(network: NetworkGraph) -> int:
     """No more rings than this fit at once: each leaves every server by a link of its own.
 
-    >>> from ddlnb.network_graphs import torus
+    >>> from ddlnb.studies.table1_attributes.networks import torus
     >>> rings_bound(fat_tree(4)), rings_bound(bcube(4, 2)), rings_bound(torus(4, 4))
     (1, 2, 4)
     """

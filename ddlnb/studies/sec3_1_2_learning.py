@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import require, require_whole
-from ddlnb.synchronisation_study import MESSAGE_SECONDS, METHODS, virtual_clock
+from ddlnb.studies.sec3_1_2_synchronisation import MESSAGE_SECONDS, METHODS, virtual_clock
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.kept_runs import Run

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.convergence_rates import AT_MEAN, AT_WORKERS
 from ddlnb.errors import require
+from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.summaries import t_interval
 from ddlnb.training.synchronisation.local import LocalSGD

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ddlnb.attributes import Derived
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import QUANTISATION, SPARSIFICATION, family
 from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require
+from ddlnb.studies.table1_attributes.attributes import Derived
 from ddlnb.training.cost.traffic import compression_ratio, pieces
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep, Note

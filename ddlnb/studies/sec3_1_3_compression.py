@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Compressor, Memory, Round
-from ddlnb.compression.bounds import error_bound
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.random_k import RandomK
@@ -24,6 +23,7 @@ from ddlnb.compression_claims import quoted
 from ddlnb.errors import NotFinite, require, require_whole
 from ddlnb.paths import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
+from ddlnb.studies.sec3_1_3_bounds import error_bound
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.learning_job import learning_job
 from ddlnb.training.runs.orderings import judged

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.architecture_study import emulated_ranks
-from ddlnb.bandwidth import quoted_bandwidth, quoted_fits
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.rank import Place
 from ddlnb.launch.ranks import Ranks
-from ddlnb.lines import KINDS, TCP, Line, connect
 from ddlnb.paths import PUBLISHED
 from ddlnb.provenance import machine
+from ddlnb.studies.sec2_message_size import quoted_bandwidth, quoted_fits
+from ddlnb.studies.sec3_2_architectures import emulated_ranks
+from ddlnb.studies.sec3_3_1_channels import KINDS, TCP, Line, connect
 from ddlnb.units import KIB, MIB, US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def measure_protocols(
     One row per way and size. ``seconds`` is half of the median round trip of the quickest round,
     for other programs on the cores only add to it; ``slowest_round`` says how much they did. A
     round has at most so many trips of a size, or ``seconds`` of them. ``busy_cores`` is the CPU
-    time of both processes over the time that passed. The ways are those of `ddlnb.lines`, and TCP
+    time of both processes over the time that passed. The ways are those of `ddlnb.studies.sec3_3_1_channels`, and TCP
     over the emulated network, whose rows are absent where `lacking` says that there can be none.
     """
     import pandas as pd

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import UnknownName, require, require_whole
-from ddlnb.model_intensity import c2c, intensity
-from ddlnb.target_study import digits_workload
+from ddlnb.studies.sec2_intensity import c2c, intensity
+from ddlnb.studies.time_to_target import digits_workload
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.kept_runs import Run

@@ -9,12 +9,12 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from ddlnb.model_intensity import IntensityRow, c2c
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Plan
 from ddlnb.results.published import fig4_cells, quoted, quotes
 from ddlnb.results.rows import MEASURES
+from ddlnb.studies.sec2_intensity import IntensityRow, c2c
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import Workload
 
