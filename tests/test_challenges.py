@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError
-from ddlnb.figure_challenges import gradient_histograms, level_curves, loss_by_bytes, period_bars
+from ddlnb.figures.sec5_challenges import (
+    gradient_histograms,
+    level_curves,
+    loss_by_bytes,
+    period_bars,
+)
 from ddlnb.studies.sec3_2_architectures import made_up_workload
 from ddlnb.studies.sec5_challenges import density as level_study
 from ddlnb.studies.sec5_challenges import equal_bytes, gradient_sizes, periods

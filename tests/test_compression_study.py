@@ -17,7 +17,7 @@ from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.seconds import FREE
 from ddlnb.compression_claims import break_even, quoted, traffic_claims
 from ddlnb.errors import InputError
-from ddlnb.figure_compression import compression_losses, feedback_residuals
+from ddlnb.figures.compression import compression_losses, feedback_residuals
 from ddlnb.studies.sec3_1_3_bounds import CONTRACTION, NONE, UNBIASED, error_bound
 from ddlnb.studies.sec3_1_3_compression import (
     COMPARED,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.figure_lossy import iteration_parts, lossy_traffic, time_to_target
+from ddlnb.figures.lossy import iteration_parts, lossy_traffic, time_to_target
 
 METHODS = ["bsp on A2A", "bsp + top-k(0.01) on A2A", "asp on PS"]
 

@@ -17,8 +17,8 @@ from ddlnb import figures
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
-from ddlnb.figure_style import OTHER_COLOUR
-from ddlnb.figure_timelines import pack
+from ddlnb.figures.style import OTHER_COLOUR
+from ddlnb.figures.timelines import pack
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span, Timeline

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.figure_large_batch import large_batch_quality
+from ddlnb.figures.large_batch import large_batch_quality
 from ddlnb.large_batch_verdicts import recovered, verdicts
 from ddlnb.studies.sec3_1_1_large_batch import (
     LARS,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.figure_target import target_speedups
+from ddlnb.figures.target import target_speedups
 from ddlnb.studies.time_to_target import digits_workload, made_up_cluster, quickest, verdict_table
 from ddlnb.training.cost.time_to_target import time_to_target
 from ddlnb.verdicts import NO, YES

@@ -12,7 +12,7 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import LOW_RANK, QUANTISATION, SPARSIFICATION, family
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
-from ddlnb.figure_taxonomy import taxonomy_tree
+from ddlnb.figures.taxonomy import taxonomy_tree
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
 from ddlnb.studies.fig2_taxonomy import LEVELS, registries, taxonomy, taxonomy_table

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.figure_training import learning_curves
+from ddlnb.figures.learning import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs import code_digest, kept_runs, parallel

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import say_source, styled
+from ddlnb.figures.style import say_source, styled
 from ddlnb.units import US, size_in_words
 
 if TYPE_CHECKING:

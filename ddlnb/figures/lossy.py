@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import ScalarFormatter
 
 from ddlnb.errors import require
-from ddlnb.figure_style import BAR_GROUP, METHOD_COLOURS, OTHER_COLOUR, say_source, short, styled
+from ddlnb.figures.style import BAR_GROUP, METHOD_COLOURS, OTHER_COLOUR, say_source, short, styled
 from ddlnb.units import MB, MS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import BAR_GROUP, OTHER_COLOUR, PUBLISHED_HATCH, on_bar, ordered, styled
+from ddlnb.figures.style import BAR_GROUP, OTHER_COLOUR, PUBLISHED_HATCH, on_bar, ordered, styled
 
 if TYPE_CHECKING:
     from ddlnb.studies.sec2_intensity import IntensityRow

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import say_source, short, styled
-from ddlnb.figure_training import BAND, DASHES, PALETTE
+from ddlnb.figures.learning import BAND, DASHES, PALETTE
+from ddlnb.figures.style import say_source, short, styled
 
 if TYPE_CHECKING:
     import pandas as pd

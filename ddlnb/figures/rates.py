@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from ddlnb.errors import require
-from ddlnb.figure_style import legend_line, say_source, short, styled
-from ddlnb.figure_training import PALETTE
+from ddlnb.figures.learning import PALETTE
+from ddlnb.figures.style import legend_line, say_source, short, styled
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
 from ddlnb.studies.convergence_rates.slopes import LEADING, sweep
 

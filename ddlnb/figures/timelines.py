@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import legend_line, styled
+from ddlnb.figures.style import legend_line, styled
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS, show_bytes
 

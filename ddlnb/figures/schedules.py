@@ -11,8 +11,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import in_order, styled
-from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH, pack, shades, timeline_handles
+from ddlnb.figures.style import in_order, styled
+from ddlnb.figures.timelines import KIND_COLOURS, WAIT_HATCH, pack, shades, timeline_handles
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS
 

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import METHOD_COLOURS, say_source, short, styled
+from ddlnb.figures.style import METHOD_COLOURS, say_source, short, styled
 from ddlnb.units import MS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.errors import require
-from ddlnb.figure_style import styled
+from ddlnb.figures.style import styled
 from ddlnb.studies.table1_attributes.attributes import AGREES, DISAGREES, UNKNOWN
 
 if TYPE_CHECKING:

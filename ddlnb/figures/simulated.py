@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from ddlnb.errors import require
-from ddlnb.figure_style import OTHER_COLOUR, colour_of, in_order, say_source, styled
+from ddlnb.figures.style import OTHER_COLOUR, colour_of, in_order, say_source, styled
 from ddlnb.results.published import FIG4_KEY
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import BAR_GROUP, in_order, on_bar, ordered, say_source, styled
+from ddlnb.figures.style import BAR_GROUP, in_order, on_bar, ordered, say_source, styled
 
 if TYPE_CHECKING:
     import pandas as pd

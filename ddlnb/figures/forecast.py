@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import (
+from ddlnb.figures.style import (
     BAR_GROUP,
     OTHER_COLOUR,
     PUBLISHED_ALPHA,

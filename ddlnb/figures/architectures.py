@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import METHOD_COLOURS, legend_line, say_source, styled
+from ddlnb.figures.style import METHOD_COLOURS, legend_line, say_source, styled
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import MS, size_in_words
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ddlnb.errors import require
-from ddlnb.figure_style import say_source, styled
-from ddlnb.figure_training import DASHES, PALETTE
+from ddlnb.figures.learning import DASHES, PALETTE
+from ddlnb.figures.style import say_source, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ddlnb.errors import require
-from ddlnb.figure_style import METHOD_COLOURS, legend_line, say_source, styled
-from ddlnb.figure_training import PALETTE
+from ddlnb.figures.learning import PALETTE
+from ddlnb.figures.style import METHOD_COLOURS, legend_line, say_source, styled
 from ddlnb.studies.sec5_challenges.gradient_sizes import SCALED
 from ddlnb.units import MB, MS
 

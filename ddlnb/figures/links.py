@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import say_source, styled
+from ddlnb.figures.style import say_source, styled
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import gigabits_per_second, size_in_words
 

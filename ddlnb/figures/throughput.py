@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import (
+from ddlnb.figures.style import (
     BAR_GROUP,
     PUBLISHED_HATCH,
     colour_of,

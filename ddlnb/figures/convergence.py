@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import legend_line, say_source, styled
+from ddlnb.figures.style import legend_line, say_source, styled
 from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 
 if TYPE_CHECKING:

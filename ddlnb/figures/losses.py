@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import in_order, say_source, styled
+from ddlnb.figures.style import in_order, say_source, styled
 from ddlnb.units import MS
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import legend_line, say_source, styled
-from ddlnb.figure_timelines import KIND_COLOURS, WAIT_HATCH
-from ddlnb.figure_training import BAND, PALETTE
+from ddlnb.figures.learning import BAND, PALETTE
+from ddlnb.figures.style import legend_line, say_source, styled
+from ddlnb.figures.timelines import KIND_COLOURS, WAIT_HATCH
 
 COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from ddlnb.figure_style import METHOD_COLOURS, styled
+from ddlnb.figures.style import METHOD_COLOURS, styled
 
 
 @styled

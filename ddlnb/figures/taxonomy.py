@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import styled
+from ddlnb.figures.style import styled
 from ddlnb.plans.sentence import spoken
 from ddlnb.studies.fig2_taxonomy import LEVELS, Aspect
 

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import say_source, styled
-from ddlnb.figure_training import PALETTE
+from ddlnb.figures.learning import PALETTE
+from ddlnb.figures.style import say_source, styled
 
 if TYPE_CHECKING:
     import pandas as pd

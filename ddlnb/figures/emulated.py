@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figure_style import colour_of, in_order, say_source, styled
+from ddlnb.figures.style import colour_of, in_order, say_source, styled
 
 if TYPE_CHECKING:
     import pandas as pd

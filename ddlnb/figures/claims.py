@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figure_style import PUBLISHED_ALPHA, PUBLISHED_HATCH, legend_published, styled
+from ddlnb.figures.style import PUBLISHED_ALPHA, PUBLISHED_HATCH, legend_published, styled
 from ddlnb.results.claim import Strength
 from ddlnb.results.claims import CLAIMS
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.figure_style import short, styled
+from ddlnb.figures.style import short, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,10 +16,10 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import require
-from ddlnb.figure_bandwidth import MEASURED_COLOURS, NETWORK_COLOURS
-from ddlnb.figure_intensity import MODEL_COLOURS
-from ddlnb.figure_simulated import BAND, BAND_COLOUR, spread_out
-from ddlnb.figure_style import METHOD_COLOURS, OTHER_COLOUR, colour_of, ordered, say_source, styled
+from ddlnb.figures.intensity import MODEL_COLOURS
+from ddlnb.figures.links import MEASURED_COLOURS, NETWORK_COLOURS
+from ddlnb.figures.simulated import BAND, BAND_COLOUR, spread_out
+from ddlnb.figures.style import METHOD_COLOURS, OTHER_COLOUR, colour_of, ordered, say_source, styled
 
 if TYPE_CHECKING:
     import pandas as pd
