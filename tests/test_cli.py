@@ -9,14 +9,14 @@ import sys
 import pandas as pd
 import pytest
 
-from ddlnb.cli import main
+from ddlnb.cli.app import main
 
 COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
 
 
 def ddlnb(*words, **options):
     return subprocess.run(
-        [sys.executable, "-m", "ddlnb.cli", *words], capture_output=True, text=True, **options
+        [sys.executable, "-m", "ddlnb.cli.app", *words], capture_output=True, text=True, **options
     )
 
 
@@ -88,7 +88,7 @@ def test_ctrl_c_is_one_line_and_status_130(interrupt, monkeypatch, capsys):
     def pressed() -> None:
         raise interrupt()
 
-    monkeypatch.setattr("ddlnb.cli.app", pressed)
+    monkeypatch.setattr("ddlnb.cli.app.app", pressed)
     with pytest.raises(SystemExit, match="130"):
         main()
     assert capsys.readouterr() == ("", "ddlnb: interrupted\n")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from ddlnb.cli import app
+from ddlnb.cli.app import app
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError
 from ddlnb.training.executors.stragglers import STRAGGLERS

@@ -142,7 +142,7 @@ class TestOnRanks:
                 pytest.skip("this Horovod was built without MPI")
         out = tmp_path / "rows.csv"
         program = Path(sys.executable).with_name("horovodrun")
-        words = [program, "-np", "2", way, sys.executable, "-m", "ddlnb.engines.horovodrun"]
+        words = [program, "-np", "2", way, sys.executable, "-m", "ddlnb.cli.horovodrun"]
         words += ["--model", "small-conv", "--batch", "4", "--iterations", "3", "--warmup", "1"]
         words += ["--method", "MG-WFBP", "--method", "WFBP-A2A", "--out", out]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

@@ -18,12 +18,12 @@ import nbformat
 import psutil
 import pytest
 
+from ddlnb.cli.notebooks import run_notebook
 from ddlnb.errors import InputError, RankError
 from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import Place, Ranks
 from ddlnb.launch.slurm import queue_says
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
-from ddlnb.notebooks import run_notebook
 from ddlnb.plans.methods import METHODS
 from ddlnb.studies.launchers import whereabouts
 

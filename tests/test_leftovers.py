@@ -13,8 +13,8 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from ddlnb import doctor
-from ddlnb.cli import app
+from ddlnb.cli import doctor
+from ddlnb.cli.app import app
 from ddlnb.launch import leftovers, reaper
 from ddlnb.launch.ranks import Ranks
 

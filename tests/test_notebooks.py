@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
-from ddlnb.errors import DdlnbError, UnknownName
-from ddlnb.notebooks import (
+from ddlnb.cli.notebooks import (
     ENDING_SECONDS,
     all_notebooks,
     catalogue,
@@ -23,6 +22,7 @@ from ddlnb.notebooks import (
     get_notebook,
     run_notebook,
 )
+from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.paths import NOTEBOOKS
 
 NAMES = list(all_notebooks())
@@ -196,7 +196,7 @@ def test_a_failing_cell_is_one_clear_error_and_the_notebook_is_kept(tmp_path):
 def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     tmp_path, monkeypatch, ending_seconds
 ):
-    monkeypatch.setattr("ddlnb.notebooks.ENDING_SECONDS", ending_seconds)
+    monkeypatch.setattr("ddlnb.cli.notebooks.ENDING_SECONDS", ending_seconds)
     marker = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid()))"
     write_notebook(tmp_path, "endless", marker, "time.sleep(1000)")
     with pytest.raises(DdlnbError, match="not done after"):

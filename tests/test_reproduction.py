@@ -15,8 +15,8 @@ import nbformat
 import psutil
 import pytest
 
+from ddlnb.cli.reproduce import reproduce
 from ddlnb.errors import DdlnbError, InputError, UnknownName
-from ddlnb.reproduction import reproduce
 
 pytestmark = pytest.mark.notebook
 
@@ -191,7 +191,7 @@ def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypat
     workshop.profile("one:\ntwo:")
     for only, commit, machine in [("one", "aaa", "old box"), ("two", "bbb", "new box")]:
         made = {"machine": machine, "versions": "v", "commit": commit, "time": "noon"}
-        monkeypatch.setattr("ddlnb.reproduction.provenance", lambda made=made: made)
+        monkeypatch.setattr("ddlnb.cli.reproduce.provenance", lambda made=made: made)
         report = workshop.run(only=only)
     executed = {name: cells[4] for name, cells in rows_of(report).items()}
     assert executed == {"The one": "noon, commit aaa", "The two": "noon, commit bbb"}
@@ -220,7 +220,7 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
     )
     workshop.profile("a_quick:\nb_slow:")
     script = (
-        "import signal\nfrom pathlib import Path\nfrom ddlnb.reproduction import reproduce\n"
+        "import signal\nfrom pathlib import Path\nfrom ddlnb.cli.reproduce import reproduce\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # none in the background
         f"reproduce('tiny', jobs=1, progress=False, folder=Path({str(workshop.notebooks)!r}), "
         f"build=Path({str(workshop.build)!r}))\n"

@@ -78,7 +78,7 @@ def missing() -> str:
 def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
     """The module ``horovod.torch``, initialised with these workers over gloo.
 
-    Over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which `ddlnb.engines.horovodrun` sets.
+    Over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which `ddlnb.cli.horovodrun` sets.
     Call `leave` when all is done. Horovod merges tensors that are ready at the same time up to
     ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here, InputError for settings
     in the environment that it would not survive.

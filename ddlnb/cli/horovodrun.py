@@ -1,6 +1,6 @@
 """Measure methods in processes that horovodrun started, on one machine or several.
 
-    horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun --model small-conv --method MG-WFBP
+    horovodrun -np 2 --gloo python -m ddlnb.cli.horovodrun --model small-conv --method MG-WFBP
 
 With ``--mpi`` in place of ``--gloo`` MPI starts the processes and carries Horovod's gradients.
 All processes run `ddlnb.measure` alike; where it asks its ranks for a run, they run it together.
@@ -22,9 +22,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from ddlnb.cli.options import Batch, Credit, Model, Partition, print_table
 from ddlnb.errors import DdlnbError, MissingPart, require
 from ddlnb.launch.rank import Place, address_towards, prepare
-from ddlnb.terminal import Batch, Credit, Model, Partition, print_table
 
 
 class Slots:
@@ -175,7 +175,7 @@ def _meeting(timeout_seconds: float) -> _OverGloo | _OverMpi:
     require(
         any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
         "this process has no slot of horovodrun; start it with "
-        "horovodrun -np 2 --gloo python -m ddlnb.engines.horovodrun",
+        "horovodrun -np 2 --gloo python -m ddlnb.cli.horovodrun",
     )
     return _OverMpi()
 

@@ -15,9 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
-from ddlnb.files import write_atomically
-from ddlnb.notebooks import (
+from ddlnb.cli.notebooks import (
     Notebook,
     all_notebooks,
     check_parameters,
@@ -25,9 +23,11 @@ from ddlnb.notebooks import (
     get_notebook,
     run_notebook,
 )
+from ddlnb.cli.report import Outcome, write_pages
+from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
+from ddlnb.files import write_atomically
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
 from ddlnb.provenance import provenance
-from ddlnb.report import Outcome, write_pages
 
 __all__ = ["reproduce", "run_notebook"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from ddlnb.cli.notebooks import Notebook
 from ddlnb.files import write_atomically
-from ddlnb.notebooks import Notebook
 from ddlnb.units import show_seconds
 
 STYLE = """

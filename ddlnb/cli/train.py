@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.terminal import Csv, print_table
+from ddlnb.cli.options import Csv, print_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -194,7 +194,7 @@ def _in_own_process(
     spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(spec))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ddlnb.notebooks", str(private / "request.json")],
+        [sys.executable, "-m", "ddlnb.cli.notebooks", str(private / "request.json")],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.terminal import Batch, Credit, Csv, Partition, print_table
+from ddlnb.cli.options import Batch, Credit, Csv, Partition, print_table
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb import cli_forecast, cli_lossy, cli_train
+from ddlnb.cli import forecast, lossy, train
+from ddlnb.cli.options import Batch, Credit, Csv, Model, Partition, Servers, print_table
 from ddlnb.errors import DdlnbError
-from ddlnb.terminal import Batch, Credit, Csv, Model, Partition, Servers, print_table
 
 INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
 
@@ -23,9 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-cli_forecast.add_to(app)
-cli_lossy.add_to(app)
-cli_train.add_to(app)
+forecast.add_to(app)
+lossy.add_to(app)
+train.add_to(app)
 
 
 def main() -> None:
@@ -338,7 +338,7 @@ def reproduce(
     fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
 ) -> None:
     """Execute the notebooks and write the report: every figure and table, one command."""
-    from ddlnb.reproduction import reproduce as run_all
+    from ddlnb.cli.reproduce import reproduce as run_all
 
     report = run_all(profile, jobs=jobs, only=only, fresh=fresh, progress=True)
     typer.echo(f"Report: {report}")
@@ -353,7 +353,7 @@ def doctor(
     csv: Csv = False,
 ) -> None:
     """Say what this machine can run, and how to mend what it cannot. Fails if a need is unmet."""
-    from ddlnb.doctor import examine
+    from ddlnb.cli.doctor import examine
     from ddlnb.launch import leftovers
 
     for removed in leftovers.remove(leftovers.find()) if clean else ():

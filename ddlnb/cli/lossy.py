@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli_forecast import ModelName, OneCluster, Throughput, workload_for
-from ddlnb.terminal import Batch, Csv, print_table
+from ddlnb.cli.forecast import ModelName, OneCluster, Throughput, workload_for
+from ddlnb.cli.options import Batch, Csv, print_table
 
 if TYPE_CHECKING:
     from ddlnb.workloads.workload import Workload
