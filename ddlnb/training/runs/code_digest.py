@@ -12,12 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import ddlnb
 from ddlnb.errors import InputError
 
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(ddlnb.__file__).parent
 ALGORITHMS = (
     *("training", "compression"),
-    *("exchange.py", "models.py", "relaxed_rules.py", "rules.py", "spec.py"),
+    *("choices.py", "plans/requests.py", "plans/server_rules.py", "workloads/tasks.py"),
 )
 
 
