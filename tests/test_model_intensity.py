@@ -6,7 +6,8 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.results.published import quoted
-from ddlnb.studies.sec2_intensity import AUDITED_MODELS, audit, c2c, intensity, ordering_holds
+from ddlnb.studies.sec2_intensity import AUDITED_MODELS, audit, ordering_holds
+from ddlnb.workloads.intensity import c2c, intensity
 from ddlnb.workloads.tasks import TASKS
 from ddlnb.workloads.tracing import trace
 

@@ -55,7 +55,7 @@ def _say_interrupted() -> None:
 @app.command()
 def models(csv: Csv = False) -> None:
     """List the models with their sizes, FLOPs and model intensity."""
-    from ddlnb.studies.sec2_intensity import intensity
+    from ddlnb.workloads.intensity import intensity
     from ddlnb.workloads.tasks import TASKS
     from ddlnb.workloads.tracing import trace
 

@@ -30,7 +30,7 @@ from ddlnb.compression.seconds import (
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import AllGather, Flow, Messages, answer_together
 from ddlnb.provenance import machine
-from ddlnb.threads import torch_threads
+from ddlnb.workloads.profiling import torch_threads
 
 SIDES = (32, 128, 512, 1024, 4096)  # of square tensors: 1 Ki to 16 Mi elements
 WORKERS = (2, 8)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ddlnb.errors import require
 from ddlnb.results.published import quoted
+from ddlnb.workloads.intensity import FLOPS_PER_MAC, _per_parameter, intensity
 from ddlnb.workloads.workload import Workload
 
 AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")
 AGREES_WITHIN = 0.05
-FLOPS_PER_MAC = 2  # workloads count a multiply and an add; FMA = 1 counts them as one
 ENCODER = "bert.encoder."
 QUOTED_BATCH = 8  # the batch of the BERT-Large iteration whose FLOPs the survey quotes
 GIGA = 1e9
@@ -32,25 +31,6 @@ class IntensityRow:
     published: float
     relative_error: float
     verdict: str
-
-
-def intensity(workload: Workload, flops_per_fma: int = 1) -> float:
-    """FLOPs per parameter and sample, forward and backward as counted; an FMA is 1 by default."""
-    require(flops_per_fma in (1, 2), f"an FMA counts as 1 or 2 FLOPs, not {flops_per_fma}")
-    return _per_parameter(workload, workload.flops / FLOPS_PER_MAC * flops_per_fma)
-
-
-def c2c(intensity: float, batch: int, traffic: float = 1.0) -> float:
-    """Communication per computation, D f(n) / (batch C) = f(n) / (batch I).
-
-    ``traffic`` is f(n): how many times its D parameters a worker sends with n workers.
-
-    >>> c2c(248, batch=8) / c2c(249, batch=64)  # doctest: +ELLIPSIS
-    8.03...
-    """
-    require(intensity > 0, f"intensity {intensity} must be positive")
-    require(batch >= 1, f"batch {batch} must be at least 1")
-    return traffic / (batch * intensity)
 
 
 def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
@@ -104,10 +84,6 @@ def _verdict(relative_error: float) -> str:
     if abs(relative_error) <= AGREES_WITHIN:
         return "agrees"
     return "too high" if relative_error > 0 else "too low"
-
-
-def _per_parameter(workload: Workload, work: float) -> float:
-    return work / workload.local_batch / workload.parameters
 
 
 def _forward_macs(workload: Workload) -> float:

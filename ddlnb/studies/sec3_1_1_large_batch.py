@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import UnknownName, require, require_whole
-from ddlnb.studies.sec2_intensity import c2c, intensity
 from ddlnb.studies.time_to_target import digits_workload
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
@@ -24,6 +23,7 @@ from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.schedules import LinearScaling, get_schedule
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.tasks.task import LearningTask
+from ddlnb.workloads.intensity import c2c, intensity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,9 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Plan
 from ddlnb.results.published import fig4_cells, quoted, quotes
 from ddlnb.results.rows import MEASURES
-from ddlnb.studies.sec2_intensity import IntensityRow, c2c
+from ddlnb.studies.sec2_intensity import IntensityRow
 from ddlnb.units import show_bytes
+from ddlnb.workloads.intensity import c2c
 from ddlnb.workloads.workload import Workload
 
 # (item of the survey, faster method, slower method, in words); section 4.2.2 and 4.2.3.

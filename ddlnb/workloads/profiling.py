@@ -6,7 +6,8 @@ import os
 import platform
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,26 @@ from torch import nn
 
 from ddlnb.errors import ModelError, require
 from ddlnb.paths import PROFILES
-from ddlnb.threads import torch_threads
 from ddlnb.units import MS
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.workloads.workload import Workload
+
+
+# FOLDED from ddlnb/workloads/profiling.py: How many threads torch computes with, for a while.
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Compute with so many threads, and go back to the number before; None changes nothing.
+
+    One thread is faster on small tensors, and its sums always have the same order.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
 
 Stamp = Any  # seconds on the CPU, a torch.Event on an accelerator
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.plans.server_rules import Rule
-from ddlnb.threads import torch_threads
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.links import Links
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
+from ddlnb.workloads.profiling import torch_threads
 
 OnStep = Callable[[int, int, float], None]  # rank, iterations it has done, seconds
 
