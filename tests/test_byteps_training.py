@@ -22,8 +22,7 @@ from ddlnb.engines.byteps_stress import load, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
-from ddlnb.plans.server_rules import Rule
-from ddlnb.relaxed_rules import BoundedStaleness
+from ddlnb.plans.server_rules import BoundedStaleness, Rule
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.executors.replaying import run_in_lockstep
 from ddlnb.training.executors.servers import SERVERS, require_trains

@@ -15,8 +15,7 @@ from toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
-from ddlnb.plans.server_rules import Decoding
-from ddlnb.relaxed_rules import BoundedStaleness, DynamicBound, RoundRobin
+from ddlnb.plans.server_rules import BoundedStaleness, Decoding, DynamicBound, RoundRobin
 from ddlnb.training.activity import activity
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.stragglers import ExponentialTail, LogNormal, OneSlow

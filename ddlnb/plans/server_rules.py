@@ -6,12 +6,15 @@ run the same one. The bulk-synchronous rule answers with a sum.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+
+from ddlnb.errors import require, require_whole
 
 
 class Rule(Protocol):
@@ -90,3 +93,162 @@ class Decoding:
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """What the inner rule answers."""
         return self.inner.pull(worker, key, clock)
+
+
+# FOLDED from ddlnb/plans/server_rules.py: Rules of parameter servers that keep the sum of all updates and do not wait for everyone. Workers push updates, changes of the parameters, and are answered with the sum of all updates since the start. Rules differ in when. A worker that has pushed k times has a *lead* over the one that has pushed least; all count the *staleness* of every push: how many updates of other workers were applied since this worker was last answered, those of the same iteration included. So with bound 0 the mean is (n - 1) / 2, though every worker computes at the parameters that BSP computes at.
+class _Updates:
+    """The sum of one key, and who has pushed and seen how many updates of it."""
+
+    def __init__(self, workers: int):
+        self.total: torch.Tensor | None = None
+        self.applied = 0
+        self.pushes = [0] * workers
+        self.seen = [0] * workers  # updates in the last answer to this worker
+
+    def add(self, worker: int, value: torch.Tensor) -> int:
+        """The staleness of this push."""
+        # A fresh tensor: the last one may still be on its way to a slow worker.
+        self.total = value.clone() if self.total is None else self.total + value
+        staleness = self.applied - self.seen[worker]
+        self.applied += 1
+        self.pushes[worker] += 1
+        return staleness
+
+    def lead(self, worker: int) -> int:
+        return self.pushes[worker] - min(self.pushes)
+
+    def read(self, worker: int) -> torch.Tensor:
+        assert self.total is not None
+        self.seen[worker] = self.applied
+        return self.total
+
+
+class BoundedStaleness:
+    """Answer while no worker is more than ``bound`` iterations behind; None: answer at once.
+
+    Stale synchronous parallel (SSP; Ho et al. 2013), and asynchronous (ASP) without a bound. So
+    a worker that computes its iteration i has seen all updates of iterations before i - bound.
+    ``staleness`` lists that of every push, in their order. Raises InputError for a bound that is
+    not a whole number.
+    """
+
+    def __init__(self, workers: int, bound: int | None):
+        require_whole(workers=workers)
+        if bound is not None:
+            require_whole(0, bound=bound)
+        self.workers, self.bound = workers, bound
+        self.staleness: list[int] = []
+        self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
+
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
+        """Add the update to the sum."""
+        self.staleness.append(self._updates[key].add(worker, value))
+
+    def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
+        """The sum of all updates so far, or None while a worker is too far behind."""
+        updates = self._updates[key]
+        if self.bound is not None and updates.lead(worker) > self.bound:
+            return None
+        return updates.read(worker)
+
+
+class DynamicBound:
+    """Bounded staleness with a bound between ``low`` and ``high`` (DSSP; Zhao et al. 2019).
+
+    Every worker has its own bound, ``low`` at first and whenever its lead is at most that. When a
+    push takes its lead beyond its bound, it must wait for the slowest worker, now or, at the price
+    of staleness, after r more iterations, as far as ``high`` allows. The rule predicts the times of
+    their next pushes from how long the worker and the slowest one took between their last answer
+    and push, and raises the bound by the r with the shortest wait until the slowest worker's next
+    push, the smallest such r. Waits are left out of these times, or a worker that is held would
+    look as slow as the one that holds it. Without any times known there is no extra.
+    """
+
+    def __init__(self, workers: int, low: int, high: int):
+        require_whole(workers=workers)
+        require_whole(0, low=low, high=high)
+        require(low <= high, f"low {low} must be at most high {high}; exchange them")
+        self.workers, self.low, self.high = workers, low, high
+        self.staleness: list[int] = []
+        self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
+        self._paces: dict[int, list[_Pace]] = defaultdict(
+            lambda: [_Pace(low) for _ in range(workers)]
+        )
+        self._now = 0.0
+
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
+        """Add the update to the sum, and choose the worker's bound."""
+        updates, paces = self._updates[key], self._paces[key]
+        self._now = now
+        self.staleness.append(updates.add(worker, value))
+        pace, lead = paces[worker], updates.lead(worker)
+        pace.seconds = now - pace.answered
+        if lead <= self.low:
+            pace.bound = self.low
+        elif lead > pace.bound:
+            slowest = paces[updates.pushes.index(min(updates.pushes))]
+            pace.bound += _best_extra(pace, slowest, now, self.high - pace.bound)
+
+    def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
+        """The sum of all updates so far, or None while a worker is too far behind."""
+        updates, pace = self._updates[key], self._paces[key][worker]
+        if updates.lead(worker) > pace.bound:
+            return None
+        pace.answered = self._now
+        return updates.read(worker)
+
+
+class _Pace:
+    def __init__(self, bound: int):
+        self.bound = bound
+        self.answered = math.nan  # when
+        self.seconds = math.nan  # from there to the next push
+
+
+def _best_extra(worker: _Pace, slowest: _Pace, now: float, most: int) -> int:
+    """The number of iterations, up to the most, after which the worker would wait least."""
+    due = slowest.answered + slowest.seconds
+    if not (worker.seconds > 0 and slowest.seconds > 0 and math.isfinite(due)):
+        return 0
+    due = max(now, due)
+
+    def wait(extra: int) -> float:
+        pushes = now + extra * worker.seconds
+        late = max(0, math.ceil((pushes - due) / slowest.seconds))
+        return due + late * slowest.seconds - pushes
+
+    return min(range(most + 1), key=lambda extra: (wait(extra), extra))
+
+
+class RoundRobin:
+    """Apply and answer pushes in the order of ranks, over and over (R2SP; Chen et al. 2019).
+
+    An early push waits for its turn, so what workers see does not depend on their speed: from the
+    second cycle on every push has staleness ``workers`` - 1.
+    """
+
+    def __init__(self, workers: int):
+        require_whole(workers=workers)
+        self.workers = workers
+        self.staleness: list[int] = []
+        self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
+        self._early: dict[int, dict[int, torch.Tensor]] = defaultdict(dict)
+        self._answers: dict[int, dict[int, torch.Tensor]] = defaultdict(dict)
+
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
+        """Keep the update, and apply those whose turn it is."""
+        updates, early = self._updates[key], self._early[key]
+        early[worker] = value
+        while (turn := updates.applied % self.workers) in early:
+            self.staleness.append(updates.add(turn, early.pop(turn)))
+            self._answers[key][turn] = updates.read(turn)
+
+    def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
+        """The sum of all updates up to this worker's own, or None before its turn."""
+        return self._answers[key].pop(worker, None)

@@ -19,8 +19,7 @@ from ddlnb.engines.byteps.engine import BytePSTransport, summed_dtype, uncut
 from ddlnb.engines.byteps.runtime import World
 from ddlnb.launch.rank import Place
 from ddlnb.plans.requests import PushPull
-from ddlnb.plans.server_rules import BulkSynchronous, Rule
-from ddlnb.relaxed_rules import BoundedStaleness
+from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
 from ddlnb.training.job import Arrival, TrainingJob
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker

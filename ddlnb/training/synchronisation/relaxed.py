@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import Flow
-from ddlnb.plans.server_rules import Rule
-from ddlnb.relaxed_rules import BoundedStaleness, DynamicBound, RoundRobin
+from ddlnb.plans.server_rules import BoundedStaleness, DynamicBound, RoundRobin, Rule
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import Worker
@@ -65,7 +64,7 @@ class StaleSynchronousParallel(Relaxed):
 class DynamicStaleSynchronousParallel(Relaxed):
     """SSP with a bound between ``low`` and ``high``, chosen as it runs (DSSP; Zhao et al. 2019).
 
-    How it is chosen is said in `ddlnb.relaxed_rules.DynamicBound`.
+    How it is chosen is said in `ddlnb.plans.server_rules.DynamicBound`.
     """
 
     low: int = 1
