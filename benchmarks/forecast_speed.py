@@ -17,7 +17,7 @@ from dataclasses import replace
 import pandas as pd
 
 from ddlnb.calibration.testbed import as_run, fig4_cells_to_forecast, fig4_workload
-from ddlnb.clusters.cluster import get_cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import Cell, steady_seconds
 

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from ddlnb.calibration.parameters import Parameter
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.paths import CALIBRATION
 from ddlnb.units import seconds_from

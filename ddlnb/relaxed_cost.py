@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.base import Codec
 from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile

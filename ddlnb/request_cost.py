@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
+from ddlnb.clusters.all_reduce import ring
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.base import Traffic
 from ddlnb.errors import InputError
-from ddlnb.plans.alpha_beta import ring
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.training.links import Link
 

@@ -9,9 +9,9 @@ import yaml
 from toy_world import PARAMETERS, SLOW, cells, seen
 
 from ddlnb.calibration.fit import calibrate_parameters
-from ddlnb.clusters.cluster import Fit, cluster_names, get_cluster, read_cluster
+from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.effects import UNITS, Effects
-from ddlnb.clusters.file import write_cluster
+from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster, write_cluster
 from ddlnb.plans.alpha_beta import AlphaBeta
 
 

@@ -7,15 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddlnb.clusters.cluster import (
-    SERVER_PLACES,
-    Cluster,
-    cluster_names,
-    describe,
-    get_cluster,
-    read_cluster,
-)
+from ddlnb.clusters.cluster import SERVER_PLACES, Cluster, describe
 from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
+from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import plan_on, simulate

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ddlnb.plans.alpha_beta import double_tree, hierarchical, ring, tree
+from ddlnb.clusters.all_reduce import double_tree, hierarchical, ring, tree
 
 LAYOUTS = [(nodes, per_node) for nodes in (1, 2, 3, 4, 5, 8) for per_node in (1, 2, 3, 4, 8)]
 layouts = pytest.mark.parametrize(("nodes", "per_node"), LAYOUTS)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddlnb.clusters.cluster import Fit, get_cluster
+from ddlnb.clusters.cluster import Fit
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import CELL

@@ -14,7 +14,7 @@ from ddlnb.calibration.twin import (
     here_parameters,
     twin,
 )
-from ddlnb.clusters.cluster import read_cluster
+from ddlnb.clusters.file import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.launch.site import emulated
 from ddlnb.plans.methods import METHODS

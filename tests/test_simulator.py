@@ -17,10 +17,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
 from ddlnb.errors import InputError
-from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import merged, merged_optimally
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS, hashed

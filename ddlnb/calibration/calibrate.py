@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddlnb.calibration.fit import Calibration
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
-from ddlnb.clusters.file import write_cluster
+from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import BUILD
 

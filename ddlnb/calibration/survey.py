@@ -30,7 +30,8 @@ from ddlnb.calibration.testbed import (
     fig4_workload,
 )
 from ddlnb.calibration_setup import Setup, read_setup
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.checks import check_table, without_suspicious

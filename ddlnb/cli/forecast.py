@@ -40,7 +40,8 @@ def clusters(
     csv: Csv = False,
 ) -> None:
     """List the clusters that forecasts know, or every effect of one."""
-    from ddlnb.clusters.cluster import cluster_names, describe, get_cluster
+    from ddlnb.clusters.cluster import describe
+    from ddlnb.clusters.file import cluster_names, get_cluster
 
     if name is not None:
         one = get_cluster(name)
@@ -88,7 +89,7 @@ def forecast(
     """Say how fast every method trains on a cluster, how sure that is, and which one to take."""
     import sys
 
-    from ddlnb.clusters.cluster import get_cluster
+    from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
     from ddlnb.simulator.forecast import forecast as forecast_rows
 
@@ -144,7 +145,7 @@ def timeline(
     ] = Path("trace.json"),
 ) -> None:
     """Simulate what one worker does when, as a trace for Perfetto and a picture."""
-    from ddlnb.clusters.cluster import get_cluster
+    from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
     from ddlnb.files import write_atomically
     from ddlnb.simulator.breakdown import losses

@@ -49,7 +49,7 @@ def lossy(
 
     Without curves only the seconds of an iteration are compared, not how many are needed.
     """
-    from ddlnb.clusters.cluster import get_cluster
+    from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
 
     require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
@@ -91,7 +91,7 @@ def _costs(
     workload: Workload, cluster: str, workers: int, methods: list[str], compression: str, base: str
 ) -> list[dict[str, Any]]:
     """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
-    from ddlnb.clusters.cluster import get_cluster
+    from ddlnb.clusters.file import get_cluster
     from ddlnb.relaxed_cost import lossy_cost
     from ddlnb.training.cost.time_to_target import best_dense
 

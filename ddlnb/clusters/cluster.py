@@ -6,18 +6,14 @@ apart from the effects, which somebody fitted and which carry their uncertainty.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import yaml
-
+from ddlnb.clusters.all_reduce import ALL_REDUCES, Traffic
 from ddlnb.clusters.effects import UNITS, Effects
-from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.paths import CLUSTERS
-from ddlnb.plans.alpha_beta import ALL_REDUCES, AlphaBeta, Traffic
+from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
 
 SERVER_PLACES = ("extra machines", "workers' nodes")
@@ -161,134 +157,6 @@ class Cluster:
 
 def _plus(left: float, right: float) -> float:
     return left + right
-
-
-def get_cluster(
-    name: str | Cluster, workers: int | None = None, folder: Path = CLUSTERS
-) -> Cluster:
-    """The named cluster of data/clusters, one at the given path, or the Cluster itself.
-
-    ``workers`` is the number of its GPUs in use, by default all. Raises UnknownName with the names
-    there are, InputError for a file that does not describe a cluster.
-    """
-    if isinstance(name, Cluster):
-        cluster = name
-    elif str(name).endswith((".yaml", ".yml")):
-        cluster = read_cluster(Path(name))
-    else:
-        known = cluster_names(folder)
-        if name not in known:
-            raise UnknownName("cluster", name, [*known, "or the path of a .yaml file"])
-        cluster = read_cluster(folder / f"{name}.yaml")
-    return cluster if workers is None else cluster.with_workers(workers)
-
-
-def cluster_names(folder: Path = CLUSTERS) -> list[str]:
-    """The names of the clusters in a folder."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
-
-
-STRUCTURE = {entry.name for entry in fields(Cluster)} - {"effects", "name", "workers", "fits"}
-
-
-def read_cluster(path: Path) -> Cluster:
-    """The cluster that a YAML file describes. Raises InputError, naming the file and the key."""
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cluster file {path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"cluster file {path} is not YAML: {error}") from error
-    require(isinstance(raw, dict), f"cluster file {path} must be a mapping of keys to values")
-    try:
-        return _cluster_from(path.stem, raw)
-    except InputError as error:
-        error.args = (f"cluster file {path}: {error}",)
-        raise
-
-
-def _cluster_from(name: str, raw: dict[str, Any]) -> Cluster:
-    for key in raw:
-        if key not in STRUCTURE | {"effects"}:
-            raise UnknownName("key", key, sorted(STRUCTURE | {"effects"}))
-    for key in ("network", "nodes", "gpus_per_node", "effects"):
-        require(key in raw, f"key {key!r} is missing; every cluster has one")
-    for key in ("effects", "facts", "planning"):
-        require(isinstance(raw.get(key, {}), dict), f"{key} must be a mapping of names to values")
-    values, fits = {}, {}
-    for effect, given in raw["effects"].items():
-        if effect not in UNITS:
-            raise UnknownName("effect", effect, UNITS)
-        values[effect], fit = _effect_from(effect, given)
-        if fit is not None:
-            fits[effect] = fit
-    _require_links(raw, values)
-    structure = {key: raw[key] for key in raw if key in STRUCTURE - {"planning"}}
-    return Cluster(
-        name=name,
-        effects=Effects(**values),
-        fits=fits,
-        planning=_planning_from(raw["planning"]) if "planning" in raw else None,
-        **{**structure, "network": str(raw["network"])},
-    )
-
-
-def _require_links(raw: dict[str, Any], values: Mapping[str, float]) -> None:
-    """A link that is there must have a bandwidth, even if that is 'unlimited'."""
-    needed = {
-        "inside_bandwidth": (raw["gpus_per_node"] != 1, "nodes hold several GPUs"),
-        "between_bandwidth": (raw["nodes"] != 1, "there are several nodes"),
-    }
-    for effect, (is_needed, why) in needed.items():
-        require(
-            not is_needed or effect in values,
-            f"effects lack {effect}, but {why}; add it, with a unit or as 'unlimited'",
-        )
-
-
-def _effect_from(effect: str, given: Any) -> tuple[float, Fit | None]:
-    """The value of an effect and what is known of it."""
-    if not isinstance(given, dict):
-        return _parsed(effect, given), None
-    allowed = {"value", "low", "high", "from"}
-    for key in given:
-        if key not in allowed:
-            raise UnknownName(f"key of {effect}", key, sorted(allowed))
-    missing = sorted(allowed - given.keys())
-    require(not missing, f"{effect} lacks {missing}; give all of {sorted(allowed)}, or a value")
-    value, low, high = (_parsed(effect, given[key]) for key in ("value", "low", "high"))
-    require(
-        low <= value <= high,
-        f"{effect} {given['value']} must lie between its low {given['low']} and its high "
-        f"{given['high']}",
-    )
-    return value, Fit(low, high, str(given["from"]))
-
-
-def _parsed(effect: str, text: Any) -> float:
-    unit = UNITS[effect]
-    try:
-        value = unit.parse(text)
-    except InputError as error:
-        raise InputError(f"{effect}: {error}") from error
-    require(
-        not math.isnan(value) and unit.least <= value <= unit.most,
-        f"{effect} {text!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}",
-    )
-    return value
-
-
-def _planning_from(given: dict[str, Any]) -> AlphaBeta:
-    require(
-        given.keys() == {"startup", "bandwidth"},
-        f"planning has the keys {sorted(map(str, given))}; it must have startup and bandwidth",
-    )
-    try:
-        startup = _parsed("operation_startup", given["startup"])
-        bandwidth = _parsed("between_bandwidth", given["bandwidth"])
-    except InputError as error:
-        raise InputError(f"planning: {error}") from error
-    return AlphaBeta(startup, 1 / bandwidth)
 
 
 def describe(cluster: Cluster) -> list[dict[str, str]]:

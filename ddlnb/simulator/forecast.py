@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.clusters.cluster import Cluster, Fit, get_cluster
+from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.paths import PROFILES
 from ddlnb.plans.methods import METHODS, Method, get_method

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.families import FAMILIES, family
 from ddlnb.engines.transports.algorithms import ALGORITHMS
 from ddlnb.engines.transports.connect import TOPOLOGIES
-from ddlnb.plans.alpha_beta import ALL_REDUCES
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.studies.sec3_3_1_channels import KINDS

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
-from ddlnb.clusters.cluster import get_cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require_whole
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table

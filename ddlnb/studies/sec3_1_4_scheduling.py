@@ -12,7 +12,8 @@ from dataclasses import asdict
 import pandas as pd
 
 from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce

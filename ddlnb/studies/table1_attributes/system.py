@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
-from ddlnb.clusters.cluster import get_cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import METHODS

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.identity import Identity
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import PushPull

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require

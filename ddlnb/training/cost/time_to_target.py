@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.clusters.cluster import Cluster, get_cluster
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.errors import InputError, require
 from ddlnb.plans.alpha_beta import ring_bytes_sent
