@@ -23,13 +23,14 @@ import pytest
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.figures.learning import learning_curves
 from ddlnb.plans.requests import AllReduce
+from ddlnb.results.statistics import t_interval
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs import code_digest, kept_runs, parallel
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.kept_runs import Run
 from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.runs.study import study
-from ddlnb.training.runs.summaries import summary, t_interval, to_target
+from ddlnb.training.runs.summaries import summary, to_target
 from ddlnb.training.runs.train import train
 from ddlnb.training.runs.tuning import TUNING_SEEDS
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS

@@ -13,23 +13,27 @@ import math
 
 import pandas as pd
 
-from ddlnb.claim_values import (
+from ddlnb.errors import require_whole
+from ddlnb.results.claim import (
     BERTS,
     EQUAL,
     IB,
     TCP,
+    Claim,
+    Part,
+    Strength,
+    Table,
     a2a_growth_over_ps,
     bert_lost_in_node,
     best_bert_on_ib,
     gains,
+    judged,
     larger_batches,
     leader_over_best,
     more_than_on_ib,
     over,
     ps_over_a2a_on_tcp,
 )
-from ddlnb.errors import require_whole
-from ddlnb.results.claim import Claim, Part, Strength, Table, judged
 from ddlnb.results.table import GPUS_PER_NODE, cell_rates
 
 BETTER = math.nextafter(1.0, 2.0)  # the smallest ratio above 1: a tie is no win

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.results.statistics import t_interval
 from ddlnb.studies.time_to_target import digits_workload
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.kept_runs import Run
 from ddlnb.training.runs.parallel import in_parallel
-from ddlnb.training.runs.summaries import t_interval
 from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.schedules import LinearScaling, get_schedule
 from ddlnb.training.tasks.catalogue import get_learning_task

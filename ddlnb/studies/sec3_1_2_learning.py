@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import require, require_whole
+from ddlnb.results.statistics import t_interval
 from ddlnb.studies.sec3_1_2_synchronisation import MESSAGE_SECONDS, METHODS, virtual_clock
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.kept_runs import Run
 from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.runs.study import StudyResult, study
-from ddlnb.training.runs.summaries import spent, t_interval
+from ddlnb.training.runs.summaries import spent
 from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.tasks.task import LearningTask

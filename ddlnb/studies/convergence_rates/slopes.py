@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import require
+from ddlnb.results.statistics import t_interval
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.summaries import t_interval
 from ddlnb.training.synchronisation.local import LocalSGD
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import InputError, require
+from ddlnb.results.statistics import t_interval
 from ddlnb.training.runs.by_cell import Runs, final_loss, runs_by
-from ddlnb.training.runs.summaries import spent, t_interval
+from ddlnb.training.runs.summaries import spent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -152,7 +152,7 @@ def _times(
     best: IterationCost,
     average: float,
 ) -> dict[str, object]:
-    from ddlnb.training.runs.summaries import ratio_interval, t_interval
+    from ddlnb.results.statistics import ratio_interval, t_interval
 
     common = ours.index.intersection(of_dense.index)
     require(

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlnb.errors import require
+from ddlnb.results.statistics import holm, t_interval, t_test
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import Runs, final_loss, final_losses, runs_by
-from ddlnb.training.runs.summaries import t_interval, t_test
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 HOLDS, CONTRADICTED, OPEN = "holds", "contradicted", "undecided"
 
@@ -159,19 +160,6 @@ def paired_verdict(better: np.ndarray, worse: np.ndarray) -> dict[str, object]:
     verdict = HOLDS if above else CONTRADICTED if below else OPEN
     said = {"difference": mean, "half_width": half, "verdict": verdict, "p_value": p_value}
     return {"seeds": len(better), **said, **lost}
-
-
-def holm(p_values: np.ndarray) -> np.ndarray:
-    """The values corrected for their number, by Holm's step-down method.
-
-    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    order, count = np.argsort(p_values), len(p_values)
-    stepped = np.maximum.accumulate((count - np.arange(count)) * p_values[order])
-    corrected = np.empty(count)
-    corrected[order] = np.minimum(stepped, 1.0)
-    return corrected
 
 
 def diverged_text(judged: Mapping[str, Any]) -> str:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import UnknownName, require
+from ddlnb.results.statistics import t_interval
 from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CONFIDENCE = 0.95
+
 COSTS = {  # what is added up; bytes are those that pass a worker's link, both ways
     "step": ["step"],
     "bytes": [
@@ -22,39 +23,6 @@ COSTS = {  # what is added up; bytes are those that pass a worker's link, both w
     ],
     "seconds": ["seconds", "averaging_seconds"],
 }
-
-
-def t_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The mean, and the half width of its t-interval: NaN for fewer than two finite values.
-
-    >>> mean, half = t_interval(np.array([1.0, 2.0, 3.0]))
-    >>> round(mean, 3), round(half, 3)
-    (2.0, 2.484)
-    """
-    from scipy.stats import t
-
-    count, mean = len(values), float(np.mean(values)) if len(values) else math.nan
-    if count < 2 or not np.isfinite(values).all():
-        return mean, math.nan
-    quantile = t.ppf((1 + confidence) / 2, count - 1)
-    return mean, float(quantile * np.std(values, ddof=1) / math.sqrt(count))
-
-
-def t_test(values: np.ndarray) -> float:
-    """The chance of a mean as far from zero if the true one were zero, by Student's t-test.
-
-    NaN for fewer than two finite values.
-    """
-    from scipy.stats import t
-
-    count = len(values)
-    if count < 2 or not np.isfinite(values).all():
-        return math.nan
-    error = float(np.std(values, ddof=1)) / math.sqrt(count)
-    mean = float(np.mean(values))
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
-    return float(2 * t.sf(abs(mean) / error, count - 1))
 
 
 def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
@@ -94,19 +62,6 @@ def target_bracket(run: pd.DataFrame, target: float, cost: str = "step") -> tupl
         f"target {target:g} is reached before training; choose a lower loss",
     )
     return float(costs[row - 1]) if row else 0.0, float(costs[row])
-
-
-def ratio_interval(over: np.ndarray, under: np.ndarray) -> tuple[float, float, float]:
-    """The geometric mean of ratios, and the ends of its interval; NaN for fewer than two seeds.
-
-    Both are finite `target_bracket` values, (seeds, 2), of runs of the same seeds. The 95 %
-    t-interval over seeds is widened by all that lies between two evaluations, of both sides.
-    """
-    log, half = t_interval(np.log(over[:, 1] / under[:, 1]))
-    with np.errstate(divide="ignore"):  # a target that is reached at the first evaluation
-        low = float(np.log(over[:, 0] / under[:, 1]).mean()) - half
-        high = float(np.log(over[:, 1] / under[:, 0]).mean()) + half
-    return math.exp(log), float(np.exp(low)), float(np.exp(high))
 
 
 def require_target(target: float | None) -> None:
