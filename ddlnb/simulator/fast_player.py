@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ddlnb.identity import Identity
 from ddlnb.simulator.player import MOST_ITERATIONS, STEADY
-from ddlnb.simulator.program import Indices, Program, Tasks
+from ddlnb.simulator.program import Identity, Indices, Program, Tasks
 
 # Kinds of events.
 END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)

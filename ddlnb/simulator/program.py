@@ -18,9 +18,29 @@ from numpy.typing import NDArray
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
-from ddlnb.identity import Identity
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
 from ddlnb.workloads.workload import Workload
+
+
+# FOLDED from ddlnb/simulator/program.py: A key for caches: large frozen values, told apart by which objects they are.
+class Identity:
+    """Hashes and compares its parts by identity, because hashing all of them takes too long.
+
+    >>> first, second = [1], [1]
+    >>> Identity((first,)) == Identity((first,)), Identity((first,)) == Identity((second,))
+    (True, False)
+    """
+
+    def __init__(self, parts: tuple[Any, ...]):
+        self.parts = parts
+        self._key = tuple(map(id, parts))
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._key == other._key
+
 
 Numbers = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]

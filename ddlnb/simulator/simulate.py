@@ -9,14 +9,13 @@ from functools import lru_cache
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require_whole
-from ddlnb.identity import Identity
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_all
 from ddlnb.simulator.player import play
-from ddlnb.simulator.program import lower
+from ddlnb.simulator.program import Identity, lower
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None
