@@ -29,8 +29,8 @@ from ddlnb.calibration.misfit import Misfit
 from ddlnb.calibration.observations import AllReduceTime, HopTime, observe, predictions
 from ddlnb.calibration.parameters import Parameter, World
 from ddlnb.calibration.posterior import draw_within
+from ddlnb.calibration.validation import predict_intervals
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.intervals import predict_intervals
 
 TRUE = dict(zip([p.name for p in PARAMETERS], TRUTH.values, strict=True))
 ELSEWHERE = Parameter("between_bandwidth", ("elsewhere",), low=1e8, high=1e10, prior=2e9)

@@ -30,9 +30,8 @@ from ddlnb.calibration.baselines import (
 )
 from ddlnb.calibration.fit import calibrate_parameters
 from ddlnb.calibration.observations import HopTime, IterationTime, observe
-from ddlnb.calibration.validation import ablation, cross_validate, error_summary, folds_of
+from ddlnb.calibration.validation import ablation, coverage, cross_validate, error_summary, folds_of
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.intervals import coverage
 from ddlnb.plans.alpha_beta import AlphaBeta
 
 FEW = (INSIDE, SHARE, BANDWIDTH, STARTUP)
