@@ -18,7 +18,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.executors.servers import SERVERS
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 
 LATE = 1  # the rank that sleeps
 

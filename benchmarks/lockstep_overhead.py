@@ -17,7 +17,7 @@ import torch
 
 from ddlnb.provenance import machine
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.runs.train import train
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 

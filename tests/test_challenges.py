@@ -24,7 +24,7 @@ from ddlnb.training.cost.cluster_clock import cluster_clock
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.stragglers import LogNormal
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.study import study
 from ddlnb.training.runs.train import train

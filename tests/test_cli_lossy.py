@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddlnb.relaxed_cost import lossy_cost
+from ddlnb.training.cost.iteration import lossy_cost
 from ddlnb.workloads.workload import read_profile
 from tests.test_cli import ddlnb
 

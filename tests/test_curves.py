@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.runs.train import train
 from ddlnb.training.tasks.digits import classification_loss, evaluate_classifier
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known

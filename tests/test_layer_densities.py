@@ -21,7 +21,6 @@ from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
 from ddlnb.figures import density_steps, layer_bars
 from ddlnb.plans.requests import AllReduce, lockstep
-from ddlnb.relaxed_cost import lossy_cost
 from ddlnb.studies.sec5_challenges.layer_density import (
     FASTER,
     OPEN,
@@ -34,12 +33,12 @@ from ddlnb.studies.sec5_challenges.layer_density import (
     layer_times,
 )
 from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
-from ddlnb.training.cost.iteration import compressed_cost
+from ddlnb.training.cost.iteration import compressed_cost, lossy_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.training.cost.traffic import compressed_bytes, pieces
 from ddlnb.training.executors.null_worker import null_run
 from ddlnb.training.executors.replaying import run_in_lockstep
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.study import study
 from ddlnb.workloads.workload import Gradient, Layer, Workload

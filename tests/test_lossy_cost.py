@@ -26,19 +26,23 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
-from ddlnb.relaxed_cost import lossy_cost, relaxed_cost
-from ddlnb.request_cost import request_cost, requests_cost
 from ddlnb.simulator.player import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.cluster_clock import compute_seconds
-from ddlnb.training.cost.iteration import IterationCost, compressed_cost, dense_cost
+from ddlnb.training.cost.iteration import (
+    IterationCost,
+    compressed_cost,
+    dense_cost,
+    lossy_cost,
+    relaxed_cost,
+)
 from ddlnb.training.cost.program import CompressedMessage, compressed
-from ddlnb.training.executors.clock import Clock
+from ddlnb.training.cost.traffic import request_cost, requests_cost
+from ddlnb.training.executors.clock import Clock, Link
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.null_worker import null_workers
 from ddlnb.training.executors.stragglers import OneSlow
-from ddlnb.training.links import Link
 from ddlnb.training.method import training_method
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation.graphs import make_graph

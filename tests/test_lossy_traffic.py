@@ -26,7 +26,7 @@ from ddlnb.training.cost.traffic import (
 )
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.null_worker import null_run
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.training.worker import Compression, Worker
 from ddlnb.workloads.workload import Gradient, Layer, Workload

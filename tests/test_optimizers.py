@@ -8,7 +8,7 @@ from torch import nn
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.training import lars_lamb
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.optimizers import OPTIMIZERS, default_rate, get_optimizer
 from ddlnb.training.runs.train import train
 from ddlnb.training.tasks.catalogue import get_learning_task

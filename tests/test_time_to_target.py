@@ -13,10 +13,18 @@ import ddlnb
 from ddlnb.compression.seconds import FREE, CompressionProfile, CompressorSeconds, Line
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce
-from ddlnb.request_cost import request_cost
-from ddlnb.training.cost.time_to_target import best_dense, iterations_to_target, time_to_target
+from ddlnb.training.cost.time_to_target import (
+    NO,
+    UNSURE,
+    YES,
+    best_dense,
+    iterations_to_target,
+    time_to_target,
+    verdict,
+    verdicts,
+)
+from ddlnb.training.cost.traffic import request_cost
 from ddlnb.units import MB
-from ddlnb.verdicts import NO, UNSURE, YES, verdict, verdicts
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
 SLOW_NETWORK = ddlnb.get_cluster("survey-10GbE")

@@ -19,8 +19,7 @@ from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
 from ddlnb.training.executors.replaying import run_in_lockstep
-from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, learning_job
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.runs.train import train

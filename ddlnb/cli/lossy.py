@@ -92,7 +92,7 @@ def _costs(
 ) -> list[dict[str, Any]]:
     """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
     from ddlnb.clusters.file import get_cluster
-    from ddlnb.relaxed_cost import lossy_cost
+    from ddlnb.training.cost.iteration import lossy_cost
     from ddlnb.training.cost.time_to_target import best_dense
 
     dense = best_dense(workload, get_cluster(cluster, workers))
@@ -147,8 +147,7 @@ def _print_times(
     import pandas as pd
 
     from ddlnb.errors import InputError
-    from ddlnb.training.cost.time_to_target import time_to_target
-    from ddlnb.verdicts import MARGIN, verdicts
+    from ddlnb.training.cost.time_to_target import MARGIN, time_to_target, verdicts
 
     try:
         measured = pd.read_csv(curves)

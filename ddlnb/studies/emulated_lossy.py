@@ -3,7 +3,7 @@
 Nodes wait where the recorded model would compute; gradients, compression, payloads and sockets are
 real. The forecast knows the links from a micro-benchmark of lossless methods on made-up models,
 the model and the compressors from their profiles: no lossy run takes part in it. Nothing overlaps
-in a lossy run on processes, and so nothing does in its forecast (`ddlnb.relaxed_cost`).
+in a lossy run on processes, and so nothing does in its forecast (`ddlnb.training.cost.iteration`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import emulated
 from ddlnb.provenance import provenance
-from ddlnb.relaxed_cost import relaxed_cost
 from ddlnb.studies.fig4_emulated import WARMUP
+from ddlnb.training.cost.iteration import relaxed_cost
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method

@@ -19,12 +19,10 @@ import torch
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
-from ddlnb.training.activity import activity
-from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.lockstep import Lockstep, Note
+from ddlnb.training.executors.clock import Clock, Link
+from ddlnb.training.executors.lockstep import Lockstep, Note, activity
 from ddlnb.training.executors.null_worker import null_workers
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
-from ddlnb.training.links import Link
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.requests import Gradient
 
@@ -141,7 +139,7 @@ def activities(
     steps: int = 12,
     message_seconds: float = MESSAGE_SECONDS,
 ) -> pd.DataFrame:
-    """What `ddlnb.training.activity.activity` says of every method, one after the other."""
+    """What `ddlnb.training.executors.lockstep.activity` says of every method, one after the other."""
     import pandas as pd
 
     clock = virtual_clock(straggler, message_seconds)

@@ -25,7 +25,7 @@ from ddlnb.paths import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
 from ddlnb.studies.sec3_1_3_bounds import error_bound
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.runs.orderings import judged
 from ddlnb.units import MS
 

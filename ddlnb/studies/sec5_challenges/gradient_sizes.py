@@ -19,7 +19,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.requests import Gradient
 from ddlnb.training.tasks.task import LearningTask

@@ -20,13 +20,16 @@ from ddlnb.compression.seconds import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method
-from ddlnb.relaxed_cost import lossy_cost
 from ddlnb.results.statistics import ratio_interval
-from ddlnb.training.cost.iteration import BASE
+from ddlnb.training.cost.iteration import BASE, lossy_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
-from ddlnb.training.cost.time_to_target import best_dense, iterations_to_target, time_to_target
+from ddlnb.training.cost.time_to_target import (
+    MARGIN,
+    best_dense,
+    iterations_to_target,
+    time_to_target,
+)
 from ddlnb.training.method import training_method
-from ddlnb.verdicts import MARGIN
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

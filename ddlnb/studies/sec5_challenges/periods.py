@@ -18,15 +18,15 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
-from ddlnb.request_cost import request_cost
 from ddlnb.results.statistics import ratio_interval, t_interval
 from ddlnb.training.cost.cluster_clock import compute_seconds
+from ddlnb.training.cost.time_to_target import MARGIN
+from ddlnb.training.cost.traffic import request_cost
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.summaries import spent, target_bracket
 from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.tasks.catalogue import get_learning_task
-from ddlnb.verdicts import MARGIN
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

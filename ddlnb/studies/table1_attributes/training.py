@@ -21,8 +21,7 @@ from ddlnb.training.cost.traffic import compression_ratio, pieces
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep, Note
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
-from ddlnb.training.job import TrainingJob
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import TrainingJob, learning_job
 from ddlnb.training.method import training_method
 from ddlnb.training.requests import Gradient
 from ddlnb.training.runs.by_cell import runs_by

@@ -15,10 +15,10 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous
-from ddlnb.request_cost import message_link, request_cost
 from ddlnb.simulator.fast_player import play_fast
 from ddlnb.simulator.program import Identity, lower
 from ddlnb.simulator.simulate import plan_on
+from ddlnb.training.cost.traffic import message_link, request_cost
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workloads.workload import Gradient, Workload

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.request_cost import Cost
 from ddlnb.simulator.program import Program, Task, Tasks
+from ddlnb.training.cost.traffic import Cost
 
 
 @dataclass(frozen=True)

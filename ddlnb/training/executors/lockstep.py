@@ -9,22 +9,25 @@ by the order of events, so that a run is repeated to the bit.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.plans.server_rules import Rule
-from ddlnb.training.executors.clock import Clock
-from ddlnb.training.links import Links
+from ddlnb.training.executors.clock import Clock, Links
 from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.profiling import torch_threads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 OnStep = Callable[[int, int, float], None]  # rank, iterations it has done, seconds
 
@@ -217,3 +220,29 @@ class Lockstep:
 
 def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+# FOLDED from ddlnb/training/executors/lockstep.py: What workers did when, as a tidy table: computing, or waiting for messages and for others.
+COMPUTE, WAIT = "compute", "wait"
+
+
+def activity(notes: Sequence[Note], method: str) -> pd.DataFrame:
+    """One row per gradient and per wait of a worker, of the notes of a lockstep execution.
+
+    Columns: method, rank, ``kind`` (compute or wait), ``iteration`` of that worker from 0,
+    start_seconds, stop_seconds. A wait is a request under way, its messages' own time included;
+    one that takes no time has no row.
+    """
+    import pandas as pd
+
+    taken: Counter[int] = Counter()
+    rows = []
+    for note in sorted(notes, key=lambda note: (note.start, note.end)):
+        computes = note.kind == Gradient.__name__
+        if computes or note.end > note.start:
+            kind = COMPUTE if computes else WAIT
+            iteration = taken[note.rank] - (not computes)
+            rows.append((method, note.rank, kind, iteration, note.start, note.end))
+        taken[note.rank] += computes
+    columns = ["method", "rank", "kind", "iteration", "start_seconds", "stop_seconds"]
+    return pd.DataFrame(rows, columns=columns)

@@ -15,24 +15,8 @@ from torch import Tensor
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.servers import Noting
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
-
-
-class Noting:
-    """Another rule, ``inner``, with a list of the ``arrivals`` of its pushes."""
-
-    def __init__(self, inner: Rule):
-        self.inner = inner
-        self.arrivals: list[Arrival] = []
-
-    def push(self, worker: int, key: int, clock: int, value: Tensor, now: float = 0.0) -> None:
-        """Note it, and let the inner rule take it in."""
-        self.arrivals.append(Arrival(worker, now))
-        self.inner.push(worker, key, clock, value, now)
-
-    def pull(self, worker: int, key: int, clock: int) -> Tensor | None:
-        """What the inner rule answers."""
-        return self.inner.pull(worker, key, clock)
 
 
 class InOrder:

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from ddlnb.engines.base import Transport
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.transports.connect import connect_to_servers
 from ddlnb.engines.transports.server import serve_workers
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.launch.rank import Place
+from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors import byteps
-from ddlnb.training.executors.replaying import Noting
 from ddlnb.training.job import Arrival, TrainingJob
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker
@@ -80,3 +82,20 @@ def require_trains(executor: str, method: TrainingMethod) -> None:
             f"executors that can: lockstep, {', '.join(able)}"
         )
     require_installed(chosen.engine)
+
+
+class Noting:
+    """Another rule, ``inner``, with a list of the ``arrivals`` of its pushes."""
+
+    def __init__(self, inner: Rule):
+        self.inner = inner
+        self.arrivals: list[Arrival] = []
+
+    def push(self, worker: int, key: int, clock: int, value: Tensor, now: float = 0.0) -> None:
+        """Note it, and let the inner rule take it in."""
+        self.arrivals.append(Arrival(worker, now))
+        self.inner.push(worker, key, clock, value, now)
+
+    def pull(self, worker: int, key: int, clock: int) -> Tensor | None:
+        """What the inner rule answers."""
+        return self.inner.pull(worker, key, clock)

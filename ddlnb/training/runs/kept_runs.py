@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ddlnb.errors import ResultsError, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import learning_job
 from ddlnb.training.runs.code_digest import fingerprint, made_by
 from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.runs.train import require_executor, train

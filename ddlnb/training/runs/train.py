@@ -12,8 +12,7 @@ import torch
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import TrainingJob
-from ddlnb.training.learning_job import learning_job
+from ddlnb.training.job import TrainingJob, learning_job
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.optimizers import Optimizer, get_optimizer
 from ddlnb.training.runs.averaging import Averaging
