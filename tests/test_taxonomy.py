@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from ddlnb.combinations import ANY, CHOICES, combinations, refusals, scheduling_refusals
-from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.families import LOW_RANK, QUANTISATION, SPARSIFICATION, family
+from ddlnb.compression.catalogue import COMPRESSORS, LOW_RANK, QUANTISATION, SPARSIFICATION, family
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.figures.taxonomy import taxonomy_tree

@@ -23,11 +23,11 @@ from ddlnb.compression.selection import largest
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
     Sparse,
+    Sparsifier,
     from_payload,
     kept,
     largest_entries,
 )
-from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.plans.requests import Flow, Messages
 
 Step = tuple[list[int], list[int]]

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Codec, Memory, Round, Traffic, as_bytes
 from ddlnb.compression.packing import seed_from
-from ddlnb.compression.sparse import Sparse, kept
-from ddlnb.compression.sparsifier import Sparsifier
+from ddlnb.compression.sparse import Sparse, Sparsifier, kept
 from ddlnb.plans.requests import AllReduce, Flow
 
 SEED_BYTES = 8

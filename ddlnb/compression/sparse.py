@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
 
+from ddlnb.compression.base import Compressor
 from ddlnb.compression.selection import largest
 from ddlnb.errors import DdlnbError, require
 
@@ -103,3 +105,18 @@ def _add(words: Any, flat: Any) -> bool:
             return False
         flat[words[i]] += values[i]
     return True
+
+
+# FOLDED from ddlnb/compression/sparse.py: What compressors that send a share of the entries have in common.
+@dataclass(frozen=True)
+class Sparsifier(Compressor):
+    """``density`` k/D of the entries travel, at least one."""
+
+    density: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_density(self.density)
+
+    def keeping(self, density: float) -> Self:
+        """The same with this density. Raises InputError unless it is a share."""
+        return replace(self, density=density)

@@ -13,12 +13,12 @@ from torch import Tensor
 from ddlnb.compression.base import Codec, Memory, Round
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
+    Sparsifier,
     add_payload,
     kept,
     largest_entries,
     total_of,
 )
-from ddlnb.compression.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
-from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.families import FAMILIES, family
+from ddlnb.compression.catalogue import COMPRESSORS, FAMILIES, family
 from ddlnb.engines.transports.algorithms import ALGORITHMS
 from ddlnb.engines.transports.connect import TOPOLOGIES
 from ddlnb.plans.methods import METHODS

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ddlnb.compression.base import Compressor
-from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.families import QUANTISATION, SPARSIFICATION, family
-from ddlnb.compression.sparsifier import Sparsifier
+from ddlnb.compression.catalogue import COMPRESSORS, QUANTISATION, SPARSIFICATION, family
+from ddlnb.compression.sparse import Sparsifier
 from ddlnb.errors import require
 from ddlnb.studies.table1_attributes.attributes import Derived
 from ddlnb.training.cost.traffic import compression_ratio, pieces
