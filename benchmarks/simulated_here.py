@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 
 from ddlnb.calibration.micro_benchmark import read_micro_benchmark
-from ddlnb.calibration.twin import calibrate_here, errors_here, kept_comparison
+from ddlnb.calibration.twin import calibrate_here
 from ddlnb.paths import DATA
+from ddlnb.studies.simulated_here import errors_here, kept_comparison
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from ddlnb import topology_study
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.studies import sec3_2_architectures
+from ddlnb.studies import sec3_2_architectures as topology_study
 
 NETWORK = "20Mb/s 5ms"
 LINK = AlphaBeta(1e-3, 1e-7)

@@ -15,12 +15,12 @@ import torch
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.seconds import FREE
-from ddlnb.compression_claims import break_even, quoted, traffic_claims
 from ddlnb.errors import InputError
 from ddlnb.figures.compression import compression_losses, feedback_residuals
 from ddlnb.studies.sec3_1_3_bounds import CONTRACTION, NONE, UNBIASED, error_bound
 from ddlnb.studies.sec3_1_3_compression import (
     COMPARED,
+    break_even,
     compression_errors,
     compressor_table,
     digits_gradients,
@@ -29,7 +29,9 @@ from ddlnb.studies.sec3_1_3_compression import (
     message_bytes,
     normal_like,
     orderings_table,
+    quoted,
     residual_growth,
+    traffic_claims,
 )
 from ddlnb.training.method import training_method
 

@@ -11,7 +11,7 @@ import torch
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures.rates import convergence_rates
-from ddlnb.gap_check import gap_check
+from ddlnb.studies.convergence_rates.mixing import gap_check
 from ddlnb.studies.convergence_rates.problems import PROBLEMS, expected_of_bsp, get_problem
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS, gradient_norms, rate_study
 from ddlnb.studies.convergence_rates.slopes import (

@@ -7,17 +7,12 @@ import pytest
 from ddlnb.calibration.calibrate import calibrate
 from ddlnb.calibration.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
 from ddlnb.calibration.parameters import MOST_PARAMETERS
-from ddlnb.calibration.twin import (
-    compare_here,
-    errors_here,
-    here_observations,
-    here_parameters,
-    twin,
-)
+from ddlnb.calibration.twin import here_observations, here_parameters, twin
 from ddlnb.clusters.file import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.launch.site import emulated
 from ddlnb.plans.methods import METHODS
+from ddlnb.studies.simulated_here import compare_here, errors_here
 
 
 def test_the_parameters_fit_two_numbers_of_workers():

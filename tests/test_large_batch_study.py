@@ -10,7 +10,6 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures.large_batch import large_batch_quality
-from ddlnb.large_batch_verdicts import recovered, verdicts
 from ddlnb.studies.sec3_1_1_large_batch import (
     LARS,
     LINEAR,
@@ -23,7 +22,9 @@ from ddlnb.studies.sec3_1_1_large_batch import (
     communication,
     large_batches,
     quality,
+    recovered,
     steps_for,
+    verdicts,
 )
 from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
 from ddlnb.training.runs.tuning import EXTENSIONS, SCAN, SCANNED

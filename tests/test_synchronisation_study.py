@@ -11,6 +11,8 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.studies.sec3_1_2_learning import (
     at_equal,
     converging,
+    law_verdicts,
+    learning_verdicts,
     local_methods,
     period_table,
     same_traffic,
@@ -28,7 +30,6 @@ from ddlnb.studies.sec3_1_2_synchronisation import (
     virtual_clock,
     waits,
 )
-from ddlnb.synchronisation_verdicts import law_verdicts, learning_verdicts
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
 from ddlnb.training.runs.study import StudyResult

@@ -7,14 +7,9 @@ import pytest
 from toy import COST, TOY
 
 from ddlnb.plans.methods import METHODS
+from ddlnb.studies.fig4_throughput import about_published, beside_published, claims_here
 from ddlnb.studies.sec2_message_size import bert_large_example, quoted_fits
-from ddlnb.studies.sec4_methods import (
-    about_published,
-    beside_published,
-    claims_here,
-    plans,
-    plans_table,
-)
+from ddlnb.studies.sec4_methods import plans, plans_table
 
 
 def rows(fast: float, slow: float, std: float) -> pd.DataFrame:

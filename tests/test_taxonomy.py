@@ -7,14 +7,23 @@ from dataclasses import dataclass
 
 import pytest
 
-from ddlnb.combinations import ANY, CHOICES, combinations, refusals, scheduling_refusals
 from ddlnb.compression.catalogue import COMPRESSORS, LOW_RANK, QUANTISATION, SPARSIFICATION, family
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.figures.taxonomy import taxonomy_tree
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
-from ddlnb.studies.fig2_taxonomy import LEVELS, registries, taxonomy, taxonomy_table
+from ddlnb.studies.fig2_taxonomy import (
+    ANY,
+    CHOICES,
+    LEVELS,
+    combinations,
+    refusals,
+    registries,
+    scheduling_refusals,
+    taxonomy,
+    taxonomy_table,
+)
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 

@@ -6,30 +6,23 @@ The same for a network emulated on this machine: see `Setting`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
-from ddlnb.calibration.micro_benchmark import MicroBenchmark, keep_profile, profile_path
+from ddlnb.calibration.micro_benchmark import MicroBenchmark
 from ddlnb.calibration.observations import AllReduceTime, IterationTime, Observation, observe
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.engines.measure import measure
 from ddlnb.launch.site import HERE, Setting
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
-from ddlnb.results.rows import read_rows
-from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.workloads.tasks import Task, get_task
-from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
-COMPARED = "compared.csv"
 LEAST_DELAY = 1e-5  # seconds of a hop through an emulated network without a delay
 LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however alike they are
 ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
@@ -126,103 +119,8 @@ def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration
     return fitted, fitted.clusters(bases)
 
 
-def compare_here(
-    clusters: Sequence[Cluster],
-    folder: str | Path,
-    *,
-    models: Sequence[str | Task] = ("small-conv", "small-transformer"),
-    servers: int | None = 1,
-    partition: str | int | None = None,
-    credit: str | int | None = None,
-    topology: str = "ring",
-    iterations: int = 10,
-    warmup: int = 5,
-    repetitions: int = 5,
-    draws: int = 100,
-    setting: Setting = HERE,
-    engine: str | Sequence[str] = "torch",
-    baselines: bool | Sequence[str] = False,
-    progress: bool = False,
-) -> pd.DataFrame:
-    """Measurements of all methods and forecasts of them, as tidy rows of both sources.
-
-    What the forecast knows of a model is its profile, taken while all workers compute and none
-    communicates, or the one that is replayed. ``servers`` None is as many as workers. Kept in the
-    folder; a second call completes what is missing.
-    """
-    folder = Path(folder)
-    most = max(cluster.workers for cluster in clusters)
-    with setting.ranks(most + (servers or most)) as ranks:
-        for model in models:
-            for cluster in clusters:
-                name = get_task(model).name
-                if not profile_path(folder, name, cluster.workers).exists():
-                    keep_profile(folder, model, cluster.workers, ranks)
-                measure(
-                    model,
-                    "all",
-                    workers=cluster.workers,
-                    servers=servers or cluster.workers,
-                    partition=partition,
-                    credit=credit,
-                    topology=topology,
-                    engine=engine,
-                    baselines=baselines,
-                    iterations=iterations,
-                    warmup=warmup,
-                    repetitions=repetitions,
-                    cost=cluster.planning,
-                    out=folder / COMPARED,
-                    ranks=ranks,
-                    progress=progress,
-                )
-    return kept_comparison(clusters, folder, draws=draws)
-
-
-def kept_comparison(
-    clusters: Sequence[Cluster], folder: str | Path, *, draws: int = 100
-) -> pd.DataFrame:
-    """Forecasts of the cells that `compare_here` measured, and its rows. Runs nothing.
-
-    Raises ResultsError if the folder holds no such comparison.
-    """
-    import pandas as pd
-
-    folder = Path(folder)
-    measured = read_rows(folder / COMPARED)
-    methods = measured[measured["engine"] == "torch"]
-    on = {cluster.workers: cluster for cluster in clusters}
-    cells = []
-    for row in methods.to_dict("records"):
-        path = profile_path(folder, row["model"], row["gpus"])
-        workload = Workload.from_json(path.read_text())
-        method, servers = _as_run(row), int(row["servers"]) or None
-        cells.append(Cell(workload, on[row["gpus"]], method, servers))
-    return pd.concat([forecast_cells(cells, draws=draws), measured], ignore_index=True)
-
-
 def _as_run(row: Mapping[str, Any]) -> Method:
     """The method with the sizes that the row's settings name."""
     sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
     method = METHODS[row["method"]]
     return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))
-
-
-def errors_here(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell: measured and forecast seconds, their relative difference, the noise.
-
-    ``noise`` is the standard deviation of one run over the median; ``inside`` whether the measured
-    throughput lies in the forecast's 90 % interval.
-    """
-    keys = ["model", "gpus", "method"]
-    simulated = rows[rows["source"] == "simulated"].set_index(keys)
-    done = rows[(rows["source"] != "simulated") & (rows["engine"] == "torch")]
-    measured = done.set_index(keys)
-    rate = measured["throughput_samples_per_s"]
-    ratio = simulated["iteration_seconds"] / measured["iteration_seconds"]
-    frame = measured[["iteration_seconds"]].rename(columns={"iteration_seconds": "measured"})
-    frame["forecast"] = simulated["iteration_seconds"]
-    frame["error"] = ratio - 1
-    frame["noise"] = measured["std"] / rate
-    frame["inside"] = (rate >= simulated["low"]) & (rate <= simulated["high"])
-    return frame.reset_index()

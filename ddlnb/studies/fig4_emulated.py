@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
-from ddlnb.calibration.twin import calibrate_here, compare_here, errors_here, kept_comparison
+from ddlnb.calibration.twin import calibrate_here
 from ddlnb.launch.site import Setting, emulated
 from ddlnb.results.published import fig4_cells
+from ddlnb.studies.simulated_here import compare_here, errors_here, kept_comparison
 from ddlnb.workloads.replay import replayed
 
 if TYPE_CHECKING:

@@ -7,11 +7,13 @@ convention and shows the published value in a column of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+import pandas as pd
 
 from ddlnb.results.published import quoted
-from ddlnb.workloads.intensity import FLOPS_PER_MAC, _per_parameter, intensity
+from ddlnb.workloads.intensity import FLOPS_PER_MAC, _per_parameter, c2c, intensity
 from ddlnb.workloads.workload import Workload
 
 AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")
@@ -123,3 +125,33 @@ CONVENTIONS: dict[str, Callable[[Workload], float]] = {
     "4x forward, FMA = 1": _four_forward,
     ENCODER_ONLY: _encoder_only,
 }
+
+
+def intensity_table(rows: Iterable[IntensityRow]) -> pd.DataFrame:
+    """The audit, one row per model and convention, the published intensity beside ours."""
+    frame = pd.DataFrame([asdict(row) for row in rows])
+    return frame.round({"intensity": 0, "relative_error": 3}).set_index(["model", "convention"])
+
+
+def c2c_table(rows: Iterable[IntensityRow], batches: Mapping[str, int]) -> pd.DataFrame:
+    """C2C of the models, with the published intensities and with ours, relative to the first model.
+
+    ``batches`` gives each model's local batch. Ours is forward + backward with FMA = 1.
+    """
+    ours = {r.model: r.intensity for r in rows if r.convention == "forward + backward, FMA = 1"}
+    first = next(iter(batches))
+    table = []
+    for model, batch in batches.items():
+        published = quoted("A06", f"intensity of {model}")
+        table.append(
+            {
+                "model": model,
+                "local_batch": batch,
+                "published_c2c": c2c(published, batch),
+                "our_c2c": c2c(ours[model], batch),
+            }
+        )
+    frame = pd.DataFrame(table).set_index("model")
+    for column in ("published_c2c", "our_c2c"):
+        frame[f"{column.split('_')[0]}_relative"] = frame[column] / frame.loc[first, column]
+    return frame

@@ -18,6 +18,7 @@ from ddlnb.studies.time_to_target import digits_workload
 from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.orderings import paired_verdict
 from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.schedules import LinearScaling, get_schedule
@@ -26,7 +27,9 @@ from ddlnb.training.tasks.task import LearningTask
 from ddlnb.workloads.intensity import c2c, intensity
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+
 
 SCALINGS = ("same", "linear", "tuned")
 WARM_UP_SHARE = 0.2  # of the steps
@@ -281,3 +284,74 @@ def _top(schedule: str) -> float:
     """The largest factor of a schedule."""
     chosen = get_schedule(schedule)
     return chosen.times if isinstance(chosen, LinearScaling) else 1.0
+
+
+# FOLDED from ddlnb/studies/sec3_1_1_large_batch.py: What is expected of large batches, and whether it holds on curves of `large_batches`.
+_EXPECTED = (
+    ("a larger batch at the same rate loses", SAME, SAME, True, "survey 3.1.1, A20"),
+    ("linear scaling gives part of it back", LINEAR, SAME, False, "Goyal et al. 2017 [k]"),
+    ("linear scaling still loses", WARM, WARM, True, "survey 3.1.1, A20"),
+    ("warm-up helps linear scaling", WARM, LINEAR, False, "Goyal et al. 2017 [k]"),
+    ("SGD loses even with a rate tuned there", TUNED, TUNED, True, "survey 3.1.1, A20"),
+    ("LARS recovers part of what linear scaling lost", LARS, WARM, False, "survey 3.1.1, A20"),
+    ("LARS is better than SGD tuned as well", LARS, TUNED, False, "survey 3.1.1, A20"),
+    ("LAMB is better than SGD tuned as well", LAMB, TUNED, False, "You et al. 2020 [k]"),
+)
+
+
+def verdicts(curves: pd.DataFrame, measure: str = "test_accuracy") -> pd.DataFrame:
+    """One row per expectation about the largest batch: does it hold, by pairs of equal seeds?
+
+    ``measure`` is test_accuracy or test_loss; ``difference`` is how much better the better side is,
+    in units of the measure, with the half width of its 95 % t-interval. A side is a recipe and a
+    batch; to lose is to be worse than itself at the smallest batch. A run that diverged counts as
+    infinitely bad in loss, and with the accuracy that it had then. Raises UnknownName.
+    """
+    import pandas as pd
+
+    if measure not in ("test_accuracy", "test_loss"):
+        raise UnknownName("measure", measure, ("test_accuracy", "test_loss"))
+    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
+    sign = -1.0 if measure == "test_accuracy" else 1.0
+    rows = []
+    for said, one, other, loses, source in _EXPECTED:
+        sides = [(one.name, smallest if loses else largest), (other.name, largest)]
+        if not all(((curves["recipe"] == r) & (curves["batch"] == b)).any() for r, b in sides):
+            continue
+        better, worse = (sign * _by_seed(curves, *side, measure) for side in sides)
+        rows.append(
+            {
+                "expected": said,
+                "better": "{}, {}".format(*sides[0]),
+                "worse": "{}, {}".format(*sides[1]),
+                "measure": measure,
+                **paired_verdict(better, worse),
+                "source": source,
+            }
+        )
+    require(bool(rows), "the curves have no two recipes that something is expected of")
+    return pd.DataFrame(rows)
+
+
+def recovered(curves: pd.DataFrame) -> pd.Series:
+    """The share of the accuracy that linear scaling lost which others have, by recipe, of means.
+
+    The loss is that of linear scaling with warm-up, from the smallest batch to the largest; 0 is as
+    bad, 1 all of it back. NaN where nothing was lost. Raises InputError without that recipe.
+    """
+    import pandas as pd
+
+    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
+    require(bool((curves["recipe"] == WARM.name).any()), f"the curves have no {WARM.name!r}")
+    start, end = (
+        _by_seed(curves, WARM.name, batch, "test_accuracy").mean() for batch in (smallest, largest)
+    )
+    names = [name for name in dict.fromkeys(curves["recipe"]) if name != WARM.name]
+    means = [_by_seed(curves, name, largest, "test_accuracy").mean() for name in names]
+    shares = [(mean - end) / (start - end) if start > end else float("nan") for mean in means]
+    return pd.Series(shares, index=names, name=f"recovered at batch {largest}")
+
+
+def _by_seed(curves: pd.DataFrame, recipe: str, batch: int, measure: str) -> np.ndarray:
+    last = ends(curves[(curves["recipe"] == recipe) & (curves["batch"] == batch)])
+    return last[measure].to_numpy(dtype=float)
