@@ -9,19 +9,19 @@ import argparse
 import os
 import time
 
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
 
 
-def cost(place: Place, size: int, count: int) -> tuple[float, float]:
+def cost(context: RankContext, size: int, count: int) -> tuple[float, float]:
     """Wall-clock and processor seconds of one all-reduce, the mean over a burst."""
     import torch
     import torch.distributed as dist
 
     from ddlnb.engines.process_group import process_group
 
-    with process_group(place, place.store(), place.count):
+    with process_group(context, context.store(), context.count):
         tensors = [torch.zeros(max(1, size // 4)) for _ in range(count)]
         dist.barrier()
         start, used = time.perf_counter(), os.times()

@@ -87,7 +87,7 @@ def test_the_common_fit_finds_the_link_that_the_formulas_were_made_of():
     rows = made_of(LINK)
     found = topology_study.fit_link(rows)
     assert found is not None
-    assert found.startup_seconds == pytest.approx(LINK.startup_seconds)
+    assert found.latency_seconds == pytest.approx(LINK.latency_seconds)
     assert found.seconds_per_byte == pytest.approx(LINK.seconds_per_byte)
     assert topology_study.topology_table(rows, found, 8)["error_%"].max() < 1e-6
 

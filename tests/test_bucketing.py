@@ -69,11 +69,11 @@ def test_optimal_merging_ends_as_early_as_brute_force(workload, cost):
 @given(workloads(), costs)
 def test_the_paper_s_rule_is_within_one_start_up_per_gradient_of_the_optimum(workload, cost):
     excess = end_of(merged(workload, cost), workload, cost) - brute_force(workload, cost)
-    assert -1e-9 <= excess <= cost.startup_seconds * len(workload.gradients) + 1e-9
+    assert -1e-9 <= excess <= cost.latency_seconds * len(workload.gradients) + 1e-9
 
 
 def test_the_paper_s_rule_is_not_always_optimal():
-    """One gradient's look-ahead merges c with b; waiting with b for a saves a start-up."""
+    """One gradient's look-ahead merges c with b; waiting with b for a saves a latency."""
     times = [("c", 100, 1.0), ("b", 100, 0.9), ("a", 100, 1.2)]
     gradients = tuple(Gradient(name, "l", size, 4, second) for name, size, second in times)
     workload = Workload("counter-example", 1, (Layer("l"),), gradients, "by hand")

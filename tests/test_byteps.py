@@ -143,15 +143,15 @@ class TestOnRanks:
             begin(None, replace(job, device="cuda"), None, job.task.build())
 
 
-def _overtaken(place, credit) -> list[int] | None:
+def _overtaken(context, credit) -> list[int] | None:
     """How many of 30 tensors of 1 MiB came after one pushed last, of larger priority; five times.
 
     One worker and one server.
     """
-    store = place.store()
-    if place.rank == 1:
-        return serve(place, store, 1, 1)
-    world = World(place, store, 1, 1, MIB, credit)
+    store = context.store()
+    if context.rank == 1:
+        return serve(context, store, 1, 1)
+    world = World(context, store, 1, 1, MIB, credit)
     lib = world.ops.c_lib
     tensors = [torch.ones(MIB // 4) for _ in range(31)]
     for number in range(31):
@@ -180,7 +180,7 @@ def _overtaken(place, credit) -> list[int] | None:
     return counts
 
 
-def _left_behind(place) -> tuple:
+def _left_behind(context) -> tuple:
     """Variables, children, files and listening sockets of this process."""
     process = psutil.Process()
     variables = sorted(name for name in os.environ if name.startswith(("DMLC", "BYTEPS")))
@@ -208,12 +208,12 @@ def _parts() -> list[int]:
     return found
 
 
-def _train_and_kill(place, job, victim):
+def _train_and_kill(context, job, victim):
     """Train, and two seconds later kill a rank, or the part of BytePS that a rank started."""
     holder = {"scheduler": 0, "server": 2, "rank 2": 2}[victim]
-    if place.rank == holder:
+    if context.rank == holder:
         threading.Timer(2.0, _kill, [victim]).start()
-    return run_job(place, job)
+    return run_job(context, job)
 
 
 def _kill(victim):
@@ -223,10 +223,10 @@ def _kill(victim):
     os.kill(process.pid, signal.SIGKILL)
 
 
-def _all_but_rank_1(place, job):
-    if place.rank == 1:
+def _all_but_rank_1(context, job):
+    if context.rank == 1:
         time.sleep(60)
-    return run_job(place, job)
+    return run_job(context, job)
 
 
 @pytest.mark.parametrize("method", [m.name for m in METHODS.values() if m.exchange == "all_reduce"])

@@ -74,7 +74,7 @@ def test_intervals_hold_the_truth_about_nine_times_in_ten():
 
 
 def test_sampled_intervals_know_of_parameters_that_trade_off(monkeypatch):
-    # What few rows put down to start-ups may be computation: the posterior is bent.
+    # What few rows put down to latencies may be computation: the posterior is bent.
     rows = seen(cells(workers=(2, 4), methods=RUN[1:], workloads=(FAT,), clusters=(SLOW,)))
     found = calibrate_parameters(rows, PARAMETERS)
     walked = found.sampled(steps=40, seed=1)
@@ -82,7 +82,7 @@ def test_sampled_intervals_know_of_parameters_that_trade_off(monkeypatch):
     assert np.array_equal(walked.samples(9, 2), found.sampled(steps=40, seed=1).samples(9, 2))
     for parameter, column in zip(PARAMETERS, walked.samples(500).T, strict=True):
         assert parameter.low <= column.min() <= column.max() <= parameter.high * (1 + 1e-12)
-    low, high = walked.intervals["operation_startup"]
+    low, high = walked.intervals["operation_latency"]
     assert low < 1e-4 < high  # from none of it to the truth or more
     assert walked.identifiability.ratio.keys() == found.identifiability.ratio.keys()
     monkeypatch.setattr(ddlnb.calibration.fit, "MOST_DRIFT", 0.01)
@@ -112,7 +112,7 @@ def test_the_search_leaves_alone_what_no_row_tells():
 
 
 def test_both_posteriors_are_exact_where_the_problem_is_linear():
-    row = observe(HopTime(SLOW.with_effects(between_startup=0.0), 1e6), 1e-3, 0.3, "measured")
+    row = observe(HopTime(SLOW.with_effects(between_latency=0.0), 1e6), 1e-3, 0.3, "measured")
     bandwidth = Parameter("between_bandwidth", low=1e6, high=1e12, prior=1.2e9, prior_spread=0.4)
     found = calibrate_parameters([row], [bandwidth])
     weights = 1 / 0.3**2, 1 / 0.4**2
@@ -127,12 +127,12 @@ def test_both_posteriors_are_exact_where_the_problem_is_linear():
 
 def test_parameters_of_which_only_the_sum_is_told_are_named_as_a_pair():
     hops = [observe(HopTime(SLOW, 1e3 * size), 1e-4, 0.01, "measured") for size in (1.0, 1.01)]
-    startup = Parameter("between_startup", low=1e-6, high=1e-3, prior_spread=2.0)
+    latency = Parameter("between_latency", low=1e-6, high=1e-3, prior_spread=2.0)
     bandwidth = Parameter("between_bandwidth", low=1e6, high=1e9, prior=2e7, prior_spread=2.0)
     ((first, second, correlation),) = calibrate_parameters(
-        hops, [startup, bandwidth]
+        hops, [latency, bandwidth]
     ).identifiability.alike
-    assert (first, second) == ("between_startup", "between_bandwidth")
+    assert (first, second) == ("between_latency", "between_bandwidth")
     assert correlation > 0.95
 
 

@@ -74,7 +74,7 @@ def test_facts_come_before_fitted_values_and_apart_from_them(tmp_path):
     raw = yaml.safe_load(text)
     assert list(raw)[-1] == "effects"
     assert raw["facts"] == {"gpu": "some"}
-    assert raw["planning"] == {"startup": "1 ms", "bandwidth": "unlimited"}
+    assert raw["planning"] == {"latency": "1 ms", "bandwidth": "unlimited"}
     assert "workers" not in raw
     assert raw["effects"]["inside_bandwidth"] == "4 GB/s"
     assert raw["effects"]["between_bandwidth"]["value"] == "8 Gb/s"

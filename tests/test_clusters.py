@@ -17,9 +17,9 @@ from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 WORK = Workload("one layer", 1, (Layer("l", 1.0),), (Gradient("w", "l", 1000, 4, 2.0),), "by hand")
 EFFECTS = {
-    "inside_startup": "10 us",
+    "inside_latency": "10 us",
     "inside_bandwidth": "4 GB/s",
-    "between_startup": "90 us",
+    "between_latency": "90 us",
     "between_bandwidth": "8 Gb/s",
 }
 KEYS = {"network": "10GbE", "nodes": "2", "gpus_per_node": "4"}
@@ -85,20 +85,20 @@ def test_every_method_runs_on_every_cluster_file_with_any_workers(name, method):
 
 def test_a_file_becomes_bytes_and_seconds(written):
     fitted = "{value: 90 us, low: 60 us, high: 120 us, from: a fit}"
-    cluster = read_cluster(written({}, {"between_startup": fitted, "inside_share": "0.5"}))
+    cluster = read_cluster(written({}, {"between_latency": fitted, "inside_share": "0.5"}))
     expected = Effects(
-        inside_startup=10e-6,
+        inside_latency=10e-6,
         inside_bandwidth=4e9,
         inside_share=0.5,
-        between_startup=90e-6,
+        between_latency=90e-6,
         between_bandwidth=1e9,
     )
     assert vars(cluster.effects) == pytest.approx(vars(expected))
     assert (cluster.name, cluster.network, cluster.most_workers) == ("mine", "10GbE", 8)
-    fit = cluster.fits["between_startup"]
+    fit = cluster.fits["between_latency"]
     assert (fit.low, fit.high) == pytest.approx((60e-6, 120e-6))
     assert fit.source == "a fit"
-    row = {"effect": "between_startup", "value": "90 us", "from": "a fit"}
+    row = {"effect": "between_latency", "value": "90 us", "from": "a fit"}
     assert row | {"90 % interval": "60 us to 120 us"} in describe(cluster)
 
 
@@ -135,7 +135,7 @@ def test_every_effect_has_a_meaning_a_unit_and_a_default_of_no_effect():
 def test_gradients_are_merged_by_the_planning_cost_of_a_file_and_else_by_the_cluster_s_own(written):
     two = (Gradient("v", "l", 1000, 4, 1.0), *WORK.gradients)
     workload = replace(WORK, gradients=two)
-    path = written({"planning": "{startup: 9 s, bandwidth: 1 GB/s}"})
+    path = written({"planning": "{latency: 9 s, bandwidth: 1 GB/s}"})
     assert read_cluster(path).planning.seconds(1e9) == pytest.approx(10.0)
     assert len(plan_on(read_cluster(path), workload, "MG-WFBP").messages) == 1
     assert len(plan_on(read_cluster(written()), workload, "MG-WFBP").messages) == 2
@@ -199,24 +199,24 @@ WRONG_EFFECTS = {
         ["between_bandwidth", "'8 ms'", "one of the units", "'9.1 Gb/s'"],
     ),
     "a duration without unit": (
-        {"inside_startup": "0.001"},
-        ["inside_startup", "0.001", "units s, ms, us, ns", "'95.6 us'"],
+        {"inside_latency": "0.001"},
+        ["inside_latency", "0.001", "units s, ms, us, ns", "'95.6 us'"],
     ),
     "a negative duration": (
-        {"inside_startup": "-1 us"},
-        ["inside_startup", "'-1 us'", "not negative", "'95.6 us'"],
+        {"inside_latency": "-1 us"},
+        ["inside_latency", "'-1 us'", "not negative", "'95.6 us'"],
     ),
     "a duration in bytes": (
-        {"inside_startup": "4 MB"},
-        ["inside_startup", "'4 MB'", "units s, ms, us, ns", "'95.6 us'"],
+        {"inside_latency": "4 MB"},
+        ["inside_latency", "'4 MB'", "units s, ms, us, ns", "'95.6 us'"],
     ),
     "a duration of more than ten seconds": (
-        {"inside_startup": "11 s"},
-        ["inside_startup", "'11 s'", "from 0 to 10"],
+        {"inside_latency": "11 s"},
+        ["inside_latency", "'11 s'", "from 0 to 10"],
     ),
     "a list for a number": (
-        {"inside_startup": "[1 us]"},
-        ["inside_startup", "['1 us']", "'95.6 us'"],
+        {"inside_latency": "[1 us]"},
+        ["inside_latency", "['1 us']", "'95.6 us'"],
     ),
     "a share above one": (
         {"inside_share": "1.5"},
@@ -240,31 +240,31 @@ WRONG_EFFECTS = {
     ),
     "an unknown effect": (
         {"inside_latency": "1 us"},
-        ["unknown effect 'inside_latency'", "choose one of inside_startup"],
+        ["unknown effect 'inside_latency'", "choose one of inside_latency"],
     ),
     "a misspelt effect": (
-        {"betwen_startup": "1 us"},
-        ["unknown effect 'betwen_startup'", "did you mean 'between_startup'?"],
+        {"betwen_latency": "1 us"},
+        ["unknown effect 'betwen_latency'", "did you mean 'between_latency'?"],
     ),
     "an unknown key of an effect": (
-        {"inside_startup": "{value: 1 us, low: 0 us, high: 2 us, form: a fit}"},
-        ["unknown key of inside_startup 'form'", "from, high, low, value", "did you mean 'from'?"],
+        {"inside_latency": "{value: 1 us, low: 0 us, high: 2 us, form: a fit}"},
+        ["unknown key of inside_latency 'form'", "from, high, low, value", "did you mean 'from'?"],
     ),
     "an effect without its source": (
-        {"inside_startup": "{value: 1 us, low: 0 us, high: 2 us}"},
-        ["inside_startup lacks ['from']", "give all of ['from', 'high', 'low', 'value']"],
+        {"inside_latency": "{value: 1 us, low: 0 us, high: 2 us}"},
+        ["inside_latency lacks ['from']", "give all of ['from', 'high', 'low', 'value']"],
     ),
     "a low above the value": (
-        {"inside_startup": "{value: 1 us, low: 2 us, high: 3 us, from: a fit}"},
-        ["inside_startup 1 us", "between its low 2 us and its high 3 us"],
+        {"inside_latency": "{value: 1 us, low: 2 us, high: 3 us, from: a fit}"},
+        ["inside_latency 1 us", "between its low 2 us and its high 3 us"],
     ),
     "a high below the value": (
         {"inside_share": "{value: 0.5, low: 0.1, high: 0.4, from: a fit}"},
         ["inside_share 0.5", "between its low 0.1 and its high 0.4"],
     ),
     "a low without unit": (
-        {"inside_startup": "{value: 1 us, low: 7, high: 3 us, from: a fit}"},
-        ["inside_startup", "7", "units s, ms, us, ns", "'95.6 us'"],
+        {"inside_latency": "{value: 1 us, low: 7, high: 3 us, from: a fit}"},
+        ["inside_latency", "7", "units s, ms, us, ns", "'95.6 us'"],
     ),
     "nodes without a link between them": (
         {"between_bandwidth": ""},
@@ -315,15 +315,15 @@ WRONG_KEYS = {
     "facts that are no mapping": ({"facts": "RTX"}, ["facts must be a mapping"]),
     "planning that is no mapping": ({"planning": "1 ms"}, ["planning must be a mapping"]),
     "planning without bandwidth": (
-        {"planning": "{startup: 1 ms}"},
-        ["planning has the keys ['startup']", "must have startup and bandwidth"],
+        {"planning": "{latency: 1 ms}"},
+        ["planning has the keys ['latency']", "must have latency and bandwidth"],
     ),
     "planning without unit": (
-        {"planning": "{startup: 7, bandwidth: 1 GB/s}"},
+        {"planning": "{latency: 7, bandwidth: 1 GB/s}"},
         ["7", "units s, ms, us, ns", "'95.6 us'"],
     ),
     "planning with a negative bandwidth": (
-        {"planning": "{startup: 7 us, bandwidth: -1 GB/s}"},
+        {"planning": "{latency: 7 us, bandwidth: -1 GB/s}"},
         ["bandwidth '-1 GB/s'", "'9.1 Gb/s'"],
     ),
 }
@@ -416,8 +416,8 @@ def test_a_cluster_that_cannot_be_is_refused(changes, told):
 @pytest.mark.parametrize(
     ("effect", "value"),
     [
-        ("inside_startup", -1e-6),
-        ("inside_startup", math.nan),
+        ("inside_latency", -1e-6),
+        ("inside_latency", math.nan),
         ("between_bandwidth", 0.0),
         ("between_share", 1.01),
         ("compute_factor", math.inf),

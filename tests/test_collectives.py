@@ -1,4 +1,4 @@
-"""Cost formulas, and the fit of start-up and bandwidth."""
+"""Cost formulas, and the fit of latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ddlnb.units import MIB
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-8))
-def test_the_fit_finds_the_line_it_was_given(startup, slope):
-    truth = AlphaBeta(startup, slope)
+def test_the_fit_finds_the_line_it_was_given(latency, slope):
+    truth = AlphaBeta(latency, slope)
     sizes = [1e3, 1e4, 1e5, 1e6, 1e7]
     found = fit_alpha_beta(sizes, [truth.seconds(size) for size in sizes])
-    np.testing.assert_allclose(found.startup_seconds, startup, rtol=1e-6)
+    np.testing.assert_allclose(found.latency_seconds, latency, rtol=1e-6)
     np.testing.assert_allclose(found.seconds_per_byte, slope, rtol=1e-6)
 
 
@@ -29,7 +29,7 @@ def test_a_fit_without_enough_points_is_refused(sizes, seconds):
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_cost_must_be_finite_and_not_negative(value):
-    with pytest.raises(InputError, match="startup_seconds"):
+    with pytest.raises(InputError, match="latency_seconds"):
         AlphaBeta(value, 0.0)
 
 

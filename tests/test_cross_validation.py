@@ -137,11 +137,11 @@ def test_coverage_counts_rows_with_an_interval():
 
 def test_the_effect_that_takes_most_time_matters_most():
     found = calibrate_parameters(seen(cells(workers=(2, 4), clusters=(SLOW,))), PARAMETERS)
-    rows = ablation(found, ["between_bandwidth", "operation_startup", "inside_startup"])
+    rows = ablation(found, ["between_bandwidth", "operation_latency", "inside_latency"])
     assert [row.effect for row in rows] == [
         "between_bandwidth",
-        "operation_startup",
-        "inside_startup",
+        "operation_latency",
+        "inside_latency",
     ]
     assert rows[0].growth > 5 * rows[1].growth > 0
     assert rows[2].growth == 0.0

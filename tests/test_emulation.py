@@ -113,8 +113,8 @@ def nodes():
         yield ranks
 
 
-def _address(place):
-    return place.host
+def _address(context):
+    return context.host
 
 
 @needs_emulation
@@ -134,13 +134,13 @@ def test_links_have_the_bandwidth_and_the_round_trip_that_were_asked_for(nodes):
     assert (table["round_trip"] <= 1.2 * table["asked_round_trip"] + 2e-3).all(), table
 
 
-def _all_reduce(place, elements):
+def _all_reduce(context, elements):
     import torch
     import torch.distributed as dist
 
     from ddlnb.engines.process_group import process_group
 
-    with process_group(place, place.store(), place.count):
+    with process_group(context, context.store(), context.count):
         tensor = torch.ones(elements)
         start = time.perf_counter()
         dist.all_reduce(tensor)

@@ -134,8 +134,8 @@ def test_the_baselines_train_like_everyone_else(six_ranks, engine):
         torch.testing.assert_close(reports[0].parameters[parameter], value, rtol=1e-5, atol=1e-9)
 
 
-def _diverging_plan(place, job, other):
-    return run_job(place, job if place.rank == 0 else other)
+def _diverging_plan(context, job, other):
+    return run_job(context, job if context.rank == 0 else other)
 
 
 @pytest.mark.ranks

@@ -98,7 +98,7 @@ def published(gpus: tuple[int, ...] = (4,)) -> pd.DataFrame:
 
 
 def losses(models: tuple[str, ...] = ("toy",)) -> pd.DataFrame:
-    parts = {"computation": 0.2, "contention": -0.01, "startup": 0.3, "bandwidth": 0.01}
+    parts = {"computation": 0.2, "contention": -0.01, "latency": 0.3, "bandwidth": 0.01}
     return pd.DataFrame(
         [
             {"model": model, "network": network, "gpus": 8, "method": name, **parts}
@@ -133,13 +133,13 @@ def judged(**changes: object) -> pd.DataFrame:
 
 
 def fitted_cluster(name: str, **fits: Fit) -> Cluster:
-    effects = Effects(between_startup=1e-5, between_bandwidth=1e9)
+    effects = Effects(between_latency=1e-5, between_bandwidth=1e9)
     return Cluster(name, name, 2, 4, effects, fits=fits)
 
 
 def fitted_clusters() -> list[Cluster]:
     shared = {"between_bandwidth": Fit(5e8, math.inf, "shared")}
-    own = {"between_startup": Fit(0.0, 3e-5, "own"), "priority_startup": Fit(0.0, 1e-3, "none")}
+    own = {"between_latency": Fit(0.0, 3e-5, "own"), "priority_latency": Fit(0.0, 1e-3, "none")}
     return [fitted_cluster("10GbE", **shared, **own), fitted_cluster("other", **shared)]
 
 

@@ -73,10 +73,10 @@ def test_losses_add_up_to_the_iteration():
     cells = [Cell(TOY, SURVEY.with_workers(8), method) for method in METHODS.values()]
     seconds = [found.iteration_seconds for found in steady_seconds(cells)]
     for parts, total in zip(losses(cells), seconds, strict=True):
-        split = (parts.computation, parts.contention, parts.startup, parts.bandwidth)
+        split = (parts.computation, parts.contention, parts.latency, parts.bandwidth)
         assert sum(split) == pytest.approx(parts.iteration_seconds) == pytest.approx(total)
         assert parts.computation == pytest.approx(TOY.compute_seconds)
-        assert min(parts.startup, parts.bandwidth) >= -1e-12
+        assert min(parts.latency, parts.bandwidth) >= -1e-12
 
 
 @pytest.mark.parametrize(

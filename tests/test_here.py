@@ -51,5 +51,5 @@ def test_a_twin_is_calibrated_and_compared(tmp_path):
 def test_only_emulated_networks_have_a_delay_of_their_own():
     setting = emulated("1Gb/s 1ms")
     delay = {p.name: p.prior for p in here_parameters([twin(4, setting=setting)], setting)}
-    assert delay["between_startup"] == pytest.approx(1e-3)
-    assert "between_startup" not in {p.name for p in here_parameters([twin(4)])}
+    assert delay["between_latency"] == pytest.approx(1e-3)
+    assert "between_latency" not in {p.name for p in here_parameters([twin(4)])}

@@ -154,7 +154,7 @@ class TestOnRanks:
         assert (rows["throughput_samples_per_s"] > 0).all()
 
 
-def _left_behind(place) -> tuple:
+def _left_behind(context) -> tuple:
     """Variables, listening sockets and busy threads of this process."""
     process = psutil.Process()
     variables = sorted(name for name in os.environ if name.startswith("HOROVOD"))
@@ -167,10 +167,10 @@ def _left_behind(place) -> tuple:
     return variables, listening, is_busy
 
 
-def _dies_while_training(place, job):
-    if place.rank == 1:
+def _dies_while_training(context, job):
+    if context.rank == 1:
         threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-    return run_job(place, job)
+    return run_job(context, job)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in A2A])

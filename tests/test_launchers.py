@@ -21,7 +21,7 @@ import pytest
 from ddlnb.cli.notebooks import run_notebook
 from ddlnb.errors import InputError, RankError
 from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
-from ddlnb.launch.ranks import Place, Ranks
+from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.slurm import queue_says
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import METHODS
@@ -193,14 +193,14 @@ def test_a_notebook_runs_all_methods_with_only_the_launcher_changed(launcher, ow
 # ---------------------------------------------------------------- ranks
 
 
-def task_number(place: Place) -> tuple[int, int]:
-    return place.rank, int(os.environ.get("SLURM_PROCID", place.rank))
+def task_number(context: RankContext) -> tuple[int, int]:
+    return context.rank, int(os.environ.get("SLURM_PROCID", context.rank))
 
 
-def hang(place: Place, victim: int) -> None:
-    if place.rank == victim:
+def hang(context: RankContext, victim: int) -> None:
+    if context.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    place.store().wait(["never"])
+    context.store().wait(["never"])
 
 
 @pytest.mark.ranks

@@ -61,15 +61,15 @@ def test_a_living_session_is_not_touched_even_without_its_reaper():
         psutil.Process(ranks._world._reaper.pid).kill()
         time.sleep(0.2)
         assert not of_session(leftovers.find(), token)
-        assert ranks.run(lambda place: place.rank) == [0]
+        assert ranks.run(lambda context: context.rank) == [0]
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """A temporary folder and one for shared memory."""
     places = tmp_path / "tmp", tmp_path / "shm"
-    for place in places:
-        place.mkdir()
+    for context in places:
+        context.mkdir()
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", places[1])
     return places
 

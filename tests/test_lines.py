@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import RankError
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.studies.sec3_3_1_channels import KINDS, POLLED, UNIX, connect
 from ddlnb.studies.sec3_3_1_protocols import time_trips
@@ -15,14 +15,14 @@ from ddlnb.studies.sec3_3_1_protocols import time_trips
 SIZES = (1, 7, 4096, 300_001)
 
 
-def exchange(place: Place, kind: str, rounds: int) -> bool:
+def exchange(context: RankContext, kind: str, rounds: int) -> bool:
     """Rank 0 sends two messages in a row, rank 1 answers with their bytes reversed."""
-    line = connect(place, kind, max(SIZES))
+    line = connect(context, kind, max(SIZES))
     try:
         for number in range(rounds):
             for size in SIZES:
                 messages = [bytes((number + k + i) % 251 for i in range(size)) for k in (0, 1)]
-                if place.rank == 0:
+                if context.rank == 0:
                     for message in messages:
                         line.send(memoryview(bytearray(message)))
                     if bytes(line.receive(2 * size if size == 1 else size)) != expected(messages):
@@ -65,11 +65,11 @@ def test_trips_are_timed_and_nothing_stays_behind(four_ranks, kind):
     assert not set(shared.glob("psm_*")) - before
 
 
-def vanish(place: Place, kind: str) -> None:
+def vanish(context: RankContext, kind: str) -> None:
     """Rank 1 leaves while rank 0 waits for it."""
-    line = connect(place, kind, 10)
+    line = connect(context, kind, 10)
     try:
-        if place.rank == 0:
+        if context.rank == 0:
             line.receive(10)
     finally:
         line.close()

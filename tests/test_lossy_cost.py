@@ -132,7 +132,7 @@ def test_gathering_a_share_of_one_nth_costs_half_an_all_reduce(workers):
     gathered = request_cost(here, AllGather, size / workers)
     reduced = request_cost(here, AllReduce, size)
     assert gathered.work == pytest.approx(reduced.work / 2)
-    assert gathered.startup < reduced.startup
+    assert gathered.latency < reduced.latency
 
 
 def test_gathering_grows_with_the_workers_and_requests_add_up():
@@ -241,11 +241,11 @@ def test_gossip_takes_no_less_than_the_bytes_on_the_busiest_link(graph, workers)
     found = relaxed_cost(WORKLOAD, here, f"d-psgd({graph})")
     least = max(bytes_that_leave(here, graph).values()) / here.effects.between_bandwidth
     assert found.iteration_seconds >= least
-    # No more than that, a start-up for each of its messages, and those that stay inside.
+    # No more than that, a latency for each of its messages, and those that stay inside.
     effects, degree = here.effects, make_graph(graph, workers).degree(0)
-    startup = effects.operation_startup + effects.between_startup + effects.inside_startup
+    latency = effects.operation_latency + effects.between_latency + effects.inside_latency
     within = degree * WORKLOAD.gradient_bytes / effects.inside_bandwidth
-    assert found.waiting_seconds <= least + within + degree * startup
+    assert found.waiting_seconds <= least + within + degree * latency
 
 
 def test_more_neighbours_never_cost_less():

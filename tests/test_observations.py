@@ -42,15 +42,15 @@ def test_a_hop_takes_start_up_and_bytes_over_bandwidth():
 
 def test_an_all_reduce_takes_start_up_and_bytes():
     cluster = PAIR.with_effects(between_share=0.5, inside_bandwidth=float("inf"))
-    startup, per_byte, _ = cluster.all_reduce_seconds
+    latency, per_byte, _ = cluster.all_reduce_seconds
     calm = AllReduceTime(cluster, 1e6).predict()
-    assert calm == pytest.approx(startup + 1e6 * per_byte)
+    assert calm == pytest.approx(latency + 1e6 * per_byte)
     with pytest.raises(InputError, match="two workers"):
         AllReduceTime(SLOW.with_workers(1), 1e6)
 
 
 def test_a_speedup_is_that_of_the_fastest_cell_over_one_worker():
-    cluster = PAIR.with_effects(update_startup=1e-3, message_compute=1e-4)
+    cluster = PAIR.with_effects(update_latency=1e-3, message_compute=1e-4)
     rivals = [Cell(FAT, cluster, METHODS[name]) for name in ("BSP-A2A", "MG-WFBP")]
     alone = FAT.compute_seconds + 4 * 1e-3  # computation and four updates, nothing handed over
     fastest = min(found.iteration_seconds for found in steady_seconds(rivals))
@@ -132,10 +132,10 @@ def test_a_parameter_of_something_beats_the_one_of_everything():
 
 
 def test_parameters_have_names_and_bounds_that_physics_allows():
-    assert STARTUP.name == "operation_startup"
+    assert STARTUP.name == "operation_latency"
     assert Parameter("inside_share", ("a", "b"), low=0.1, high=1.0).name == "inside_share@a+b"
     assert Parameter("inside_share", "a", low=0.1, high=1.0).name == "inside_share@a"
-    assert Parameter("inside_startup", low=1e-6, high=1e-4).prior == pytest.approx(1e-5)
+    assert Parameter("inside_latency", low=1e-6, high=1e-4).prior == pytest.approx(1e-5)
     with pytest.raises(UnknownName, match="did you mean 'inside_share'"):
         Parameter("inside_shar", low=0.1, high=1.0)
     for low, high in ((0.0, 1.0), (0.5, 0.5), (0.1, 1.1), (0.001, 1.0)):

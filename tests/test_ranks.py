@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
-from ddlnb.launch.ranks import Place, Ranks
+from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
 
 pytestmark = pytest.mark.ranks
@@ -31,30 +31,34 @@ pytestmark = pytest.mark.ranks
 # ---------------------------------------------------------------- functions that run in ranks
 
 
-def where(place: Place, *args: object) -> tuple:
-    return (place.rank, place.count, *args)
+def where(context: RankContext, *args: object) -> tuple:
+    return (context.rank, context.count, *args)
 
 
-def total_of_ranks(place: Place) -> float:
+def total_of_ranks(context: RankContext) -> float:
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=place.store(), rank=place.rank, world_size=place.count)
-    tensor = torch.tensor([float(place.rank)])
+    dist.init_process_group(
+        "gloo", store=context.store(), rank=context.rank, world_size=context.count
+    )
+    tensor = torch.tensor([float(context.rank)])
     dist.all_reduce(tensor)
     dist.destroy_process_group()
     return tensor.item()
 
 
-def all_reduce_until(place: Place, victim: int, number: int | None) -> None:
+def all_reduce_until(context: RankContext, victim: int, number: int | None) -> None:
     """All-reduce for ever; after a moment the victim raises, or sends itself the signal."""
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=place.store(), rank=place.rank, world_size=place.count)
+    dist.init_process_group(
+        "gloo", store=context.store(), rank=context.rank, world_size=context.count
+    )
     start = time.monotonic()
     while True:
-        if place.rank == victim and time.monotonic() - start > 0.3:
+        if context.rank == victim and time.monotonic() - start > 0.3:
             if number is None:
                 raise ValueError("the learning rate is a fish")
             os.kill(os.getpid(), number)
@@ -74,7 +78,7 @@ def test_a_smaller_run_uses_the_first_ranks(four_ranks):
 
 def test_closures_and_their_results_travel(four_ranks):
     offset = 10
-    functions = four_ranks.run(lambda place: lambda: place.rank + offset, count=2)
+    functions = four_ranks.run(lambda context: lambda: context.rank + offset, count=2)
     assert [function() for function in functions] == [10, 11]
 
 
@@ -82,7 +86,7 @@ def test_large_arguments_and_results_travel(four_ranks):
     import torch
 
     tensor = torch.arange(1_000_000)
-    doubled = four_ranks.run(lambda place, tensor: 2 * tensor, tensor, count=2)
+    doubled = four_ranks.run(lambda context, tensor: 2 * tensor, tensor, count=2)
     assert all(torch.equal(answer, 2 * tensor) for answer in doubled)
 
 
@@ -92,15 +96,15 @@ def test_ranks_meet_in_the_store_of_their_run(four_ranks):
 
 
 def test_every_run_has_a_store_that_starts_empty(four_ranks):
-    def first_count(place: Place) -> int:
-        return place.store().add("visits", 1)
+    def first_count(context: RankContext) -> int:
+        return context.store().add("visits", 1)
 
     assert four_ranks.run(first_count, count=1) == [1]
     assert four_ranks.run(first_count, count=1) == [1]
 
 
 def test_a_rank_uses_the_threads_it_was_given_and_waits_politely(four_ranks):
-    def settings(place: Place) -> tuple:
+    def settings(context: RankContext) -> tuple:
         import torch
 
         policy = os.sched_getscheduler(0) if hasattr(os, "SCHED_BATCH") else None
@@ -196,7 +200,7 @@ def test_a_launcher_that_is_not_installed_says_where_it_comes_from(
 def test_ranks_started_by_mpi_have_their_mpi_numbers():
     pytest.importorskip("mpi4py", exc_type=ImportError)
 
-    def mpi_rank(place: Place) -> int:
+    def mpi_rank(context: RankContext) -> int:
         from mpi4py import MPI
 
         return MPI.COMM_WORLD.Get_rank()
@@ -258,7 +262,7 @@ def test_a_rank_that_died_between_two_runs_is_replaced(own_ranks):
 
 def test_a_result_that_cannot_travel_is_the_error_of_its_rank(own_ranks):
     with pytest.raises(RankError, match=r"rank 0: TypeError: cannot pickle '_thread.lock'"):
-        own_ranks.run(lambda place: threading.Lock(), count=1)
+        own_ranks.run(lambda context: threading.Lock(), count=1)
 
 
 def test_ranks_that_cannot_start_say_so_and_are_gone():

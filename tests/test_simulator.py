@@ -116,11 +116,11 @@ def situations(draw, methods=tuned, least_seconds=1, most_servers=3, **fixed):
 
 def way_seconds(program, message, last=None):
     """Seconds of one message that meets nobody, to the end of a stage, while nobody computes."""
-    start = end = startup = 0.0
+    start = end = latency = 0.0
     for stage in program.stages[: len(program.stages) if last is None else last + 1]:
-        start = (start + startup if stage.streams else end) + stage.delay
-        startup = stage.startup[message]
-        own = start + startup + stage.work[message]
+        start = (start + latency if stage.streams else end) + stage.delay
+        latency = stage.latency[message]
+        own = start + latency + stage.work[message]
         end = max(own, end + stage.delay) if stage.streams else own
     return end
 
@@ -212,26 +212,26 @@ def pair(**effects):
         # Backward a takes 2 s instead of 1.5 s, because b is under way.
         ("WFBP-A2A", {"compute_share": 0.75}, 9.0, 4.0),
         ("BSP-A2A", {"compute_share": 0.75}, 10.5, 6.0),
-        # Each start-up takes 1 s; the first one is over after 1 s, at half the pace after 1.75 s.
-        ("WFBP-A2A", {"operation_startup": 1.0}, 11.0, 6.5),
-        ("WFBP-A2A", {"operation_startup": 1.0, "startup_share": 0.5}, 11.75, 7.25),
+        # Each latency takes 1 s; the first one is over after 1 s, at half the pace after 1.75 s.
+        ("WFBP-A2A", {"operation_latency": 1.0}, 11.0, 6.5),
+        ("WFBP-A2A", {"operation_latency": 1.0, "latency_share": 0.5}, 11.75, 7.25),
         # Two hops of 0.5 s for every message; one operation with two ranks of 0.5 s.
-        ("WFBP-A2A", {"inside_startup": 0.5}, 11.0, 6.5),
-        ("BSP-A2A", {"rank_startup": 0.5}, 11.5, 7.0),
+        ("WFBP-A2A", {"inside_latency": 0.5}, 11.0, 6.5),
+        ("BSP-A2A", {"rank_latency": 0.5}, 11.5, 7.0),
         # Handing over delays the end of backward b, and then of a.
         ("WFBP-A2A", {"message_compute": 0.25}, 9.25, 4.25),
         ("WFBP-A2A", {"compute_factor": 2.0}, 12.0, 3.0),
         # Two tensors, 6000 bytes to update and to copy in and out of one message.
-        ("BSP-A2A", {"update_startup": 0.5}, 11.5, 6.0),
+        ("BSP-A2A", {"update_latency": 0.5}, 11.5, 6.0),
         ("BSP-A2A", {"update_bandwidth": 2000.0}, 13.5, 6.0),
         ("BSP-A2A", {"copy_bandwidth": 4000.0}, 13.5, 9.0),
         ("WFBP-A2A", {"copy_bandwidth": 4000.0}, 9.0, 4.5),
-        # Merging saves a start-up of 5 s and loses 1.5 s of overlap.
-        ("MG-WFBP", {"operation_startup": 5.0}, 15.5, 11.0),
+        # Merging saves a latency of 5 s and loses 1.5 s of overlap.
+        ("MG-WFBP", {"operation_latency": 5.0}, 15.5, 11.0),
         # Of b the first half goes from 3 s to 5 s; a is ready at 4.5 s and overtakes the second.
         # Forward a goes on at 7 s, forward b at 9 s; b is ready again at 11 s, 8 s after before.
         ("ByteScheduler-A2A", {}, 8.0, 3.5),
-        ("ByteScheduler-A2A", {"priority_startup": 0.25}, 8.75, 4.25),
+        ("ByteScheduler-A2A", {"priority_latency": 0.25}, 8.75, 4.25),
     ],
 )
 def test_times_that_can_be_added_in_the_head(method, effects, iteration, exposed):
@@ -252,9 +252,9 @@ def test_times_that_can_be_added_in_the_head(method, effects, iteration, exposed
         # While the worker computes, until 4.5 s, b goes at half its speed.
         ("WFBP-PS", {"between_share": 0.5}, 13.75),
         # Both ways are 0.25 s longer, for b and a at the same time.
-        ("WFBP-PS", {"between_startup": 0.25}, 13.5),
-        ("WFBP-PS", {"operation_startup": 0.5}, 13.5),
-        ("WFBP-PS", {"server_startup": 0.25}, 13.5),
+        ("WFBP-PS", {"between_latency": 0.25}, 13.5),
+        ("WFBP-PS", {"operation_latency": 0.5}, 13.5),
+        ("WFBP-PS", {"server_latency": 0.25}, 13.5),
         # The server sums two times 4000 bytes in 1 s, while a is pushed.
         ("WFBP-PS", {"sum_bandwidth": 8000.0}, 14.0),
         # b comes back after a has been pushed, at 9 s.
@@ -302,7 +302,7 @@ def test_a_node_with_a_server_carries_pushes_and_pulls_of_its_worker_and_of_the_
         program = lower(workload, cluster, pushed_each_to_its_own_server(gradients))
         work = np.zeros(len(program.resources))
         for stage in program.stages:
-            np.add.at(work, stage.resource, stage.startup + stage.work)
+            np.add.at(work, stage.resource, stage.latency + stage.work)
         return [work[program.resources.index(way)] for way in ("node out", "node in")]
 
     even = seconds_by_direction([250] * nodes)
@@ -323,7 +323,7 @@ def test_a_node_with_a_server_carries_pushes_and_pulls_of_its_worker_and_of_the_
 def test_an_all_reduce_on_two_nodes_of_four_takes_the_seconds_added_by_hand(all_reduce, seconds):
     """6000 bytes take 1 s inside and 2 s between nodes, a hop starts in 0.25 s and in 1 s."""
     links = {"inside_bandwidth": 6000.0, "between_bandwidth": 3000.0}
-    effects = Effects(inside_startup=0.25, between_startup=1.0, **links)
+    effects = Effects(inside_latency=0.25, between_latency=1.0, **links)
     cluster = Cluster("eight", "by hand", 2, 4, effects, all_reduce=all_reduce)
     assert simulate(TWO_LAYERS, cluster, "BSP-A2A").iteration_seconds == 4.5 + seconds
 
@@ -344,7 +344,7 @@ def compute_and_update(workload, effects, messages):
     return (
         effects.compute_factor * workload.compute_seconds
         + effects.message_compute * messages
-        + effects.update_startup * len(workload.gradients)
+        + effects.update_latency * len(workload.gradients)
         + workload.gradient_bytes / effects.update_bandwidth
     )
 
@@ -364,10 +364,10 @@ def test_bsp_a2a_takes_exactly_computation_and_one_ring(situation):
     if cluster.gpus_per_node > 1:
         per_byte.append(1 / effects.inside_bandwidth)
     network = (
-        effects.operation_startup
-        + effects.rank_startup * n
-        + effects.between_startup * crossings
-        + effects.inside_startup * (2 * (n - 1) - crossings)
+        effects.operation_latency
+        + effects.rank_latency * n
+        + effects.between_latency * crossings
+        + effects.inside_latency * (2 * (n - 1) - crossings)
         + 2 * (n - 1) / n * workload.gradient_bytes * max(per_byte)
         + copies(workload, effects)
     )
@@ -391,11 +391,11 @@ def test_bsp_ps_takes_exactly_computation_and_one_push_and_pull(place, data):
     links = [effects.between_bandwidth, effects.duplex_bandwidth, effects.connection_bandwidth]
     if place == "workers' nodes":  # seen from the node beside the server
         others, links = (nodes - 1) * size / at_server, []
-    in_node = (per_node - 1) * effects.inside_startup
+    in_node = (per_node - 1) * effects.inside_latency
     in_node += (per_node - 1) / per_node * size / effects.inside_bandwidth
-    one_way = effects.between_startup + max([others, *(size / link for link in links)])
-    summing = nodes * (effects.server_startup + size / effects.sum_bandwidth)
-    network = effects.operation_startup + copies(workload, effects)
+    one_way = effects.between_latency + max([others, *(size / link for link in links)])
+    summing = nodes * (effects.server_latency + size / effects.sum_bandwidth)
+    network = effects.operation_latency + copies(workload, effects)
     network += 2 * in_node + 2 * one_way + summing
     played = play(lower(workload, cluster, plan))
     assert played.exposed_seconds == pytest.approx(network, rel=1e-9)
@@ -422,7 +422,7 @@ def test_no_iteration_is_faster_than_what_it_must_do(situation):
     assert program.compute_seconds <= most
     work = np.zeros(len(program.resources))
     for stage in program.stages:
-        np.add.at(work, stage.resource, stage.startup + stage.work)
+        np.add.at(work, stage.resource, stage.latency + stage.work)
     assert work.max() <= most
     seconds = program.task_seconds
     for message in range(len(program.messages)):
@@ -438,7 +438,7 @@ def test_no_iteration_is_faster_than_what_it_must_do(situation):
 
 @st.composite
 def slower_clusters(draw, cluster):
-    """The cluster with one start-up longer or one bandwidth less."""
+    """The cluster with one latency longer or one bandwidth less."""
     name = draw(st.sampled_from([n for n, unit in UNITS.items() if unit in (SECONDS, BANDWIDTH)]))
     old, new = getattr(cluster.effects, name), draw(values[UNITS[name].name])
     worse = max(old, new) if UNITS[name] is SECONDS else min(old, new)
@@ -581,7 +581,7 @@ def test_if_everything_takes_twice_as_long_so_does_an_iteration(workload, cluste
 
 @pytest.mark.parametrize("name", ALL_TO_ALL)
 def test_a_program_of_all_reduces_is_as_long_for_16384_workers_as_for_2(name):
-    effects = Effects(inside_startup=1e-5, inside_bandwidth=1e4, between_bandwidth=1e3)
+    effects = Effects(inside_latency=1e-5, inside_bandwidth=1e4, between_bandwidth=1e3)
     cluster = Cluster("vast", "by hand", 4096, 4, effects)
     method = METHODS[name].tuned(partition="1 kB", credit="2 kB")
     plan = method.plan(TWO_LAYERS, cost=AlphaBeta(1e-3, 1e-4))
@@ -755,16 +755,16 @@ def merge(workload, grouping):
 
 @st.composite
 def networks_with_a_cost(draw):
-    """One resource, of start-up and bandwidth only, that computing does not slow down."""
-    startup, bandwidth = draw(values[SECONDS.name]), draw(values[BANDWIDTH.name])
-    effects = Effects(operation_startup=startup, inside_bandwidth=bandwidth)
+    """One resource, of latency and bandwidth only, that computing does not slow down."""
+    latency, bandwidth = draw(values[SECONDS.name]), draw(values[BANDWIDTH.name])
+    effects = Effects(operation_latency=latency, inside_bandwidth=bandwidth)
     return Cluster("pair", "drawn", 1, 2, effects)
 
 
 @settings(max_examples=40)
 @given(workloads(least_seconds=0, most_gradients=7), networks_with_a_cost())
 def test_no_grouping_ends_earlier_than_optimal_merging(workload, cluster):
-    """And the paper's rule ends less than G - 2 start-ups later, for G gradients, or with it."""
+    """And the paper's rule ends less than G - 2 latencies later, for G gradients, or with it."""
     count = len(workload.gradients)
     best = min(
         communicated(workload, cluster, merge(workload, grouping)) for grouping in groupings(count)
@@ -772,20 +772,20 @@ def test_no_grouping_ends_earlier_than_optimal_merging(workload, cluster):
     optimal = communicated(workload, cluster, merged_optimally(workload, cluster.cost))
     assert optimal == pytest.approx(best, rel=1e-12)
     excess = communicated(workload, cluster, merged(workload, cluster.cost)) - best
-    assert -1e-9 <= excess <= max(0, count - 2) * cluster.cost.startup_seconds + 1e-9
+    assert -1e-9 <= excess <= max(0, count - 2) * cluster.cost.latency_seconds + 1e-9
 
 
 @pytest.mark.parametrize(("ticks", "grouping"), [(1023, [7]), (1025, [1, 6])])
 def test_the_paper_s_rule_can_be_almost_all_but_two_start_ups_late(ticks, grouping):
-    """A large gradient, then six small ones, each just within a start-up: it waits for them all.
+    """A large gradient, then six small ones, each just within a latency: it waits for them all.
 
     Optimally the large one leaves at once, for 1 + 8 s, and the others follow in one message. So
-    the rule does, too, where the small ones come just after a start-up.
+    the rule does, too, where the small ones come just after a latency.
     """
     gaps = [0.0] + [ticks * TICK] * 6
     gradients = tuple(Gradient(f"g{i}", "l", 1 if i else 16384, 4, s) for i, s in enumerate(gaps))
     workload = Workload("chain", 1, (Layer("l"),), gradients, "by hand")
-    effects = Effects(operation_startup=1.0, inside_bandwidth=8 * KILO)
+    effects = Effects(operation_latency=1.0, inside_bandwidth=8 * KILO)
     cluster = Cluster("pair", "by hand", 1, 2, effects)
     rule, optimal = (f(workload, cluster.cost) for f in (merged, merged_optimally))
     assert [len(m.pieces) for m in rule] == grouping

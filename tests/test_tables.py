@@ -72,7 +72,7 @@ def test_published_cells_stand_beside_ours_when_they_are_there(monkeypatch):
 
 def test_the_line_through_the_quoted_messages():
     fits = quoted_fits()
-    assert fits.loc["10GbE", "startup_us"] == pytest.approx(95.56, abs=0.01)
+    assert fits.loc["10GbE", "latency_us"] == pytest.approx(95.56, abs=0.01)
     assert fits.loc["100GbE", "gigabits_per_second"] == pytest.approx(17.2, abs=0.01)
     assert fits.loc["100GbIB", "half_peak_KiB"] == pytest.approx(71.7, abs=0.1)
 

@@ -45,8 +45,8 @@ def test_digits_are_a_workload_measured_here():
 
 def test_a_made_up_cluster_costs_what_its_links_do():
     cluster = made_up_cluster("8 Mb/s", "1 ms").with_workers(4)
-    startup, per_byte, share = cluster.all_reduce_seconds
-    assert startup == pytest.approx(6e-3)
+    latency, per_byte, share = cluster.all_reduce_seconds
+    assert latency == pytest.approx(6e-3)
     assert per_byte == pytest.approx(2 * 3 / 4 / 1e6)
     assert share == 1.0
     assert "made up" in cluster.name

@@ -29,7 +29,7 @@ from ddlnb.units import MB
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
 SLOW_NETWORK = ddlnb.get_cluster("survey-10GbE")
 FAST_NETWORK = SLOW_NETWORK.with_effects(
-    between_bandwidth=50e9, inside_bandwidth=100e9, between_startup=1e-6, operation_startup=1e-6
+    between_bandwidth=50e9, inside_bandwidth=100e9, between_latency=1e-6, operation_latency=1e-6
 )
 TOP_K = "bsp + top-k(0.01) + feedback on A2A"
 SLOWLY = CompressionProfile(

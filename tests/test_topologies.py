@@ -9,21 +9,21 @@ import torch
 
 from ddlnb.engines.transports.algorithms import ALGORITHMS, get_algorithm, ring, time_all_reduces
 from ddlnb.errors import UnknownName
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
 
 
-def reduce_all(place: Place, sizes: tuple[int, ...]) -> dict[tuple[str, int], torch.Tensor]:
+def reduce_all(context: RankContext, sizes: tuple[int, ...]) -> dict[tuple[str, int], torch.Tensor]:
     """The sums of whole numbers and of fractions, by algorithm and size, on this rank."""
     from ddlnb.engines.process_group import process_group
 
     found = {}
-    with process_group(place, place.store(), place.count):
+    with process_group(context, context.store(), context.count):
         in_pieces = partial(ring, segment_elements=701)
         for name, all_reduce in {**ALGORITHMS, "ring in pieces": in_pieces}.items():
             for size in sizes:
-                tensor = own_tensor(place.rank, size)
+                tensor = own_tensor(context.rank, size)
                 all_reduce(tensor)
                 found[name, size] = tensor
     return found
@@ -71,11 +71,11 @@ def test_an_unknown_algorithm_is_refused_with_a_suggestion():
         get_algorithm("rings")
 
 
-def find_limits(place: Place) -> float:
+def find_limits(context: RankContext) -> float:
     from ddlnb.engines.process_group import process_group
     from ddlnb.engines.transports.mesh import MeshAllReduce
 
-    with process_group(place, place.store(), place.count):
+    with process_group(context, context.store(), context.count):
         return MeshAllReduce.measured().two_hops_up_to
 
 

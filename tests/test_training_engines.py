@@ -108,9 +108,9 @@ def layered_methods() -> list[TrainingMethod]:
 METHODS = list(dict.fromkeys(synchronised_methods() + compressed_methods() + layered_methods()))
 
 
-def run_all(place, jobs):
+def run_all(context, jobs):
     return [
-        run_on_rank(replace(place, prefix=f"{place.prefix}/{number}"), job)
+        run_on_rank(replace(context, prefix=f"{context.prefix}/{number}"), job)
         for number, job in enumerate(jobs)
     ]
 

@@ -20,9 +20,9 @@ def _cluster(network: str, bandwidth: float) -> Cluster:
     effects = Effects(
         inside_bandwidth=4e9,
         between_bandwidth=bandwidth,
-        between_startup=5e-5,
+        between_latency=5e-5,
         server_bandwidth=bandwidth,
-        operation_startup=5e-5,
+        operation_latency=5e-5,
     )
     return Cluster(
         f"toy-{network}",
@@ -54,7 +54,7 @@ RUN = ("BSP-A2A", "WFBP-A2A", "WFBP-PS")
 INSIDE = Parameter("inside_bandwidth", low=5e8, high=5e10, prior=4e9, prior_spread=0.7)
 SHARE = Parameter("between_share", low=0.1, high=1.0)
 BANDWIDTH = Parameter("between_bandwidth", ("slow",), low=1e8, high=1e10)
-STARTUP = Parameter("operation_startup", low=1e-6, high=1e-2, prior=5e-5, prior_spread=1.5)
+STARTUP = Parameter("operation_latency", low=1e-6, high=1e-2, prior=5e-5, prior_spread=1.5)
 PACE = Parameter("compute_factor", ("fat",), low=0.5, high=2.0, prior=1.0, prior_spread=0.2)
 PARAMETERS = (INSIDE, SHARE, BANDWIDTH, STARTUP, PACE)
 TRUTH = World(PARAMETERS, (3e9, 0.6, 7e8, 5e-4, 1.2))

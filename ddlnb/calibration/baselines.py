@@ -17,11 +17,11 @@ from ddlnb.units import bandwidth_from, seconds_from
 TrivialForecast = Callable[[Observation, Sequence[Observation]], float]
 
 
-def _link(startup: str, bandwidth: str) -> AlphaBeta:
-    return AlphaBeta(seconds_from(startup), 1 / bandwidth_from(bandwidth))
+def _link(latency: str, bandwidth: str) -> AlphaBeta:
+    return AlphaBeta(seconds_from(latency), 1 / bandwidth_from(bandwidth))
 
 
-# Bandwidths as sold. Start-ups from the survey's messages of 16 KB and 1 MB (A14, A15).
+# Bandwidths as sold. Latencies from the survey's messages of 16 KB and 1 MB (A14, A15).
 NOMINAL_LINKS = {
     "10GbE": _link("95.6 us", "10 Gb/s"),
     "100GbE": _link("22.4 us", "100 Gb/s"),

@@ -122,7 +122,7 @@ class BestSpeedup(Quantity):
 
 @dataclass(frozen=True)
 class HopTime(Quantity):
-    """Seconds of one message over one link between nodes: start-up and bytes over bandwidth."""
+    """Seconds of one message over one link between nodes: latency and bytes over bandwidth."""
 
     cluster: Cluster
     message_bytes: float
@@ -137,7 +137,7 @@ class HopTime(Quantity):
     def value(self, world: World, seconds: Sequence[float]) -> float:
         """Its seconds."""
         effects = world.cluster(self.cluster).effects
-        return effects.between_startup + self.message_bytes / effects.between_bandwidth
+        return effects.between_latency + self.message_bytes / effects.between_bandwidth
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class AllReduceTime(Quantity):
 
     def value(self, world: World, seconds: Sequence[float]) -> float:
         """Its seconds."""
-        startup, per_byte, _ = world.cluster(self.cluster).all_reduce_seconds
-        return startup + per_byte * self.message_bytes
+        latency, per_byte, _ = world.cluster(self.cluster).all_reduce_seconds
+        return latency + per_byte * self.message_bytes
 
 
 @dataclass(frozen=True)

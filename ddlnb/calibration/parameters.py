@@ -25,8 +25,8 @@ class Parameter:
     default the geometric mean of the bounds; ``prior_spread`` is the standard deviation of its
     logarithm, None for a flat one.
 
-    >>> Parameter("between_startup", ("10GbE",), low=1e-5, high=1e-3).name
-    'between_startup@10GbE'
+    >>> Parameter("between_latency", ("10GbE",), low=1e-5, high=1e-3).name
+    'between_latency@10GbE'
     """
 
     effect: str

@@ -46,7 +46,7 @@ from ddlnb.simulator.simulate import Cell
 from ddlnb.units import BITS_PER_BYTE, KIB, MIB, MS, seconds_from
 from ddlnb.workloads.workload import Workload
 
-# FOLDED from ddlnb/calibration/survey.py: What a calibration fits, as data: files in data/calibration.
+# What a calibration fits, as data: files in data/calibration.
 REQUIRED = {"effect", "prior", "spread", "low", "high", "why"}
 OPTIONAL = {"network", "model"}
 

@@ -56,29 +56,29 @@ def here_parameters(clusters: Sequence[Cluster], setting: Setting = HERE) -> lis
     takes the delay that the network was asked for, and what the system adds.
     """
     shared = [
-        Parameter("update_startup", low=1e-7, high=1e-3, prior=2e-5, prior_spread=1.0),
+        Parameter("update_latency", low=1e-7, high=1e-3, prior=2e-5, prior_spread=1.0),
         Parameter("update_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
-        Parameter("priority_startup", low=1e-7, high=1e-2, prior=3e-5, prior_spread=1.5),
+        Parameter("priority_latency", low=1e-7, high=1e-2, prior=3e-5, prior_spread=1.5),
         Parameter("sum_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
     ]
     if setting.emulated:
         delay = max(setting.latency, LEAST_DELAY)
         shared.append(
             Parameter(
-                "between_startup", low=delay / 10, high=10 * delay, prior=delay, prior_spread=1.0
+                "between_latency", low=delay / 10, high=10 * delay, prior=delay, prior_spread=1.0
             )
         )
     return shared + [
         Parameter(effect, (cluster.name,), low=low, high=high, prior=prior, prior_spread=spread)
         for cluster in clusters
         for effect, low, high, prior, spread in (
-            ("operation_startup", 1e-6, 1e-1, 5e-4, 1.5),
+            ("operation_latency", 1e-6, 1e-1, 5e-4, 1.5),
             ("between_bandwidth", 1e7, 1e11, 1e9, 1.0),
             ("between_share", 0.02, 1.0, 0.4, 1.0),
-            ("startup_share", 0.02, 1.0, 0.4, 1.0),
+            ("latency_share", 0.02, 1.0, 0.4, 1.0),
             ("compute_share", 0.05, 1.0, 0.7, 0.5),
             ("message_compute", 1e-6, 1e-2, 1e-4, 1.0),
-            ("server_startup", 1e-6, 1e-2, 1e-4, 1.5),
+            ("server_latency", 1e-6, 1e-2, 1e-4, 1.5),
         )
     ]
 

@@ -26,7 +26,7 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.simulator.simulate import Cell
 
-# FOLDED from ddlnb/calibration/validation.py: Predictions with 90 % intervals, from what is not known of parameters and of the model.
+# Predictions with 90 % intervals, from what is not known of parameters and of the model.
 NOISE_POINTS = 41
 
 
@@ -244,7 +244,7 @@ def ablation(
 ) -> list[Ablation]:
     """What happens to the mean error without each effect, the most important effect first.
 
-    An effect is taken away from all clusters: no start-up, no limit, no factor. ``effects`` are by
+    An effect is taken away from all clusters: no latency, no limit, no factor. ``effects`` are by
     default those that were fitted. With ``refit`` the other parameters are fitted again, so that
     they may do its work.
     """

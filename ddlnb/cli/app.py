@@ -120,8 +120,8 @@ def plan(
     servers: Servers = 1,
     partition: Partition = None,
     credit: Credit = None,
-    startup: Annotated[
-        float, typer.Option(help="Start-up of one all-reduce, in seconds (a in a + b M).")
+    latency: Annotated[
+        float, typer.Option(help="Latency of one all-reduce, in seconds (a in a + b M).")
     ] = 5e-4,
     bandwidth: Annotated[
         float, typer.Option(help="Asymptotic all-reduce bandwidth, in bytes per second (1 / b).")
@@ -141,7 +141,7 @@ def plan(
         profile is None or batch is None,
         f"profile {profile!r} has a batch of its own; leave out --batch {batch}",
     )
-    require(startup >= 0, f"startup {startup} must not be negative")
+    require(latency >= 0, f"latency {latency} must not be negative")
     require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
     chosen = get_method(method).tuned(partition=partition, credit=credit)
     if profile is not None:
@@ -156,9 +156,9 @@ def plan(
 
         workload = measure_profile(model, batch, iterations=3, warmup=1)
     typer.echo(f"{workload!r}, {workload.source}")
-    cost = AlphaBeta(startup, 1 / bandwidth)
+    cost = AlphaBeta(latency, 1 / bandwidth)
     if chosen.needs_cost:
-        typer.echo(f"planned for all-reduces of {cost}; see --startup and --bandwidth")
+        typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
     typer.echo(chosen.plan(workload, cost=cost, servers=servers))
 
 

@@ -167,7 +167,7 @@ def timeline(
             "iteration": show_seconds(parts.iteration_seconds),
             "computation": show_seconds(parts.computation),
             "contention": show_seconds(parts.contention),
-            "start-up": show_seconds(parts.startup),
+            "latency": show_seconds(parts.latency),
             "bandwidth": show_seconds(parts.bandwidth),
         }
         for name, parts in zip(lines, split, strict=True)

@@ -24,7 +24,7 @@ import typer
 
 from ddlnb.cli.options import Batch, Credit, Model, Partition, print_table
 from ddlnb.errors import DdlnbError, MissingPart, require
-from ddlnb.launch.rank import Place, address_towards, prepare
+from ddlnb.launch.rank import RankContext, address_towards, prepare
 
 
 class Slots:
@@ -45,7 +45,7 @@ class Slots:
         host, (store_host, port) = meeting.host, meeting.announced()
         with tempfile.TemporaryDirectory() as folder:
             prepare(folder, None, store_host)
-        self._place = Place(
+        self._context = RankContext(
             rank=rank,
             count=self.count,
             store_host=store_host,
@@ -62,7 +62,7 @@ class Slots:
     @property
     def rank(self) -> int:
         """The number of this process."""
-        return self._place.rank
+        return self._context.rank
 
     def run(
         self,
@@ -71,27 +71,27 @@ class Slots:
         count: int | None = None,
         timeout_seconds: float | None = None,
     ) -> list:
-        """What function(place, *args) returned in processes 0 to count - 1, in all processes."""
+        """What function(context, *args) returned in processes 0 to count - 1, in all processes."""
         import torch
 
         count = self.count if count is None else count
         require(count <= self.count, f"{count} processes are needed; start them with -np {count}")
-        torch.set_num_threads(self._place.threads)
+        torch.set_num_threads(self._context.threads)
         self._runs += 1
-        seconds = timeout_seconds or self._place.timeout_seconds
-        place = replace(
-            self._place, count=count, prefix=f"run{self._runs}", timeout_seconds=seconds
+        seconds = timeout_seconds or self._context.timeout_seconds
+        context = replace(
+            self._context, count=count, prefix=f"run{self._runs}", timeout_seconds=seconds
         )
-        store = place.store()
+        store = context.store()
         if self.rank < count:
-            result = function(place, *args)
+            result = function(context, *args)
             store.set(f"result {self.rank}", pickle.dumps(result))
         return [pickle.loads(store.get(f"result {rank}")) for rank in range(count)]
 
     def close(self) -> None:
         """Wait for the others: the store of process 0 ends with it."""
         self.run(_host)
-        store = replace(self._place, prefix="end").store()
+        store = replace(self._context, prefix="end").store()
         store.set(f"gone {self.rank}", "")
         if self.rank == 0:
             store.wait([f"gone {rank}" for rank in range(self.count)])
@@ -108,8 +108,8 @@ class Slots:
         return host, port
 
 
-def _host(place: Place) -> str:
-    return place.host
+def _host(context: RankContext) -> str:
+    return context.host
 
 
 class _OverGloo:

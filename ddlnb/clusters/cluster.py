@@ -103,25 +103,25 @@ class Cluster:
     @property
     def cost(self) -> AlphaBeta:
         """Seconds of one all-reduce among the workers while they compute."""
-        startup, per_byte, computing = self.all_reduce_seconds
-        return AlphaBeta(startup / self.effects.startup_share, per_byte / computing)
+        latency, per_byte, computing = self.all_reduce_seconds
+        return AlphaBeta(latency / self.effects.latency_share, per_byte / computing)
 
     @property
     def all_reduce_seconds(self) -> tuple[float, float, float]:
-        """Start-up seconds, seconds per byte, and the share of bandwidth left while computing."""
+        """Latency seconds, seconds per byte, and the share of bandwidth left while computing."""
         effects, traffic = self.effects, self.traffic
-        startup = (
-            effects.operation_startup
-            + effects.rank_startup * self.workers
-            + effects.inside_startup * traffic.inside_hops
-            + effects.between_startup * traffic.between_hops
+        latency = (
+            effects.operation_latency
+            + effects.rank_latency * self.workers
+            + effects.inside_latency * traffic.inside_hops
+            + effects.between_latency * traffic.between_hops
         )
         inside = traffic.inside_bytes / effects.inside_bandwidth
         between = traffic.between_bytes / effects.between_bandwidth
         joined = max if traffic.overlaps else _plus
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
-        return startup, free, free / busy if busy else 1.0
+        return latency, free, free / busy if busy else 1.0
 
     def with_workers(self, workers: int) -> Cluster:
         """The same cluster with this many of its GPUs in use.

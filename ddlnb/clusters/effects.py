@@ -45,25 +45,25 @@ SHARE = Unit("a share from 0.01 to 1", 0.01, 1.0, _number_from, "{:.3g}".format)
 class Effects:
     """The numbers, in seconds, bytes per second and shares between 0 and 1."""
 
-    inside_startup: float = 0.0
+    inside_latency: float = 0.0
     inside_bandwidth: float = UNLIMITED
     inside_share: float = 1.0
-    between_startup: float = 0.0
+    between_latency: float = 0.0
     between_bandwidth: float = UNLIMITED
     between_share: float = 1.0
     connection_bandwidth: float = UNLIMITED
     duplex_bandwidth: float = UNLIMITED
-    operation_startup: float = 0.0
-    rank_startup: float = 0.0
-    priority_startup: float = 0.0
+    operation_latency: float = 0.0
+    rank_latency: float = 0.0
+    priority_latency: float = 0.0
     message_compute: float = 0.0
     copy_bandwidth: float = UNLIMITED
-    server_startup: float = 0.0
+    server_latency: float = 0.0
     server_bandwidth: float = UNLIMITED
     sum_bandwidth: float = UNLIMITED
-    update_startup: float = 0.0
+    update_latency: float = 0.0
     update_bandwidth: float = UNLIMITED
-    startup_share: float = 1.0
+    latency_share: float = 1.0
     compute_share: float = 1.0
     compute_factor: float = 1.0
 
@@ -77,25 +77,25 @@ class Effects:
 
 
 MEANINGS = {
-    "inside_startup": "start-up of one hop between two GPUs of a node",
+    "inside_latency": "latency of one hop between two GPUs of a node",
     "inside_bandwidth": "of one direction of the link between two GPUs of a node",
     "inside_share": "of that bandwidth while the worker computes",
-    "between_startup": "start-up of one hop between two nodes",
+    "between_latency": "latency of one hop between two nodes",
     "between_bandwidth": "of one direction of a node's link to the network",
     "between_share": "of that bandwidth while the worker computes",
     "connection_bandwidth": "cap of one connection between a node and a server",
     "duplex_bandwidth": "cap of both directions of a node's link together",
-    "operation_startup": "software cost of one message, on the network",
-    "rank_startup": "software cost of one all-reduce for each rank that takes part",
-    "priority_startup": "further software cost of a message that is scheduled by priority",
+    "operation_latency": "software cost of one message, on the network",
+    "rank_latency": "software cost of one all-reduce for each rank that takes part",
+    "priority_latency": "further software cost of a message that is scheduled by priority",
     "message_compute": "time that handing over one message takes from the computation",
     "copy_bandwidth": "of the copies into and out of a merged message",
-    "server_startup": "software cost of one push on the server",
+    "server_latency": "software cost of one push on the server",
     "server_bandwidth": "of one direction of a server's link, where a node's is faster",
     "sum_bandwidth": "at which a server adds what it receives",
-    "update_startup": "optimizer cost of one tensor",
+    "update_latency": "optimizer cost of one tensor",
     "update_bandwidth": "at which the optimizer goes through the gradients",
-    "startup_share": "of the pace of start-ups while the worker computes",
+    "latency_share": "of the pace of latencies while the worker computes",
     "compute_factor": "seconds of computation here over those of the workload's profile",
     "compute_share": "of the computing speed while the network carries a message",
 }

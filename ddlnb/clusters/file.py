@@ -45,7 +45,7 @@ def _structure(cluster: Cluster) -> dict[str, Any]:
             continue
         if isinstance(value, AlphaBeta):
             value = {
-                "startup": _text("operation_startup", value.startup_seconds),
+                "latency": _text("operation_latency", value.latency_seconds),
                 "bandwidth": _text("inside_bandwidth", value.bytes_per_second),
             }
         found[entry.name] = dict(value) if isinstance(value, Mapping) else value
@@ -212,12 +212,12 @@ def _parsed(effect: str, text: Any) -> float:
 
 def _planning_from(given: dict[str, Any]) -> AlphaBeta:
     require(
-        given.keys() == {"startup", "bandwidth"},
-        f"planning has the keys {sorted(map(str, given))}; it must have startup and bandwidth",
+        given.keys() == {"latency", "bandwidth"},
+        f"planning has the keys {sorted(map(str, given))}; it must have latency and bandwidth",
     )
     try:
-        startup = _parsed("operation_startup", given["startup"])
+        latency = _parsed("operation_latency", given["latency"])
         bandwidth = _parsed("between_bandwidth", given["bandwidth"])
     except InputError as error:
         raise InputError(f"planning: {error}") from error
-    return AlphaBeta(startup, 1 / bandwidth)
+    return AlphaBeta(latency, 1 / bandwidth)

@@ -43,7 +43,7 @@ def get_compressor(text: str | Compressor | None) -> Compressor | None:
     return parsed("compression", text, COMPRESSORS | FOR_ONE_MODEL)
 
 
-# FOLDED from ddlnb/compression/catalogue.py: What kind of compressor it is: found out by what it keeps of a random matrix, not by its name.
+# What kind of compressor it is: found out by what it keeps of a random matrix, not by its name.
 QUANTISATION, SPARSIFICATION, LOW_RANK = "quantisation", "sparsification", "low rank"
 FAMILIES = (QUANTISATION, SPARSIFICATION, LOW_RANK)
 SIDE = 64  # of the matrix

@@ -26,19 +26,19 @@ FAR = 2  # times the largest tensor that was measured: beyond, seconds are extra
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of a tensor: a start-up, so much per element, and more for those beyond KNEE.
+    """Seconds of a tensor: a latency, so much per element, and more for those beyond KNEE.
 
     What is larger is in no cache, and its memory comes fresh from the system.
     """
 
-    startup_seconds: float = 0.0
+    latency_seconds: float = 0.0
     seconds_per_element: float = 0.0
     more_per_element: float = 0.0
 
     def seconds(self, elements: float) -> float:
         """Seconds for a tensor of so many elements."""
         return (
-            self.startup_seconds
+            self.latency_seconds
             + self.seconds_per_element * elements
             + self.more_per_element * beyond(elements)
         )

@@ -107,7 +107,7 @@ def _add(words: Any, flat: Any) -> bool:
     return True
 
 
-# FOLDED from ddlnb/compression/sparse.py: What compressors that send a share of the entries have in common.
+# What compressors that send a share of the entries have in common.
 @dataclass(frozen=True)
 class Sparsifier(Compressor):
     """``density`` k/D of the entries travel, at least one."""

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 
 
@@ -106,13 +106,15 @@ class DistributedDataParallelBaseline(SingleWorker):
             hook.remove()
 
 
-def single(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[SingleWorker, Callable]:
+def single(
+    context: RankContext, job: Job, store: Any, module: nn.Module
+) -> tuple[SingleWorker, Callable]:
     """The trainer of engine ``single``, and the loss of a batch that it wants to be given."""
     return SingleWorker(module, job.make_optimizer), partial(job.task.loss, module)
 
 
 def ddp(
-    place: Place, job: Job, store: Any, module: nn.Module
+    context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[DistributedDataParallelBaseline, Callable]:
     """The trainer of engine ``ddp``, and the loss of a batch that it wants to be given."""
     trainer = DistributedDataParallelBaseline(

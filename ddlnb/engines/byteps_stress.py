@@ -28,7 +28,7 @@ import torch
 
 from ddlnb.engines.byteps import runtime
 from ddlnb.engines.byteps_updates import CountingTensor
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.units import MIB
 
@@ -48,7 +48,7 @@ class Count:
 
 
 def stress(
-    place: Place,
+    context: RankContext,
     workers: int,
     servers: int,
     rounds: int,
@@ -56,22 +56,22 @@ def stress(
     asynchronous: bool = False,
 ) -> Count | None:
     """What this rank saw in so many rounds; None from a server. Ranks.run calls it."""
-    store = place.store()
-    if place.rank >= workers:
-        runtime.serve(place, store, workers, servers, asynchronous)
+    store = context.store()
+    if context.rank >= workers:
+        runtime.serve(context, store, workers, servers, asynchronous)
         return None
     world = runtime.World(
-        place, store, workers, servers, PARTITION_BYTES, credit_partitions, asynchronous
+        context, store, workers, servers, PARTITION_BYTES, credit_partitions, asynchronous
     )
     tensors: list[Any] = [
         CountingTensor(
-            world, f"tensor {number}", size, place.rank, workers, rounds, PARTITION_BYTES
+            world, f"tensor {number}", size, context.rank, workers, rounds, PARTITION_BYTES
         )
         if asynchronous
-        else _Tensor(world, number, place.rank, workers)
+        else _Tensor(world, number, context.rank, workers)
         for number, size in enumerate(ELEMENTS)
     ]
-    chance = random.Random(place.rank)
+    chance = random.Random(context.rank)
     start = time.perf_counter()
     wrong = 0
     for step in range(rounds + 1):

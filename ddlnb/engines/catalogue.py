@@ -1,8 +1,8 @@
 """The engines: what executes a plan on real processes, and which methods each of them can run.
 
 An engine is an entry here and a module that ranks import. Its ``start`` names a function of
-(place, job, store, module) that returns a `Trainer` and the loss of a batch; ``serve``, of
-(place, job, store), what runs on the ranks that are parameter servers. A job without a plan asks
+(context, job, store, module) that returns a `Trainer` and the loss of a batch; ``serve``, of
+(context, job, store), what runs on the ranks that are parameter servers. A job without a plan asks
 for the engine's own default, its baseline.
 """
 

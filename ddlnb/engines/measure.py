@@ -327,7 +327,7 @@ def _with_progress(
             yield repetition, index
 
 
-# FOLDED from ddlnb/engines/measure.py: The same measurement with several numbers of workers, on processes that are started once.
+# The same measurement with several numbers of workers, on processes that are started once.
 def measure_scaling(
     model: str | Task,
     methods: Methods = "all",

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.process_group import local_device, process_group
 from ddlnb.engines.transports.mesh import MeshAllReduce
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
@@ -23,31 +23,31 @@ LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must 
 
 
 def profile_rank(
-    place: Place, task: Task, local_batch: int, iterations: int, device: str = "cpu"
+    context: RankContext, task: Task, local_batch: int, iterations: int, device: str = "cpu"
 ) -> Workload:
     """The workload as this rank measures it while all ranks of the run compute.
 
     Profiling under the load of the real run is what makes its layer times those of the real run.
     All ranks begin together, and those that are done go on computing until the last one is.
     """
-    on = str(local_device(place, device))
-    store = place.store()
+    on = str(local_device(context, device))
+    store = context.store()
     start = time.perf_counter()
     profile(task, local_batch, iterations=1, warmup=1, device=on)
     seconds = (time.perf_counter() - start) / 2
     store.add("ready to profile", 1)
-    while store.add("ready to profile", 0) < place.count:
+    while store.add("ready to profile", 0) < context.count:
         time.sleep(0.001)
     enough = max(iterations, min(50, math.ceil(LEAST_SECONDS / seconds)))
     found = profile(task, local_batch, iterations=enough, device=on)
     store.add("profiled", 1)
-    while store.add("profiled", 0) < place.count:
+    while store.add("profiled", 0) < context.count:
         profile(task, local_batch, iterations=1, warmup=0, device=on)
     return found
 
 
 def time_all_reduce(
-    place: Place,
+    context: RankContext,
     sizes: tuple[int, ...],
     repetitions: int,
     backend: str = "gloo",
@@ -58,13 +58,13 @@ def time_all_reduce(
     """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions.
 
     ``while_computing`` keeps every rank busy with matrix products meanwhile, as a backward pass
-    does: where computation and communication share cores, that multiplies the start-up. A message
+    does: where computation and communication share cores, that multiplies the latency. A message
     then either gets a core at once or waits for its turn, so the mean is taken instead.
     """
     typical = statistics.fmean if while_computing else statistics.median
     found = []
-    on = local_device(place, device)
-    with process_group(place, place.store(), place.count, backend):
+    on = local_device(context, device)
+    with process_group(context, context.store(), context.count, backend):
         all_reduce = MeshAllReduce.measured() if topology == "mesh" else dist.all_reduce
         for size in sizes:
             tensor = torch.zeros(max(1, size // 4), device=on)

@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.errors import MissingPart
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 
 
 @contextmanager
-def process_group(place: Place, store: Any, workers: int, backend: str = "gloo") -> Iterator[None]:
+def process_group(
+    context: RankContext, store: Any, workers: int, backend: str = "gloo"
+) -> Iterator[None]:
     """The workers' default process group, for the time of the block.
 
     Raises MissingPart if this machine cannot run the backend.
@@ -27,9 +29,9 @@ def process_group(place: Place, store: Any, workers: int, backend: str = "gloo")
     dist.init_process_group(
         backend,
         store=dist.PrefixStore("workers", store),
-        rank=place.rank,
+        rank=context.rank,
         world_size=workers,
-        timeout=timedelta(seconds=place.timeout_seconds),
+        timeout=timedelta(seconds=context.timeout_seconds),
     )
     try:
         yield
@@ -37,12 +39,12 @@ def process_group(place: Place, store: Any, workers: int, backend: str = "gloo")
         dist.destroy_process_group()
 
 
-def local_device(place: Place, device: str) -> torch.device:
+def local_device(context: RankContext, device: str) -> torch.device:
     """The device of this rank: the CPU, or the GPUs of its machine in turn."""
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise MissingPart(f"device {device!r} needs an NVIDIA GPU, and torch sees none")
-    chosen = torch.device("cuda", place.rank % torch.cuda.device_count())
+    chosen = torch.device("cuda", context.rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
     return chosen

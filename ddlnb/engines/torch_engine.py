@@ -12,19 +12,21 @@ from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.transports.connect import transport_for
 from ddlnb.engines.transports.server import serve_workers
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.server_rules import BulkSynchronous
 
 
-def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:
+def start(
+    context: RankContext, job: Job, store: Any, module: nn.Module
+) -> tuple[Replica, Callable]:
     """The trainer of this worker, and the loss of a batch that it wants to be given."""
     assert job.plan is not None
-    transport = transport_for(place, store, job.plan, job.topology)
-    timeout = place.timeout_seconds
+    transport = transport_for(context, store, job.plan, job.topology)
+    timeout = context.timeout_seconds
     replica = Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout)
     return replica, partial(job.task.loss, module)
 
 
-def serve(place: Place, job: Job, store: Any) -> None:
+def serve(context: RankContext, job: Job, store: Any) -> None:
     """Serve the workers of the job until all have said goodbye."""
-    serve_workers(place, store, job.workers, BulkSynchronous(job.workers))
+    serve_workers(context, store, job.workers, BulkSynchronous(job.workers))

@@ -17,32 +17,32 @@ from ddlnb.engines.job import Job, Report
 from ddlnb.engines.process_group import local_device, process_group
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan
 
 
-def run_job(place: Place, job: Job) -> Report | None:
+def run_job(context: RankContext, job: Job) -> Report | None:
     """The report of this rank, None from a parameter server. Ranks.run calls it on every rank."""
-    store = place.store()
-    if place.rank >= job.workers:
-        get_engine(job.engine).server()(place, job, store)
+    store = context.store()
+    if context.rank >= job.workers:
+        get_engine(job.engine).server()(context, job, store)
         return None
-    with process_group(place, store, job.workers, job.backend):
-        return _train(place, job, store)
+    with process_group(context, store, job.workers, job.backend):
+        return _train(context, job, store)
 
 
-def _train(place: Place, job: Job, store: Any) -> Report:
-    device = local_device(place, job.device)
+def _train(context: RankContext, job: Job, store: Any) -> Report:
+    device = local_device(context, job.device)
     torch.manual_seed(job.seed)
     module = job.task.build().to(device)
     total = job.warmup + job.iterations + job.traced
     batches = [
         tuple(tensor.to(device) for tensor in job.task.batch(job.local_batch, seed))
-        for seed in (step * job.workers + place.rank for step in range(min(total, job.batches)))
+        for seed in (step * job.workers + context.rank for step in range(min(total, job.batches)))
     ]
     if job.plan is not None:
-        _require_same_plan(place, job.plan, store)
-    trainer, loss = get_engine(job.engine).starter()(place, job, store, module)
+        _require_same_plan(context, job.plan, store)
+    trainer, loss = get_engine(job.engine).starter()(context, job, store, module)
     losses: list[float] = []
 
     def steps(count: int, each: Callable[[int], None] = lambda step: None) -> None:
@@ -60,13 +60,13 @@ def _train(place: Place, job: Job, store: Any) -> Report:
     steps(job.iterations)
     seconds = time.perf_counter() - start
     waited, sent = trainer.waited_seconds - waited, trainer.bytes_sent - sent
-    spans = _trace(place, job, store, trainer, steps) if job.traced else ()
+    spans = _trace(context, job, store, trainer, steps) if job.traced else ()
     dist.barrier()
     # Not on failure: closing waits for messages, and a failed rank is ended with its process.
     trainer.close()
     state = {name: value.detach().cpu() for name, value in module.named_parameters()}
     return Report(
-        rank=place.rank,
+        rank=context.rank,
         seconds=seconds,
         waited_seconds=waited if device.type == "cpu" else float("nan"),  # GPUs wait, not hosts
         bytes_sent=sent,
@@ -77,20 +77,20 @@ def _train(place: Place, job: Job, store: Any) -> Report:
     )
 
 
-def _require_same_plan(place: Place, plan: Plan, store: Any) -> None:
-    if place.rank == 0:
+def _require_same_plan(context: RankContext, plan: Plan, store: Any) -> None:
+    if context.rank == 0:
         store.set("plan", plan.digest)
     theirs = store.get("plan").decode()
     if theirs != plan.digest:
         raise PlanError(
-            f"rank {place.rank} has plan {plan.digest} and rank 0 has {theirs}; "
+            f"rank {context.rank} has plan {plan.digest} and rank 0 has {theirs}; "
             f"make the plan once and send it to all ranks"
         )
 
 
-def _trace(place: Place, job: Job, store: Any, trainer: Any, steps: Callable) -> tuple:
+def _trace(context: RankContext, job: Job, store: Any, trainer: Any, steps: Callable) -> tuple:
     dist.barrier()
-    tracer = Tracer(place.rank, _shared_zero(place, store))
+    tracer = Tracer(context.rank, _shared_zero(context, store))
     trainer.trace(tracer)
 
     def number(step: int) -> None:
@@ -108,15 +108,15 @@ def _trace(place: Place, job: Job, store: Any, trainer: Any, steps: Callable) ->
     return tuple(tracer.spans)
 
 
-def _shared_zero(place: Place, store: Any) -> float:
+def _shared_zero(context: RankContext, store: Any) -> float:
     """A reading of time.perf_counter that all ranks call zero.
 
     Ranks on rank 0's machine share its clock; others take the moment they left the barrier.
     """
     now = time.perf_counter()
     boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = boot.read_text().strip() if boot.exists() else f"unknown to rank {place.rank}"
-    if place.rank == 0:
+    machine = boot.read_text().strip() if boot.exists() else f"unknown to rank {context.rank}"
+    if context.rank == 0:
         store.set("zero", f"{machine} {now!r}")
     theirs, zero = store.get("zero").decode().rsplit(" ", 1)
     return float(zero) if theirs == machine else now

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 PART_COLOURS = {
     "computation": "#9ad0f0",
     "contention": "#CC79A7",
-    "startup": "#E69F00",
+    "latency": "#E69F00",
     "bandwidth": "#0072B2",
 }
-PART_LABELS = {"startup": "start-up"}
+PART_LABELS = {"latency": "latency"}
 TOTAL_ROOM = 1.45  # of the longest bar, for the time behind it
 
 

@@ -23,7 +23,7 @@ _OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
 
 
 @dataclass(frozen=True)
-class Place:
+class RankContext:
     """Where a function runs: the first argument of every function given to Ranks.run."""
 
     rank: int
@@ -91,7 +91,7 @@ def prepare(folder: str, seat: Seat | None, store_host: str) -> int:
     return os.getpid()
 
 
-def call(place: Place, path: list[str], payload: bytes) -> bytes | Failure:
+def call(context: RankContext, path: list[str], payload: bytes) -> bytes | Failure:
     """The pickled result of the function in the payload, or what it raised."""
     import cloudpickle
     import torch
@@ -100,10 +100,10 @@ def call(place: Place, path: list[str], payload: bytes) -> bytes | Failure:
         if _namespace and str(_OWN_NAMESPACE.readlink()) != _namespace:
             raise OSError(f"this thread is not in the node's namespace {_namespace}")
         sys.path += [folder for folder in path if folder not in sys.path]
-        torch.set_num_threads(place.threads)
+        torch.set_num_threads(context.threads)
         function, args = cloudpickle.loads(payload)
-        place = replace(place, host=_address or address_towards(place.store_host))
-        return cloudpickle.dumps(function(place, *args))
+        context = replace(context, host=_address or address_towards(context.store_host))
+        return cloudpickle.dumps(function(context, *args))
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this one
         lines = "".join(traceback.format_exception(error)).splitlines()

@@ -1,7 +1,7 @@
 """Ranks: N processes that run one function together, and the place each of them is told.
 
     with Ranks(4) as ranks:
-        ranks.run(function, argument)     # function(place, argument) on every rank
+        ranks.run(function, argument)     # function(context, argument) on every rank
 
 A run is a collective program: it has ended when every rank has. A rank that fails, dies or does
 not answer ends the run for all, with one RankError that says what became of each.
@@ -28,7 +28,7 @@ from ddlnb.launch.emulation.links import Link, links_of
 from ddlnb.launch.emulation.network import MEETING_HOST, EmulatedNetwork
 from ddlnb.launch.launchers import EMULATED, RankSpec, check_launcher
 from ddlnb.launch.processes import World
-from ddlnb.launch.rank import Failure, Place, call, prepare, stack_file
+from ddlnb.launch.rank import Failure, RankContext, call, prepare, stack_file
 from ddlnb.launch.verify_links import verify
 
 GRACE_SECONDS = 2.0  # from the first failure on, what the other ranks may add to the message
@@ -135,7 +135,7 @@ class Ranks:
         count: int | None = None,
         timeout_seconds: float | None = None,
     ) -> list:
-        """What function(place, *args) returned on ranks 0 to count - 1, in that order.
+        """What function(context, *args) returned on ranks 0 to count - 1, in that order.
 
         The function may be any that can be imported here, or one defined in a notebook.
         Raises RankError when a rank raised, died, or was not done after timeout_seconds.
@@ -153,7 +153,7 @@ class Ranks:
         with self._one_run:
             world = self._ready_world()
             self._runs += 1
-            place = Place(
+            context = RankContext(
                 rank=0,
                 count=count,
                 store_host=world.meeting[0],
@@ -165,7 +165,7 @@ class Ranks:
             )
             try:
                 answers = [
-                    world.call(rank, call, replace(place, rank=rank), sys.path, payload)
+                    world.call(rank, call, replace(context, rank=rank), sys.path, payload)
                     for rank in range(count)
                 ]
                 results = _Watch(world, answers, timeout_seconds).results()

@@ -15,7 +15,7 @@ from ddlnb.launch.emulation.links import Link
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.launch.rank import Place
+    from ddlnb.launch.rank import RankContext
     from ddlnb.launch.ranks import Ranks
 
 PAYLOAD_SHARE = 1448 / 1538  # of a full Ethernet frame on the wire, with its preamble and gap
@@ -112,19 +112,21 @@ def _rate(bandwidth: float) -> str:
     return f"{bandwidth / 1e6:.3g} MB/s"
 
 
-def _measure(place: Place, links: tuple[Link, ...], ranks_per_node: int) -> tuple[float, float]:
+def _measure(
+    context: RankContext, links: tuple[Link, ...], ranks_per_node: int
+) -> tuple[float, float]:
     """(bytes per second, seconds of a round trip) to the first rank of the next node."""
-    if place.rank % ranks_per_node:
+    if context.rank % ranks_per_node:
         return 0.0, 0.0
-    store, nodes = place.store(), len(links)
-    node = place.rank // ranks_per_node
-    with socket.create_server((place.host, 0)) as listener:
-        listener.settimeout(place.timeout_seconds)
-        store.set(f"node {node}", f"{place.host} {listener.getsockname()[1]}")
+    store, nodes = context.store(), len(links)
+    node = context.rank // ranks_per_node
+    with socket.create_server((context.host, 0)) as listener:
+        listener.settimeout(context.timeout_seconds)
+        store.set(f"node {node}", f"{context.host} {listener.getsockname()[1]}")
         host, port = store.get(f"node {(node + 1) % nodes}").decode().split()
         answering = threading.Thread(target=_answer, args=(listener,), name="answering")
         answering.start()
-        with socket.create_connection((host, int(port)), place.timeout_seconds) as line:
+        with socket.create_connection((host, int(port)), context.timeout_seconds) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             round_trip = statistics.median(_trip(line) for _ in range(ROUND_TRIPS))
             store.add("tripped", 1)

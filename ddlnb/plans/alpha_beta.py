@@ -1,6 +1,6 @@
-"""Seconds that an exchange takes, in closed form, and the fit of start-up and bandwidth.
+"""Seconds that an exchange takes, in closed form, and the fit of latency and bandwidth.
 
-Symbols: n workers, M message bytes, a start-up seconds of one point-to-point message, b seconds
+Symbols: n workers, M message bytes, a latency seconds of one point-to-point message, b seconds
 per byte. Formulas: survey of Shi et al. 2020 (section 2) and the cost table of Thakur et al. 2005.
 """
 
@@ -17,13 +17,13 @@ from ddlnb.units import gigabits_per_second, show_seconds
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """The time of one operation as a + b M: start-up seconds and seconds per byte."""
+    """The time of one operation as a + b M: latency seconds and seconds per byte."""
 
-    startup_seconds: float
+    latency_seconds: float
     seconds_per_byte: float
 
     def __post_init__(self) -> None:
-        for name in ("startup_seconds", "seconds_per_byte"):
+        for name in ("latency_seconds", "seconds_per_byte"):
             value = getattr(self, name)
             require(0 <= value < float("inf"), f"{name} {value} must be finite and not negative")
 
@@ -33,7 +33,7 @@ class AlphaBeta:
         >>> AlphaBeta(1e-3, 1e-9).seconds(1_000_000)
         0.002
         """
-        return self.startup_seconds + self.seconds_per_byte * message_bytes
+        return self.latency_seconds + self.seconds_per_byte * message_bytes
 
     @property
     def bytes_per_second(self) -> float:
@@ -43,18 +43,18 @@ class AlphaBeta:
     @property
     def half_peak_bytes(self) -> float:
         """Message size a / b that reaches half of the asymptotic bandwidth."""
-        return self.startup_seconds * self.bytes_per_second
+        return self.latency_seconds * self.bytes_per_second
 
     def __str__(self) -> str:
         gigabits = gigabits_per_second(self.bytes_per_second)
-        return f"{show_seconds(self.startup_seconds)} + M / ({gigabits:.3g} Gb/s)"
+        return f"{show_seconds(self.latency_seconds)} + M / ({gigabits:.3g} Gb/s)"
 
 
 def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta:
     """The a + b M with the least squared *relative* error, neither term negative.
 
     Relative, because a fit of absolute errors is blind to the small messages that decide the
-    start-up. Raises InputError for fewer than two different sizes.
+    latency. Raises InputError for fewer than two different sizes.
 
     >>> print(fit_alpha_beta([1e3, 1e6], [1.001e-3, 2e-3]))
     1 ms + M / (8 Gb/s)
@@ -68,8 +68,8 @@ def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBet
     require(bool((time > 0).all()), "durations must be positive")
     scale = size.max()
     columns = np.stack([np.ones_like(size), size / scale], axis=1) / time[:, None]
-    (startup, slope), _ = nnls(columns, np.ones_like(time))
-    return AlphaBeta(float(startup), float(slope / scale))
+    (latency, slope), _ = nnls(columns, np.ones_like(time))
+    return AlphaBeta(float(latency), float(slope / scale))
 
 
 def ring_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
@@ -79,7 +79,7 @@ def ring_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
     600 us + M / (5.33 Gb/s)
     """
     steps = 2 * (workers - 1)
-    return AlphaBeta(steps * link.startup_seconds, steps / workers * link.seconds_per_byte)
+    return AlphaBeta(steps * link.latency_seconds, steps / workers * link.seconds_per_byte)
 
 
 def push_pull(link: AlphaBeta, workers: int, servers: int = 1) -> AlphaBeta:
@@ -92,7 +92,7 @@ def push_pull(link: AlphaBeta, workers: int, servers: int = 1) -> AlphaBeta:
     200 us + M / (4 Gb/s)
     """
     crossing = max(1.0, workers / servers)
-    return AlphaBeta(2 * link.startup_seconds, crossing * link.seconds_per_byte)
+    return AlphaBeta(2 * link.latency_seconds, crossing * link.seconds_per_byte)
 
 
 def tree_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
@@ -118,17 +118,17 @@ def mesh_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
     """Everyone sends everyone a part, and then its sum: 2 steps, 2 (n-1) / n M bytes.
 
     The n - 1 messages of a step leave one after the other on the sender's link, which pays one
-    start-up for them together.
+    latency for them together.
 
     >>> print(mesh_all_reduce(AlphaBeta(1e-4, 1e-9), 4))
     200 us + M / (5.33 Gb/s)
     """
-    startup = 2 * link.startup_seconds if workers > 1 else 0.0
-    return AlphaBeta(startup, ring_bytes_sent(1, workers) * link.seconds_per_byte)
+    latency = 2 * link.latency_seconds if workers > 1 else 0.0
+    return AlphaBeta(latency, ring_bytes_sent(1, workers) * link.seconds_per_byte)
 
 
 def _repeated(link: AlphaBeta, steps: int) -> AlphaBeta:
-    return AlphaBeta(steps * link.startup_seconds, steps * link.seconds_per_byte)
+    return AlphaBeta(steps * link.latency_seconds, steps * link.seconds_per_byte)
 
 
 def ring_bytes_sent(message_bytes: int, workers: int) -> float:

@@ -39,7 +39,7 @@ def merged(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
 
     Going through the gradients as backward produces them, a message that could start at time s
     takes in the next gradient, ready at time r, when r < s + a: the wait costs less than the
-    start-up a that it saves. Needs measured layer times and the fitted cost a + b M.
+    latency a that it saves. Needs measured layer times and the fitted cost a + b M.
 
     >>> from ddlnb.workloads.workload import Layer
     >>> gradients = [Gradient(n, "l", 10, 4, t) for n, t in [("c", 1.0), ("b", 0.1), ("a", 3.0)]]
@@ -51,7 +51,7 @@ def merged(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
     groups: list[list[Gradient]] = []
     network_free = starts = 0.0
     for gradient, ready in zip(workload.gradients, workload.ready_seconds, strict=True):
-        if groups and ready < starts + cost.startup_seconds:
+        if groups and ready < starts + cost.latency_seconds:
             groups[-1].append(gradient)
         else:
             if groups:
@@ -66,7 +66,7 @@ def merged_optimally(workload: Workload, cost: AlphaBeta | None) -> list[Message
 
     Exact dynamic programme: the first j gradients can all be sent by
     f(j) = min over i < j of max(f(i), ready(j)) + a + b (bytes i+1 .. j). The rule of the paper
-    (`merged`) looks one gradient ahead and can end up to a few start-ups later.
+    (`merged`) looks one gradient ahead and can end up to a few latencies later.
     """
     cost = _needed(cost, "merging gradients")
     ready = workload.ready_seconds

@@ -95,7 +95,13 @@ class Decoding:
         return self.inner.pull(worker, key, clock)
 
 
-# FOLDED from ddlnb/plans/server_rules.py: Rules of parameter servers that keep the sum of all updates and do not wait for everyone. Workers push updates, changes of the parameters, and are answered with the sum of all updates since the start. Rules differ in when. A worker that has pushed k times has a *lead* over the one that has pushed least; all count the *staleness* of every push: how many updates of other workers were applied since this worker was last answered, those of the same iteration included. So with bound 0 the mean is (n - 1) / 2, though every worker computes at the parameters that BSP computes at.
+# Rules of parameter servers that keep the sum of all updates and do not wait for everyone.
+# Workers push updates, changes of the parameters, and are answered with the sum of all updates
+# since the start. Rules differ in when. A worker that has pushed k times has a *lead* over the
+# one that has pushed least; all count the *staleness* of every push: how many updates of other
+# workers were applied since this worker was last answered, those of the same iteration
+# included. So with bound 0 the mean is (n - 1) / 2, though every worker computes at the
+# parameters that BSP computes at.
 class _Updates:
     """The sum of one key, and who has pushed and seen how many updates of it."""
 

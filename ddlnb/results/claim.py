@@ -122,7 +122,7 @@ def judged(claim: Claim, table: Table) -> dict[str, object]:
     }
 
 
-# FOLDED from ddlnb/results/claim.py: What the survey's claims compare: values by cell, the one that a claim praises or blames.
+# What the survey's claims compare: values by cell, the one that a claim praises or blames.
 EQUAL = 0.02  # some three times the usual spread of repetitions, 0.6 %
 TCP = ("10GbE", "100GbE")  # the networks of high latency
 IB = "100GbIB"

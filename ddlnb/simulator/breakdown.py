@@ -12,14 +12,14 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 class Losses:
     """Seconds of a steady iteration, split; the parts add up to ``iteration_seconds``.
 
-    ``contention`` is what computation and communication take from one another, ``startup`` what
-    start-ups and software cost, ``bandwidth`` what the bytes cost, ``computation`` the rest.
+    ``contention`` is what computation and communication take from one another, ``latency`` what
+    latencies and software cost, ``bandwidth`` what the bytes cost, ``computation`` the rest.
     """
 
     iteration_seconds: float
     computation: float
     contention: float
-    startup: float
+    latency: float
     bandwidth: float
 
 
@@ -28,14 +28,14 @@ BANDWIDTHS = tuple(
     name for name in UNITS if name.endswith("_bandwidth") and name != "update_bandwidth"
 )
 NO_CONTENTION = {name: 1.0 for name in UNITS if name.endswith("_share")}
-NO_STARTUP = {f"{name}_startup": 0.0 for name in STARTUPS} | {"message_compute": 0.0}
+NO_STARTUP = {f"{name}_latency": 0.0 for name in STARTUPS} | {"message_compute": 0.0}
 NO_BYTES = dict.fromkeys(BANDWIDTHS, UNLIMITED)
 
 
 def losses(cells: list[Cell]) -> list[Losses]:
     """The losses of every cell: effects are taken away one group after the other, plans stay.
 
-    First contention, then start-ups, then the bytes; what remains is computation. The order
+    First contention, then latencies, then the bytes; what remains is computation. The order
     matters where effects hide one another, and is the one in which a message meets them last.
     """
     steps = [{}, NO_CONTENTION, NO_CONTENTION | NO_STARTUP]

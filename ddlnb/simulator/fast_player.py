@@ -58,10 +58,10 @@ def arrays(program: Program) -> Arrays:
         layout.ready_message,
         np.stack([stage.resource for stage in stages]),
         np.array([stage.delay for stage in stages]),
-        np.stack([stage.startup for stage in stages]),
+        np.stack([stage.latency for stage in stages]),
         np.stack([stage.work for stage in stages]),
         np.array([stage.share for stage in stages]),
-        np.array([stage.startup_share for stage in stages]),
+        np.array([stage.latency_share for stage in stages]),
         np.array([stage.streams for stage in stages]),
         program.message_bytes.astype(np.float64),
         program.priority,
@@ -114,10 +114,10 @@ def _play(
     ready_message,
     resource_of,
     delay,
-    startup,
+    latency,
     work,
     share,
-    startup_share,
+    latency_share,
     streams,
     size,
     priority,
@@ -148,7 +148,7 @@ def _play(
     tail = np.full(resources, -1, np.int64)
     behind = np.full(passages, -1, np.int64)
     serving = np.full(resources, -1, np.int64)
-    startup_left = np.zeros(passages)
+    latency_left = np.zeros(passages)
     work_left = np.zeros(passages)
     since = np.zeros(passages)
     own_done = np.zeros(passages, np.bool_)
@@ -178,16 +178,16 @@ def _play(
                         s = p % stages
                         elapsed = now - since[p]
                         since[p] = now
-                        first = startup_share[s] if computing else 1.0
+                        first = latency_share[s] if computing else 1.0
                         pace = share[s] if computing else 1.0
-                        part = min(elapsed, startup_left[p] / first)
-                        startup_left[p] = max(0.0, startup_left[p] - part * first)
+                        part = min(elapsed, latency_left[p] / first)
+                        latency_left[p] = max(0.0, latency_left[p] - part * first)
                         work_left[p] = max(0.0, work_left[p] - (elapsed - part) * pace)
-                        first = startup_share[s] if go_on else 1.0
+                        first = latency_share[s] if go_on else 1.0
                         pace = share[s] if go_on else 1.0
                         serial += 1
                         own_event[p] = serial
-                        left = startup_left[p] / first + work_left[p] / pace
+                        left = latency_left[p] / first + work_left[p] / pace
                         heapq.heappush(events, (now + left, serial, OWN_PART * passages + p))
                 computing = go_on
             if go_on:
@@ -292,7 +292,7 @@ def _play(
                 q = arriving[i]
                 qm, qs = q // stages, q % stages
                 if kind != ARRIVE:
-                    startup_left[q] = startup[qs, qm]
+                    latency_left[q] = latency[qs, qm]
                     work_left[q] = work[qs, qm]
                     own_done[q] = False
                     upstream_done[q] = not streams[qs]
@@ -315,12 +315,12 @@ def _play(
             busy += 1
             serial += 1
             own_event[q] = serial
-            first = startup_share[qs] if computing else 1.0
+            first = latency_share[qs] if computing else 1.0
             pace = share[qs] if computing else 1.0
-            left = startup_left[q] / first + work_left[q] / pace
+            left = latency_left[q] / first + work_left[q] / pace
             heapq.heappush(events, (now + left, serial, OWN_PART * passages + q))
             if qs + 1 < stages and streams[qs + 1]:
-                startup_left[q + 1] = startup[qs + 1, qm]
+                latency_left[q + 1] = latency[qs + 1, qm]
                 work_left[q + 1] = work[qs + 1, qm]
                 own_done[q + 1] = False
                 upstream_done[q + 1] = False

@@ -48,7 +48,7 @@ class _Passage:
 
     message: int
     stage: int
-    startup_left: float
+    latency_left: float
     work_left: float
     since: float = 0.0
     began: float = 0.0
@@ -229,7 +229,7 @@ class _Player:
         """Ask for the resource of a stage, when its delay has passed."""
         stage = self.program.stages[number]
         passage = _Passage(
-            message, number, float(stage.startup[message]), float(stage.work[message])
+            message, number, float(stage.latency[message]), float(stage.work[message])
         )
         passage.upstream_done = not stage.streams
         self._passages[message][number] = passage
@@ -258,23 +258,23 @@ class _Player:
     def _schedule(self, passage: _Passage) -> None:
         passage.version += 1
         version = passage.version
-        startup_pace, pace = self._paces(passage)
-        left = passage.startup_left / startup_pace + passage.work_left / pace
+        latency_pace, pace = self._paces(passage)
+        left = passage.latency_left / latency_pace + passage.work_left / pace
         self._at(self.now + left, partial(self._own_part_ends, passage, version))
 
     def _paces(self, passage: _Passage) -> tuple[float, float]:
-        """At which start-up and work go on now."""
+        """At which latency and work go on now."""
         stage = self.program.stages[passage.stage]
-        return (stage.startup_share, stage.share) if self._computing else (1.0, 1.0)
+        return (stage.latency_share, stage.share) if self._computing else (1.0, 1.0)
 
     def _catch_up(self, passage: _Passage) -> None:
         """Take off what was done since the last change of pace."""
-        startup_pace, pace = self._paces(passage)
+        latency_pace, pace = self._paces(passage)
         elapsed = self.now - passage.since
         passage.since = self.now
-        on_startup = min(elapsed, passage.startup_left / startup_pace)
-        passage.startup_left = max(0.0, passage.startup_left - on_startup * startup_pace)
-        passage.work_left = max(0.0, passage.work_left - (elapsed - on_startup) * pace)
+        on_latency = min(elapsed, passage.latency_left / latency_pace)
+        passage.latency_left = max(0.0, passage.latency_left - on_latency * latency_pace)
+        passage.work_left = max(0.0, passage.work_left - (elapsed - on_latency) * pace)
 
     def _own_part_ends(self, passage: _Passage, version: int) -> None:
         if version != passage.version:

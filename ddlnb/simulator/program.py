@@ -22,7 +22,7 @@ from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
 from ddlnb.workloads.workload import Workload
 
 
-# FOLDED from ddlnb/simulator/program.py: A key for caches: large frozen values, told apart by which objects they are.
+# A key for caches: large frozen values, told apart by which objects they are.
 class Identity:
     """Hashes and compares its parts by identity, because hashing all of them takes too long.
 
@@ -61,19 +61,19 @@ class Stage:
     """One stage of the way of all messages; arrays hold a value for every message.
 
     The resource serves one message at a time, in the order in which they ask for it: ``delay``
-    passes before they ask, ``startup`` while they hold it, then ``work``; while the worker computes
-    they slow down to ``startup_share`` and ``share``. A stage that ``streams`` asks as soon as the
-    stage before, which has no start-up, has begun, and ends no sooner than that one; others ask
+    passes before they ask, ``latency`` while they hold it, then ``work``; while the worker computes
+    they slow down to ``latency_share`` and ``share``. A stage that ``streams`` asks as soon as the
+    stage before, which has no latency, has begun, and ends no sooner than that one; others ask
     when it has ended.
     """
 
     name: str
     resource: Indices
     delay: float
-    startup: Numbers
+    latency: Numbers
     work: Numbers
     share: float
-    startup_share: float = 1.0
+    latency_share: float = 1.0
     streams: bool = False
 
 
@@ -173,7 +173,7 @@ class Tasks:
         return (
             self.own_seconds * effects.compute_factor
             + self.readied * effects.message_compute
-            + self.updated_tensors * effects.update_startup
+            + self.updated_tensors * effects.update_latency
             + self.updated_bytes / effects.update_bandwidth
         )
 
@@ -221,18 +221,18 @@ Way = tuple[list[Stage], tuple[str, ...], int]
 
 def _all_reduce(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> Way:
     """One stage on one resource: all ranks take part in one all-reduce at a time."""
-    startup, per_byte, share = cluster.all_reduce_seconds
+    latency, per_byte, share = cluster.all_reduce_seconds
     if cluster.workers == 1:
-        startup = per_byte = 0.0
+        latency = per_byte = 0.0
     one = np.zeros(len(size), dtype=np.int64)
     stage = Stage(
         "all-reduce",
         one,
         0.0,
-        startup + software,
+        latency + software,
         per_byte * size,
         share,
-        cluster.effects.startup_share,
+        cluster.effects.latency_share,
     )
     return [stage], ("network",), 0
 
@@ -243,10 +243,10 @@ def _push_pull(plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -
     Within one node there is nobody to sum with outside, and no server takes part (as in BytePS).
     """
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
-    build = _Way(len(size), effects.startup_share)
+    build = _Way(len(size), effects.latency_share)
     # Reduce-scatter before, all-gather after; each of them uses both directions of the links.
     share_inside = (per_node - 1) / per_node
-    hops = effects.inside_startup * (per_node - 1)
+    hops = effects.inside_latency * (per_node - 1)
     inside = share_inside * size / effects.inside_bandwidth
     build.add("reduce in node", "inside", 0.0, software + hops, inside, effects.inside_share)
     if nodes > 1:
@@ -275,7 +275,7 @@ def _through_servers(build: _Way, plan: Plan, cluster: Cluster, size: Indices, n
     link, connection = size / effects.between_bandwidth, size / effects.connection_bandwidth
     server_bandwidth = min(effects.server_bandwidth, effects.between_bandwidth)
     into, duplex = nodes * size / server_bandwidth, size / effects.duplex_bandwidth
-    share, latency = effects.between_share, effects.between_startup
+    share, latency = effects.between_share, effects.between_latency
     up, down, at_server, from_server = "uplink", "downlink", "server {} in", "server {} out"
     if cluster.server_place == "workers' nodes":
         # A node's link carries its own messages and those of the server beside it; the k servers
@@ -293,7 +293,7 @@ def _through_servers(build: _Way, plan: Plan, cluster: Cluster, size: Indices, n
     if math.isfinite(effects.connection_bandwidth):
         build.add("connection", "to {}", 0.0, none, connection, share, server, streams=True)
     build.add("into server", at_server, latency, none, into, 1.0, server, streams=True)
-    summing = effects.server_startup * nodes + nodes * size / effects.sum_bandwidth
+    summing = effects.server_latency * nodes + nodes * size / effects.sum_bandwidth
     build.add("sum", "server {}", 0.0, none, summing, 1.0, server)
     build.add("out of server", from_server, 0.0, none, into, 1.0, server)
     if math.isfinite(effects.connection_bandwidth):
@@ -306,8 +306,8 @@ def _through_servers(build: _Way, plan: Plan, cluster: Cluster, size: Indices, n
 class _Way:
     """Stages in the making; resources get their numbers when they are first named."""
 
-    def __init__(self, messages: int, startup_share: float):
-        self._startup_share = startup_share
+    def __init__(self, messages: int, latency_share: float):
+        self._latency_share = latency_share
         self.stages: list[Stage] = []
         self.resources: dict[str, int] = {}
         self._messages = messages
@@ -317,7 +317,7 @@ class _Way:
         name: str,
         resource: str,
         delay: float,
-        startup: Numbers,
+        latency: Numbers,
         work: Numbers,
         share: float,
         server: Indices | None = None,
@@ -329,7 +329,7 @@ class _Way:
             of_server = [self._number(resource.format(s)) for s in range(int(server.max()) + 1)]
             number = np.array(of_server)[server]
         self.stages.append(
-            Stage(name, number, delay, startup, work, share, self._startup_share, streams)
+            Stage(name, number, delay, latency, work, share, self._latency_share, streams)
         )
 
     def _number(self, resource: str) -> int:
@@ -337,15 +337,15 @@ class _Way:
 
 
 def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
-    """Start-up seconds of every message that are not the links'."""
+    """Latency seconds of every message that are not the links'."""
     effects = cluster.effects
     seconds = np.zeros(len(plan.messages))
     if cluster.workers == 1:
         return seconds  # nobody to send to
     if plan.exchange == "push_pull":
-        seconds += effects.operation_startup
+        seconds += effects.operation_latency
     if plan.order is Order.PRIORITY or plan.credit_bytes is not None:
-        seconds += effects.priority_startup
+        seconds += effects.priority_latency
     is_merged = tasks.message_pieces > 1
     seconds += is_merged * (2 * tasks.message_bytes / effects.copy_bandwidth)
     return seconds

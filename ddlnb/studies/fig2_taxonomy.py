@@ -190,7 +190,8 @@ def _branch(name: str, known: dict[str, tuple[str, ...]], *from_: str) -> Branch
     return Branch(name, tuple(Leaf(leaf, tuple(where)) for leaf, where in found.items()))
 
 
-# FOLDED from ddlnb/studies/fig2_taxonomy.py: Which choices fit together: every combination is tried, and those refused say why. Nothing is listed here: the reasons are those that `TrainingMethod` and the simulator give.
+# Which choices fit together: every combination is tried, and those refused say why. Nothing is
+# listed here: the reasons are those that `TrainingMethod` and the simulator give.
 ANY = "any"
 CHOICES = ("synchronisation", "compression", "feedback", "architecture")
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ def _marked(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in _MARKS if name in environment}
 
 
-def _own_whereabouts(place: Place, of_owner: Mapping[str, str]) -> dict[str, object]:
+def _own_whereabouts(context: RankContext, of_owner: Mapping[str, str]) -> dict[str, object]:
     """The row of this rank. What the owner has, too, did not start the rank."""
     import torch
 
     own = [(name, v) for name, v in _marked(os.environ).items() if of_owner.get(name) != v]
     gpus = torch.cuda.device_count()
     return {
-        "rank": place.rank,
+        "rank": context.rank,
         "machine": platform.node(),
         "started_by": _MARKS[own[0][0]].format(own[0][1]) if own else "this process",
         "process": os.getpid(),
-        "gpu": torch.cuda.get_device_name(place.rank % gpus) if gpus else "-",
+        "gpu": torch.cuda.get_device_name(context.rank % gpus) if gpus else "-",
     }

@@ -21,7 +21,7 @@ from ddlnb.engines.job import OPTIMIZERS, Job, Report
 from ddlnb.engines.process_group import process_group
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tasks import Batch, Task, get_task
@@ -108,30 +108,30 @@ def stages_of(model: nn.Sequential, count: int) -> list[nn.Sequential]:
     ]
 
 
-def _train_stage(place: Place, task: Task, batch: int, steps: int) -> dict:
+def _train_stage(context: RankContext, task: Task, batch: int, steps: int) -> dict:
     """Train this rank's layers: activations come from the rank before, gradients from the next."""
     torch.manual_seed(SEED)
-    stage = stages_of(task.build(), place.count)[place.rank]  # type: ignore[arg-type]
+    stage = stages_of(task.build(), context.count)[context.rank]  # type: ignore[arg-type]
     optimizer = OPTIMIZERS["sgd"](stage.parameters())
-    first, last = place.rank == 0, place.rank == place.count - 1
+    first, last = context.rank == 0, context.rank == context.count - 1
     losses, sent = [], 0
-    with process_group(place, place.store(), place.count):
+    with process_group(context, context.store(), context.count):
         for step in range(steps):
             images, labels = task.batch(batch, step % BATCHES)
-            entering = images if first else _received(place.rank - 1, _width(stage), batch)
+            entering = images if first else _received(context.rank - 1, _width(stage), batch)
             if last:
                 loss = task.loss(stage, (entering, labels))
                 losses.append(loss.item())
                 loss.backward()
             else:
                 leaving = stage(entering)
-                sent += _send(leaving.detach(), place.rank + 1)
+                sent += _send(leaving.detach(), context.rank + 1)
                 gradient = torch.empty_like(leaving)
-                dist.recv(gradient, place.rank + 1)
+                dist.recv(gradient, context.rank + 1)
                 leaving.backward(gradient)
             if not first:
                 assert entering.grad is not None
-                sent += _send(entering.grad, place.rank - 1)
+                sent += _send(entering.grad, context.rank - 1)
             optimizer.step()
             optimizer.zero_grad()
     parameters = {name: value.detach() for name, value in stage.named_parameters()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.process_group import process_group
 from ddlnb.errors import require_whole
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.provenance import machine
@@ -170,9 +170,9 @@ def _quoted_fit(network: str) -> dict[str, object]:
     rates = [gigabits_per_second(1 / b) for _, b in corners]
     return {
         "network": network,
-        "startup_us": line.startup_seconds / US,
-        "startup_us_low": min(starts),
-        "startup_us_high": max(starts),
+        "latency_us": line.latency_seconds / US,
+        "latency_us_low": min(starts),
+        "latency_us_high": max(starts),
         "gigabits_per_second": gigabits_per_second(line.bytes_per_second),
         "gigabits_per_second_low": min(rates),
         "gigabits_per_second_high": max(rates),
@@ -181,22 +181,22 @@ def _quoted_fit(network: str) -> dict[str, object]:
 
 
 def _time_round_trips(
-    place: Place, sizes: tuple[int, ...], repetitions: int
+    context: RankContext, sizes: tuple[int, ...], repetitions: int
 ) -> list[tuple[int, float]]:
     """(bytes, seconds) of half a round trip between ranks 0 and 1, as rank 0 sees it."""
     import torch
     import torch.distributed as dist
 
     found = []
-    other = 1 - place.rank
-    with process_group(place, place.store(), place.count):
+    other = 1 - context.rank
+    with process_group(context, context.store(), context.count):
         for size in sizes:
             tensor = torch.zeros(size, dtype=torch.uint8)
             seconds = []
             for _ in range(repetitions + 1):
                 start = time.perf_counter()
                 for turn in (0, 1):
-                    dist.send(tensor, other) if place.rank == turn else dist.recv(tensor, other)
+                    dist.send(tensor, other) if context.rank == turn else dist.recv(tensor, other)
                 seconds.append((time.perf_counter() - start) / 2)
             found.append((size, statistics.median(seconds[1:])))
     return found

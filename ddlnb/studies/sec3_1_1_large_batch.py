@@ -286,7 +286,7 @@ def _top(schedule: str) -> float:
     return chosen.times if isinstance(chosen, LinearScaling) else 1.0
 
 
-# FOLDED from ddlnb/studies/sec3_1_1_large_batch.py: What is expected of large batches, and whether it holds on curves of `large_batches`.
+# What is expected of large batches, and whether it holds on curves of `large_batches`.
 _EXPECTED = (
     ("a larger batch at the same rate loses", SAME, SAME, True, "survey 3.1.1, A20"),
     ("linear scaling gives part of it back", LINEAR, SAME, False, "Goyal et al. 2017 [k]"),

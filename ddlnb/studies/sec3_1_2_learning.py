@@ -166,7 +166,7 @@ def same_traffic(
     return pd.concat(curves, ignore_index=True)
 
 
-# FOLDED from ddlnb/studies/sec3_1_2_learning.py: What the survey's section 3.1.2 lets one expect, and which of it held.
+# What the survey's section 3.1.2 lets one expect, and which of it held.
 NEAR = 0.05  # relative, of a mean staleness
 SLOWER = 4.0  # times: a worker that others run away from
 ROUNDING = 1e-9  # seconds

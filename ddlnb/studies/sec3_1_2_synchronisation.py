@@ -55,7 +55,7 @@ def _message(seconds: float, kind: type, bytes_: int, workers: int) -> float:
 
 
 def _link(seconds: float, sender: int, receiver: int) -> Link:
-    return Link(sender, startup=seconds)
+    return Link(sender, latency=seconds)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# FOLDED from ddlnb/studies/sec3_1_3_compression.py: What is quoted about compressors, beside what their requests have. Quotes carry a tag of where they are from: "[A s.3.1.3]" is the survey's section, "[k]" is common knowledge of the literature that was not read again, "[d]" is derived.
+# What is quoted about compressors, beside what their requests have. Quotes carry a tag of where
+# they are from: "[A s.3.1.3]" is the survey's section, "[k]" is common knowledge of the
+# literature that was not read again, "[d]" is derived.
 @dataclass(frozen=True)
 class Quote:
     """How many times fewer bytes a message has, as quoted: from ``low`` to ``high``."""

@@ -22,7 +22,7 @@ from ddlnb.simulator.simulate import Cell, simulate
 from ddlnb.units import MB, MS
 
 SHOWN_ITERATIONS = 4  # as the figure of schedules wants
-PARTS = ("computation", "contention", "startup", "bandwidth")
+PARTS = ("computation", "contention", "latency", "bandwidth")
 
 
 def simulate_schedules(
@@ -72,7 +72,7 @@ def _in_use(clusters: Sequence[str | Cluster], gpus: int) -> list[Cluster]:
 
 
 def loss_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds that every method loses to start-up, contention and bandwidth, by network."""
+    """Milliseconds that every method loses to latency, contention and bandwidth, by network."""
     parts = list(PARTS[1:])
     table = rows.set_index(["method", "network"])[[*parts, "iteration_seconds"]] / MS
     wide = table.rename(columns={"iteration_seconds": "iteration"}).unstack("network")

@@ -120,7 +120,7 @@ def architecture_formulas(
 
     ``link_seconds`` is the survey's bandwidth term (section 3.2): max(M, n M / k) b with k servers,
     2 (n-1) / n M b without. ``iteration_seconds`` lets the gradients leave one after the other as
-    soon as they are there, as WFBP has it, with start-ups, forward and backward pass.
+    soon as they are there, as WFBP has it, with latencies, forward and backward pass.
     """
     import pandas as pd
 
@@ -180,7 +180,7 @@ def wait_free_push_pull(workload: Workload, link: AlphaBeta, workers: int, serve
         crossing = workers * link.seconds_per_byte * gradient.bytes
         came[server] = max(came[server], ready) + crossing
         went[server] = max(went[server], came[server]) + crossing
-    return workload.forward_seconds + max(went) + 2 * link.startup_seconds
+    return workload.forward_seconds + max(went) + 2 * link.latency_seconds
 
 
 def architecture_table(rows: pd.DataFrame, formulas: pd.DataFrame) -> pd.DataFrame:
@@ -207,7 +207,7 @@ def _runs(
     return runs + [(max(workers), [METHODS["PS"]], k) for k in servers if k != 1]
 
 
-# FOLDED from ddlnb/studies/sec3_2_architectures.py: Section 3.2 on emulated links: ring, tree, recursive doubling and mesh beside their formulas.
+# Section 3.2 on emulated links: ring, tree, recursive doubling and mesh beside their formulas.
 FORMULAS: dict[str, Callable[[AlphaBeta, int], AlphaBeta]] = {
     "ring": ring_all_reduce,
     "tree": tree_all_reduce,
@@ -225,10 +225,10 @@ COLUMNS_2 = [
     "machine",
     "source",
 ]
-# Their start-ups follow one another. Those of a mesh overlap as far as the senders' cores allow:
+# Their latencies follow one another. Those of a mesh overlap as far as the senders' cores allow:
 # they count as 2 at best, the number in the formula, and as 2 (n-1) at worst.
 FITTED = ("ring", "tree", "recursive doubling")
-ONE = AlphaBeta(1.0, 1.0)  # a formula of it counts start-ups and messages' worth of bytes
+ONE = AlphaBeta(1.0, 1.0)  # a formula of it counts latencies and messages' worth of bytes
 
 
 def measure_topologies(
@@ -278,12 +278,12 @@ def fit_link(rows: pd.DataFrame) -> AlphaBeta | None:
     points = medians(rows[rows["algorithm"].isin(FITTED)])
     seconds = points["median"].to_numpy(float)
     counted = [FORMULAS[p.algorithm](ONE, p.workers) for p in points.itertuples()]
-    startups = np.array([c.startup_seconds for c in counted])
+    latencies = np.array([c.latency_seconds for c in counted])
     crossing = np.array([c.seconds_per_byte for c in counted]) * points["bytes"].to_numpy(float)
     scale = crossing.max()
-    columns = np.stack([startups, crossing / scale], axis=1) / seconds[:, None]
-    (startup, slope), _ = nnls(columns, np.ones_like(seconds))
-    return AlphaBeta(float(startup), float(slope / scale))
+    columns = np.stack([latencies, crossing / scale], axis=1) / seconds[:, None]
+    (latency, slope), _ = nnls(columns, np.ones_like(seconds))
+    return AlphaBeta(float(latency), float(slope / scale))
 
 
 def own_fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
@@ -300,21 +300,21 @@ def by_formula(link: AlphaBeta, workers: int) -> dict[str, AlphaBeta]:
 
 
 def counts(workers: Sequence[int] = (4, 8, 32)) -> pd.DataFrame:
-    """Start-ups, and bytes as multiples of M, that follow one another, by workers and algorithm."""
+    """Latencies, and bytes as multiples of M, that follow one another, by workers and algorithm."""
     import pandas as pd
 
     table = {
         (n, what): {name: getattr(formula(ONE, n), field) for name, formula in FORMULAS.items()}
         for n in workers
-        for what, field in (("start-ups", "startup_seconds"), ("bytes / M", "seconds_per_byte"))
+        for what, field in (("latencies", "latency_seconds"), ("bytes / M", "seconds_per_byte"))
     }
     return pd.DataFrame(table).rename_axis(columns=["workers", "one after the other"])
 
 
 def topology_table(rows: pd.DataFrame, link: AlphaBeta, workers: int) -> pd.DataFrame:
-    """Start-ups and bytes by formula, the milliseconds they make, and those of an own fit.
+    """Latencies and bytes by formula, the milliseconds they make, and those of an own fit.
 
-    ``startups`` and ``bytes_over_M`` count what follows one after the other on the critical path.
+    ``latencies`` and ``bytes_over_M`` count what follows one after the other on the critical path.
     ``error_%`` is the mean absolute error of the formula over the measured medians.
     """
     import pandas as pd
@@ -325,15 +325,15 @@ def topology_table(rows: pd.DataFrame, link: AlphaBeta, workers: int) -> pd.Data
         count = FORMULAS[name](ONE, workers)
         line = {
             "algorithm": name,
-            "startups": count.startup_seconds,
+            "latencies": count.latency_seconds,
             "bytes_over_M": count.seconds_per_byte,
-            "formula_startup_ms": formula.startup_seconds / MS,
+            "formula_latency_ms": formula.latency_seconds / MS,
             "formula_ms_per_MiB": formula.seconds_per_byte * KIB**2 / MS,
         }
         if name in fitted:
             own = points[points["algorithm"] == name]
             off = own["bytes"].map(formula.seconds) / own["median"] - 1
-            line["own_startup_ms"] = fitted[name].startup_seconds / MS
+            line["own_latency_ms"] = fitted[name].latency_seconds / MS
             line["own_ms_per_MiB"] = fitted[name].seconds_per_byte * KIB**2 / MS
             line["error_%"] = 100 * off.abs().mean()
         lines.append(line)
@@ -347,14 +347,14 @@ def crossing_bytes(first: AlphaBeta, second: AlphaBeta) -> float:
     2000000
     """
     apart = second.seconds_per_byte - first.seconds_per_byte
-    size = (first.startup_seconds - second.startup_seconds) / apart if apart else math.inf
+    size = (first.latency_seconds - second.latency_seconds) / apart if apart else math.inf
     return size if size > 0 else math.inf
 
 
 def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]], other: str = "ring") -> pd.DataFrame:
     """KiB from which the ring is faster than each other algorithm, by the source of the lines.
 
-    Infinite: never, one is as good in start-ups and in bytes.
+    Infinite: never, one is as good in latencies and in bytes.
     """
     import pandas as pd
 

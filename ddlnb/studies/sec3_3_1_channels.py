@@ -17,7 +17,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 
 TCP, UNIX = "TCP", "Unix socket"
 BELL, POLLED = "shared memory, bell", "shared memory, polled"
@@ -130,40 +130,40 @@ class SharedLine:
             self._bell.close()
 
 
-def connect(place: Place, kind: str, most_bytes: int) -> Line:
+def connect(context: RankContext, kind: str, most_bytes: int) -> Line:
     """This rank's end of a line of that kind between ranks 0 and 1, for messages up to a size."""
-    store = place.store()
+    store = context.store()
     if kind in (TCP, UNIX):
-        return StreamLine(_connected(place, store, kind), most_bytes)
-    bell = _connected(place, store, UNIX) if kind == BELL else None
-    memory = _shared(place, store, 4 * _FLAG_BYTES + 2 * most_bytes)
-    return SharedLine(memory, place.rank, most_bytes, bell, place.timeout_seconds)
+        return StreamLine(_connected(context, store, kind), most_bytes)
+    bell = _connected(context, store, UNIX) if kind == BELL else None
+    memory = _shared(context, store, 4 * _FLAG_BYTES + 2 * most_bytes)
+    return SharedLine(memory, context.rank, most_bytes, bell, context.timeout_seconds)
 
 
-def _connected(place: Place, store: Any, kind: str) -> socket.socket:
+def _connected(context: RankContext, store: Any, kind: str) -> socket.socket:
     family = socket.AF_INET if kind == TCP else socket.AF_UNIX
     connected = socket.socket(family)
-    if place.rank == 0:
+    if context.rank == 0:
         with tempfile.TemporaryDirectory(prefix="ddlnb-") as folder, connected as listener:
-            listener.settimeout(place.timeout_seconds)
-            listener.bind((place.host, 0) if kind == TCP else str(Path(folder, "line")))
+            listener.settimeout(context.timeout_seconds)
+            listener.bind((context.host, 0) if kind == TCP else str(Path(folder, "line")))
             listener.listen()
             port = listener.getsockname()[1] if kind == TCP else 0
-            store.set("line", f"{place.host} {port}" if kind == TCP else listener.getsockname())
+            store.set("line", f"{context.host} {port}" if kind == TCP else listener.getsockname())
             connected, _ = listener.accept()
     else:
         told = store.get("line").decode()
         host, _, port = told.partition(" ")
         connected.connect((host, int(port)) if kind == TCP else told)
-    connected.settimeout(place.timeout_seconds)
+    connected.settimeout(context.timeout_seconds)
     if kind == TCP:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
 
 
-def _shared(place: Place, store: Any, size: int) -> SharedMemory:
+def _shared(context: RankContext, store: Any, size: int) -> SharedMemory:
     """Memory that has no name any more once both have it, so that nothing of it can stay behind."""
-    if place.rank == 0:
+    if context.rank == 0:
         memory = SharedMemory(create=True, size=size)
         try:
             store.set("memory", memory.name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.launch.emulation.links import Link
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.paths import PUBLISHED
 from ddlnb.provenance import machine
@@ -103,7 +103,7 @@ def facts(path: Path = PUBLISHED / "protocols.csv") -> list[dict[str, str]]:
 def survey_table() -> pd.DataFrame:
     """The survey's protocols: latency in its word, and what its quoted messages make of it.
 
-    ``startup_us`` and ``gigabits_per_second`` come from the line through two quoted messages each
+    ``latency_us`` and ``gigabits_per_second`` come from the line through two quoted messages each
     (`quoted_fits`): they are derived, not printed there. RoCE has no measured network.
     """
     import pandas as pd
@@ -114,7 +114,7 @@ def survey_table() -> pd.DataFrame:
     table = latency[["protocol", "value", "tag"]].rename(columns={"value": "latency"})
     table = table.merge(networks[["protocol", "network"]], on="protocol", how="left")
     table["network"] = table["network"].fillna("-")
-    fitted = quoted_fits()[["startup_us", "gigabits_per_second"]]
+    fitted = quoted_fits()[["latency_us", "gigabits_per_second"]]
     return table.join(fitted, on="network").set_index(["protocol", "network"])
 
 
@@ -188,16 +188,16 @@ def _round(
 
 
 def time_trips(
-    place: Place, kind: str, sizes: tuple[int, ...], trips: int, seconds: float
+    context: RankContext, kind: str, sizes: tuple[int, ...], trips: int, seconds: float
 ) -> dict[int, Trips]:
     """The round trips of every size over a line of this kind, after one that warms up.
 
     Rank 0 asks and decides when it is enough; rank 1 sends every message back. First and last byte
     are the number of the trip, 0 in the last one. Raises ConnectionError if one arrives torn.
     """
-    line = connect(place, kind, max(sizes))
+    line = connect(context, kind, max(sizes))
     try:
-        return {size: _trips_of(line, place.rank, size, trips, seconds) for size in sizes}
+        return {size: _trips_of(line, context.rank, size, trips, seconds) for size in sizes}
     finally:
         line.close()
 

@@ -80,7 +80,7 @@ def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:
     """
     require_whole(workers=workers)
     effects = Effects(
-        between_startup=seconds_from(latency), between_bandwidth=bandwidth_from(bandwidth)
+        between_latency=seconds_from(latency), between_bandwidth=bandwidth_from(bandwidth)
     )
     name = f"{bandwidth}, {latency}"
     return Cluster(f"made up: {name}", name, workers, 1, effects)

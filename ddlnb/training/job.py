@@ -155,7 +155,8 @@ class TrainingRun:
     arrivals: tuple[Arrival, ...] = field(default=(), repr=False)
 
 
-# FOLDED from ddlnb/training/job.py: The run that `ddlnb.training.runs.train` makes in lockstep, as a job that also runs on real ranks.
+# The run that `ddlnb.training.runs.train` makes in lockstep, as a job that also runs on real
+# ranks.
 def learning_job(
     task: str | LearningTask,
     method: str | TrainingMethod,

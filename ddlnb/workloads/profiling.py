@@ -25,7 +25,7 @@ from ddlnb.workloads.tracing import between_arrivals, between_entries, move, tra
 from ddlnb.workloads.workload import Workload
 
 
-# FOLDED from ddlnb/workloads/profiling.py: How many threads torch computes with, for a while.
+# How many threads torch computes with, for a while.
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
     """Compute with so many threads, and go back to the number before; None changes nothing.

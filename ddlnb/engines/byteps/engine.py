@@ -36,7 +36,7 @@ from ddlnb.engines.byteps.runtime import World
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import MissingPart, ModelError
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import PushPull
 from ddlnb.units import GIB
@@ -135,7 +135,9 @@ def uncut(message_bytes: int) -> int:
     return -(-min(message_bytes, GIB) // PAGE_BYTES) * PAGE_BYTES
 
 
-def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replica, Callable]:
+def start(
+    context: RankContext, job: Job, store: Any, module: nn.Module
+) -> tuple[Replica, Callable]:
     """The trainer of engine ``byteps``, and the loss of a batch that it wants to be given.
 
     Raises MissingPart or ModelError for what this BytePS cannot do, before it is initialised.
@@ -143,21 +145,21 @@ def start(place: Place, job: Job, store: Any, module: nn.Module) -> tuple[Replic
     assert job.plan is not None
     dtype = _require_possible(job, module)
     partition, credit = partition_and_credit(job.plan)
-    world = World(place, store, job.workers, job.plan.servers, partition, credit)
+    world = World(context, store, job.workers, job.plan.servers, partition, credit)
     transport = BytePSTransport(world)
     # Names are equal on all workers; numbered, because pieces of one gradient may look alike.
     for number, message in enumerate(job.plan.messages):
         like = torch.empty(message.elements, dtype=dtype)
         transport.declare(f"{number} {message}", like, -message.priority)
     plan = replace(job.plan, credit_bytes=None)  # BytePS keeps it
-    timeout = place.timeout_seconds
+    timeout = context.timeout_seconds
     replica = Replica(module, plan, transport, job.make_optimizer, job.workers, timeout)
     return replica, partial(job.task.loss, module)
 
 
-def serve(place: Place, job: Job, store: Any) -> None:
+def serve(context: RankContext, job: Job, store: Any) -> None:
     """Be one of BytePS's servers until all workers have left."""
-    runtime.serve(place, store, job.workers, job.servers)
+    runtime.serve(context, store, job.workers, job.servers)
 
 
 def _require_possible(job: Job, module: nn.Module) -> torch.dtype:

@@ -28,7 +28,7 @@ from typing import Any
 
 from ddlnb.engines.environment import environment
 from ddlnb.errors import MissingPart
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 
 LOOK_SECONDS = 0.05
 LOG_LINES = 12
@@ -115,7 +115,7 @@ class World:
 
     def __init__(
         self,
-        place: Place,
+        context: RankContext,
         store: Any,
         workers: int,
         servers: int,
@@ -128,12 +128,12 @@ class World:
         The servers of an ``asynchronous`` world must be told so, too.
         """
         self.ops = imported()
-        self._timeout = place.timeout_seconds
+        self._timeout = context.timeout_seconds
         self._scheduler: Helper | None = None
         self._next_look = 0.0
         variables = {
             "DMLC_ROLE": "worker",
-            "DMLC_WORKER_ID": str(place.rank),
+            "DMLC_WORKER_ID": str(context.rank),
             "BYTEPS_LOCAL_RANK": "0",
             "BYTEPS_LOCAL_SIZE": "1",
             "BYTEPS_FORCE_DISTRIBUTED": "1",  # also a lone worker asks the servers
@@ -141,13 +141,13 @@ class World:
             "BYTEPS_SCHEDULING_CREDIT": str(credit_partitions),
         }
         try:
-            if place.rank == 0:
-                root = f"{place.host} {_free_port(place.host)}"
-                shared = _variables(place, root, workers, servers, asynchronous)
+            if context.rank == 0:
+                root = f"{context.host} {_free_port(context.host)}"
+                shared = _variables(context, root, workers, servers, asynchronous)
                 self._scheduler = Helper("scheduler", shared)
                 store.set("byteps root", root)
             root = store.get("byteps root").decode()
-            shared = _variables(place, root, workers, servers, asynchronous)
+            shared = _variables(context, root, workers, servers, asynchronous)
             with environment(shared | variables):
                 self._call("joined", self._join)
         except BaseException:
@@ -219,35 +219,37 @@ class World:
             self._scheduler.end()
 
 
-def serve(place: Place, store: Any, workers: int, servers: int, asynchronous: bool = False) -> None:
+def serve(
+    context: RankContext, store: Any, workers: int, servers: int, asynchronous: bool = False
+) -> None:
     """Be a server until all workers have left. Raises BytePSError as soon as it dies.
 
     It answers a pull when all workers have pushed, with the sum of that round. An ``asynchronous``
     server answers at once, with the sum of all pushes since the start.
     """
     root = store.get("byteps root").decode()
-    server = Helper("server", _variables(place, root, workers, servers, asynchronous))
+    server = Helper("server", _variables(context, root, workers, servers, asynchronous))
     try:
-        server.wait(place.timeout_seconds)
+        server.wait(context.timeout_seconds)
     finally:
         server.end()
 
 
 def _variables(
-    place: Place, root: str, workers: int, servers: int, asynchronous: bool
+    context: RankContext, root: str, workers: int, servers: int, asynchronous: bool
 ) -> dict[str, str]:
     """What every part of the world is told. All sockets listen on their rank's address only."""
     host, port = root.split()
     return {
         "DMLC_PS_ROOT_URI": host,
         "DMLC_PS_ROOT_PORT": port,
-        "DMLC_NODE_HOST": place.host,
+        "DMLC_NODE_HOST": context.host,
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
         "DMLC_ENABLE_RDMA": "zmq",
         "BYTEPS_ENABLE_ASYNC": str(int(asynchronous)),
         "BYTEPS_SERVER_ENGINE_BLOCKING": "0",  # sums in a buffer that is not there
-        "BYTEPS_OMP_THREAD_PER_GPU": str(place.threads),  # of a server, for one sum
+        "BYTEPS_OMP_THREAD_PER_GPU": str(context.threads),  # of a server, for one sum
     }
 
 

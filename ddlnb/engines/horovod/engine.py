@@ -27,7 +27,7 @@ from ddlnb.engines.horovod.runtime import imported, join, leave
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import MakeOptimizer, Replica
 from ddlnb.errors import MissingPart, ModelError
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import AllReduce
@@ -206,7 +206,7 @@ class HorovodBaseline(SingleWorker):
 
 
 def start(
-    place: Place, job: Job, store: Any, module: nn.Module
+    context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[Replica | HorovodBaseline, Callable]:
     """The trainer of engine ``horovod``, and the loss of a batch that it wants to be given.
 
@@ -215,10 +215,10 @@ def start(
     _require_possible(job, module)
     loss = partial(job.task.loss, module)
     if job.plan is None:
-        join(place, store, job.workers, DEFAULT_FUSION_BYTES)
+        join(context, store, job.workers, DEFAULT_FUSION_BYTES)
         return HorovodBaseline(module, job.make_optimizer, job.workers), loss
-    join(place, store, job.workers, 0)
-    timeout = place.timeout_seconds
+    join(context, store, job.workers, 0)
+    timeout = context.timeout_seconds
     transport = HorovodTransport(job.plan, job.workers, timeout)
     return Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout), loss
 

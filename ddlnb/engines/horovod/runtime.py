@@ -23,7 +23,7 @@ from typing import Any
 
 from ddlnb.engines.environment import environment
 from ddlnb.errors import InputError, MissingPart
-from ddlnb.launch.rank import Place, interface_of
+from ddlnb.launch.rank import RankContext, interface_of
 
 _joined = False  # whether this process has ever been in a world
 
@@ -75,7 +75,7 @@ def missing() -> str:
     return ""
 
 
-def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
+def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> Any:
     """The module ``horovod.torch``, initialised with these workers over gloo.
 
     Over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which `ddlnb.cli.horovodrun` sets.
@@ -90,7 +90,7 @@ def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
             "HOROVOD_CYCLE_TIME ends the process when Horovod is initialised a second time "
             "beside a fusion threshold; unset it"
         )
-    seconds = math.ceil(place.timeout_seconds)
+    seconds = math.ceil(context.timeout_seconds)
     common = {
         # Always, as what Horovod 0.28 was told once it keeps when it is not told again.
         "HOROVOD_FUSION_THRESHOLD": str(fusion_bytes),
@@ -98,10 +98,10 @@ def join(place: Place, store: Any, workers: int, fusion_bytes: int) -> Any:
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    way = _by_mpi(workers) if over_mpi() else _rendezvous(place, store, workers)
+    way = _by_mpi(workers) if over_mpi() else _rendezvous(context, store, workers)
     with way as variables, environment(common | variables):
         hvd.init()
-        store.set(f"horovod joined {place.rank}", "")
+        store.set(f"horovod joined {context.rank}", "")
     _joined = True
     return hvd
 
@@ -145,21 +145,21 @@ def _by_mpi(workers: int) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _rendezvous(place: Place, store: Any, workers: int) -> Iterator[dict[str, str]]:
+def _rendezvous(context: RankContext, store: Any, workers: int) -> Iterator[dict[str, str]]:
     """The variables of this worker's slot, and the server they name, for the time of the block."""
-    store.set(f"horovod host {place.rank}", place.host)
+    store.set(f"horovod host {context.rank}", context.host)
     hosts = [store.get(f"horovod host {rank}").decode() for rank in range(workers)]
-    _require_own_interface(place.host, hosts)
+    _require_own_interface(context.host, hosts)
     plan = slots(hosts)
-    server = _serve(place.host, plan) if place.rank == 0 else None
+    server = _serve(context.host, plan) if context.rank == 0 else None
     if server is not None:
         store.set("horovod rendezvous", str(server.server_address[1]))
     try:
         yield {
-            **plan[place.rank].environment,
+            **plan[context.rank].environment,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": interface_of(place.host),
+            "HOROVOD_GLOO_IFACE": interface_of(context.host),
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": hosts[0],
             "HOROVOD_GLOO_RENDEZVOUS_PORT": store.get("horovod rendezvous").decode(),
         }

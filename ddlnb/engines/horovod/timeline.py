@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, require
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.results.timeline import Span, Timeline
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def recording(ranks: Ranks, path: str | Path) -> Iterator[Path]:
         ranks.run(_set_timeline, None)
 
 
-def _set_timeline(place: Place, path: str | None) -> None:
+def _set_timeline(context: RankContext, path: str | None) -> None:
     if path is None:
         os.environ.pop("HOROVOD_TIMELINE", None)
     else:

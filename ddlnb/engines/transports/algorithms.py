@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.process_group import process_group
 from ddlnb.errors import UnknownName
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 
 AllReduce = Callable[[torch.Tensor], None]
 BYTES_PER_ELEMENT = 4
@@ -221,7 +221,7 @@ def get_algorithm(name: str) -> AllReduce:
 
 
 def time_all_reduces(
-    place: Place, names: Sequence[str], sizes: Sequence[int], repetitions: int
+    context: RankContext, names: Sequence[str], sizes: Sequence[int], repetitions: int
 ) -> dict[tuple[str, int, int], float]:
     """This rank's seconds by algorithm, bytes and repetition, all beginning at a barrier.
 
@@ -229,7 +229,7 @@ def time_all_reduces(
     alike. The first round is not counted: connections open in it.
     """
     found = {}
-    with process_group(place, place.store(), place.count):
+    with process_group(context, context.store(), context.count):
         for repetition in range(-1, repetitions):
             for size in sizes:
                 for name in names:

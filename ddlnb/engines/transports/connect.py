@@ -10,25 +10,29 @@ from ddlnb.engines.base import Transport
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.engines.transports.push_pull import PushPullTransport
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan
 
 TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
 
 
-def transport_for(place: Place, store: Any, plan: Plan, topology: str = "ring") -> Transport:
+def transport_for(
+    context: RankContext, store: Any, plan: Plan, topology: str = "ring"
+) -> Transport:
     """What answers the requests of a plan on this worker: collectives, or parameter servers."""
     if not plan.servers:
-        return AllReduceTransport() if topology == "ring" else MeshTransport(place.timeout_seconds)
-    return connect_to_servers(place, store, plan.servers, plan.placement)
+        return (
+            AllReduceTransport() if topology == "ring" else MeshTransport(context.timeout_seconds)
+        )
+    return connect_to_servers(context, store, plan.servers, plan.placement)
 
 
 def connect_to_servers(
-    place: Place, store: Any, servers: int, placement: Sequence[int]
+    context: RankContext, store: Any, servers: int, placement: Sequence[int]
 ) -> PushPullTransport:
     """This worker's connection to the run's parameter servers; message i goes to placement[i]."""
-    if place.rank == 0:
+    if context.rank == 0:
         store.set("token", secrets.token_hex(8))
     token = store.get("token").decode()
     addresses = [store.get(f"server {server}").decode() for server in range(servers)]
-    return PushPullTransport(addresses, placement, place.rank, token, place.timeout_seconds)
+    return PushPullTransport(addresses, placement, context.rank, token, context.timeout_seconds)

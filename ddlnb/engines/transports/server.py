@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 from ddlnb.engines.transports.wire import Header, Kind, from_bytes, to_bytes
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.server_rules import Rule
 
 
@@ -73,25 +73,25 @@ class Server:
         self._waiting[key] = still_waiting
 
 
-def open_server(host: str, context: zmq.Context) -> tuple[zmq.Socket, str]:
+def open_server(host: str, zmq_context: zmq.Context) -> tuple[zmq.Socket, str]:
     """A bound ROUTER socket and its address, on a free port of the host's address."""
-    socket = context.socket(zmq.ROUTER)
+    socket = zmq_context.socket(zmq.ROUTER)
     socket.set_hwm(0)
     socket.bind(f"tcp://{host}:*")
     return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def serve_workers(place: Place, store: Any, workers: int, rule: Rule) -> None:
+def serve_workers(context: RankContext, store: Any, workers: int, rule: Rule) -> None:
     """Serve a rule on this rank, one beyond the workers, until all of them have said goodbye.
 
     The workers find it with `ddlnb.engines.transports.connect.connect_to_servers`.
     """
     token = store.get("token").decode()
-    context = zmq.Context()
+    zmq_context = zmq.Context()
     try:
-        socket, address = open_server(place.host, context)
-        store.set(f"server {place.rank - workers}", address)
-        Server(socket, workers, rule, token, place.timeout_seconds).serve()
+        socket, address = open_server(context.host, zmq_context)
+        store.set(f"server {context.rank - workers}", address)
+        Server(socket, workers, rule, token, context.timeout_seconds).serve()
         socket.close(linger=0)
     finally:
-        context.destroy(linger=0)
+        zmq_context.destroy(linger=0)

@@ -123,7 +123,7 @@ def _no_batch(step: int) -> Batch:
     raise AssertionError("these workers have no data")
 
 
-# FOLDED from ddlnb/studies/convergence_rates/mixing.py: Spectral gaps of the mixing weights 1/(degree+1), computed here and as they were written down.
+# Spectral gaps of the mixing weights 1/(degree+1), computed here and as they were written down.
 DERIVED = "[d]"
 PAPER = "[d], equals [P] CHOCO Table 2"
 IN_PAPER = (4, 16, 36)

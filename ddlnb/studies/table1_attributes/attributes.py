@@ -101,7 +101,7 @@ SCALES: dict[tuple[str, str], Scale] = {
         (0.5, 0.9),
     ),
     ("protocol", "latency"): Scale(
-        "start-up seconds of a message, over those of the quickest protocol", LEVELS, (1.5, 3.0)
+        "latency seconds of a message, over those of the quickest protocol", LEVELS, (1.5, 3.0)
     ),
     ("topology", "efficiency"): Scale(
         "rings through all servers that share no link in one direction", LEVELS, (2, 3)

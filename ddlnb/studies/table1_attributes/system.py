@@ -143,8 +143,8 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
 
 def protocol_numbers() -> list[Derived]:
     """The cells of the three protocols, from the survey's own messages (A14 and A15)."""
-    startups = quoted_fits()["startup_us"]
-    least = startups.min()
+    latencies = quoted_fits()["latency_us"]
+    least = latencies.min()
     said = facts()
     found = []
     for row in dict.fromkeys(one["protocol"] for one in said if one["property"] == "latency"):
@@ -155,8 +155,8 @@ def protocol_numbers() -> list[Derived]:
             note = "the survey quotes no message of it, and there is no such card here"
             found.append(Derived(row, "latency", math.nan, "computed", note))
             continue
-        each = ", ".join(f"{name} {startups[name]:.3g} us" for name in networks)
-        number = min(startups[name] for name in networks) / least
+        each = ", ".join(f"{name} {latencies[name]:.3g} us" for name in networks)
+        number = min(latencies[name] for name in networks) / least
         note = f"fits of quoted messages: {each}"
         found.append(Derived(row, "latency", float(number), "computed", note))
     return found

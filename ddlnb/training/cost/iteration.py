@@ -236,7 +236,10 @@ def _require_float32(workload: Workload) -> None:
     )
 
 
-# FOLDED from ddlnb/training/cost/iteration.py: Seconds of an iteration under any synchronisation: workers without values, in a cluster's time. The method's own loop runs on every worker, so that stragglers, waiting and staleness are those of its definition. Nothing overlaps in lockstep: a worker's communication follows its computation.
+# Seconds of an iteration under any synchronisation: workers without values, in a cluster's
+# time. The method's own loop runs on every worker, so that stragglers, waiting and staleness
+# are those of its definition. Nothing overlaps in lockstep: a worker's communication follows
+# its computation.
 STEPS = 24
 
 

@@ -5,7 +5,7 @@ layer may send as much as the computation that is left can hide. What is hidden 
 is sent more is learnt sooner. The formula here is our own. Message m, in the order in which the
 backward pass makes messages ready, is ready at r_m and takes
 
-    t_m(d) = seconds to compress + start-ups / a + seconds of the bytes / b
+    t_m(d) = seconds to compress + latencies / a + seconds of the bytes / b
 
 at density d, where a and b are the shares of their pace that computation leaves. One after the
 other, messages have all arrived at
@@ -172,8 +172,8 @@ def _seconds(
     compressor = LayerTopK((density,) * len(message))
     made = compressed_message(compressed_pieces(compressor, message), cluster, profile, feedback)
     (stage,) = program.stages
-    startup, work = made.cost.startup / stage.startup_share, made.cost.work / stage.share
-    return made.encode_seconds + startup + work
+    latency, work = made.cost.latency / stage.latency_share, made.cost.work / stage.share
+    return made.encode_seconds + latency + work
 
 
 def _by_parameter(workload: Workload, plan: Plan, densities: Numbers) -> tuple[float, ...]:

@@ -47,7 +47,7 @@ def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Progr
     stage = replace(
         stage,
         name="compressed",
-        startup=np.array([message.cost.startup for message in messages]),
+        latency=np.array([message.cost.latency for message in messages]),
         work=np.array([message.cost.work for message in messages]),
     )
     tasks, seconds = _with_compression(program, messages)

@@ -195,7 +195,7 @@ def _seconds(needed: pd.DataFrame, cost: IterationCost, average: float) -> pd.Da
     return iterations.add(needed["averages"] * average, axis=0)
 
 
-# FOLDED from ddlnb/training/cost/time_to_target.py: Whether to use a lossy method on a cluster, and why not: from the parts of its time to target.
+# Whether to use a lossy method on a cluster, and why not: from the parts of its time to target.
 HIDDEN = 0.05  # of an iteration: so little exposed communication counts as hidden
 MARGIN = 0.01  # of the time to a target: so small a gain or loss counts as none, in all studies
 YES, UNSURE, NO = "use it", "no clear gain", "do not"

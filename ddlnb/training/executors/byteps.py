@@ -17,7 +17,7 @@ from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.byteps import runtime
 from ddlnb.engines.byteps.engine import BytePSTransport, summed_dtype, uncut
 from ddlnb.engines.byteps.runtime import World
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
 from ddlnb.training.job import Arrival, TrainingJob
@@ -49,7 +49,9 @@ class OneMessagePerSize(BytePSTransport):
         return super().start(self.prepare(request.tensor), request, released, answered)
 
 
-def connect(place: Place, store: Any, job: TrainingJob, worker: Worker) -> OneMessagePerSize:
+def connect(
+    context: RankContext, store: Any, job: TrainingJob, worker: Worker
+) -> OneMessagePerSize:
     """This worker's way to the server, with all others.
 
     Raises ModelError, BytePSError and MissingPart.
@@ -57,16 +59,16 @@ def connect(place: Place, store: Any, job: TrainingJob, worker: Worker) -> OneMe
     summed_dtype(worker.module)
     whole = uncut(worker.parameters.nbytes)
     asynchronous = bool(_is_asynchronous(job.method))
-    world = World(place, store, job.workers, job.servers, whole, asynchronous=asynchronous)
+    world = World(context, store, job.workers, job.servers, whole, asynchronous=asynchronous)
     transport = OneMessagePerSize(world)
     transport.prepare(worker.parameters)
     return transport
 
 
-def serve(place: Place, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
+def serve(context: RankContext, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
     """Be the server until all workers have left. It does not tell in which order they pushed."""
     asynchronous = bool(_is_asynchronous(job.method))
-    runtime.serve(place, store, job.workers, job.servers, asynchronous)
+    runtime.serve(context, store, job.workers, job.servers, asynchronous)
     return ()
 
 

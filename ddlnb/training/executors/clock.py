@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-# FOLDED from ddlnb/training/executors/clock.py: Messages on links that several share, each of which gets as much of the bandwidth as the others. A fluid model: n messages under way on a link get 1/n of its bytes per second each. What every one of them was given since the start is the same number for all, so that one knows the order in which they arrive when they leave.
+# Messages on links that several share, each of which gets as much of the bandwidth as the
+# others. A fluid model: n messages under way on a link get 1/n of its bytes per second each.
+# What every one of them was given since the start is the same number for all, so that one knows
+# the order in which they arrive when they leave.
 Event = Callable[[float], None]
 At = Callable[[float, Event], None]  # calls the event at that time
 
@@ -16,12 +19,12 @@ At = Callable[[float, Event], None]  # calls the event at that time
 class Link(NamedTuple):
     """What carries a message from one worker to another.
 
-    Messages on links of one ``name`` share its bandwidth. ``startup`` are seconds of the sender for
+    Messages on links of one ``name`` share its bandwidth. ``latency`` are seconds of the sender for
     every message, one after the other.
     """
 
     name: Hashable
-    startup: float = 0.0
+    latency: float = 0.0
     seconds_per_byte: float = 0.0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ddlnb.engines.process_group import process_group
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.training.executors.servers import get_servers, require_trains
 from ddlnb.training.executors.transport import BlockingTransport
@@ -48,26 +48,26 @@ def as_run(reports: list[Any]) -> TrainingRun:
 
 
 def run_on_rank(
-    place: Place, job: TrainingJob, executor: str = "distributed"
+    context: RankContext, job: TrainingJob, executor: str = "distributed"
 ) -> WorkerReport | tuple[Arrival, ...] | None:
     """This rank's part: a worker's report, a server's arrivals, None beyond the job's ranks.
 
     Ranks.run calls it on every rank.
     """
-    store = place.store()
-    if place.rank >= job.ranks:
+    store = context.store()
+    if context.rank >= job.ranks:
         return None
-    if place.rank >= job.workers:
-        return get_servers(executor).serve(place, store, job)
-    with process_group(place, store, job.workers):
-        return _train(place, job, store, executor)
+    if context.rank >= job.workers:
+        return get_servers(executor).serve(context, store, job)
+    with process_group(context, store, job.workers):
+        return _train(context, job, store, executor)
 
 
-def _train(place: Place, job: TrainingJob, store: Any, executor: str) -> WorkerReport:
-    worker = job.worker(place.rank)
+def _train(context: RankContext, job: TrainingJob, store: Any, executor: str) -> WorkerReport:
+    worker = job.worker(context.rank)
     servers = None
     if job.servers:
-        servers = get_servers(executor).connect(place, store, job, worker)
+        servers = get_servers(executor).connect(context, store, job, worker)
     transport = BlockingTransport(servers)
     flow = job.method.synchronisation.loop(worker)
     losses: list[float] = []

@@ -174,7 +174,7 @@ class Lockstep:
                 continue
             self.bytes_sent[rank] += size
             link = self._clock.link(rank, receiver)
-            ready += link.startup
+            ready += link.latency
             if ready > now:
                 self._at(ready, partial(self._links.carry, link, size, arrives))
             else:
@@ -222,7 +222,7 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-# FOLDED from ddlnb/training/executors/lockstep.py: What workers did when, as a tidy table: computing, or waiting for messages and for others.
+# What workers did when, as a tidy table: computing, or waiting for messages and for others.
 COMPUTE, WAIT = "compute", "wait"
 
 

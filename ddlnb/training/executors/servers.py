@@ -17,7 +17,7 @@ from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.transports.connect import connect_to_servers
 from ddlnb.engines.transports.server import serve_workers
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.launch.rank import Place
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors import byteps
 from ddlnb.training.job import Arrival, TrainingJob
@@ -35,20 +35,20 @@ class ParameterServers:
     """
 
     engine: str
-    connect: Callable[[Place, Any, TrainingJob, Worker], Transport]
-    serve: Callable[[Place, Any, TrainingJob], tuple[Arrival, ...]]
+    connect: Callable[[RankContext, Any, TrainingJob, Worker], Transport]
+    serve: Callable[[RankContext, Any, TrainingJob], tuple[Arrival, ...]]
     refuses: Callable[[TrainingMethod], str]
 
 
-def _connect(place: Place, store: Any, job: TrainingJob, worker: Worker) -> Transport:
-    return connect_to_servers(place, store, job.servers, [0])
+def _connect(context: RankContext, store: Any, job: TrainingJob, worker: Worker) -> Transport:
+    return connect_to_servers(context, store, job.servers, [0])
 
 
-def _serve(place: Place, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
+def _serve(context: RankContext, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
     rule = job.rule()
     assert rule is not None, f"{job.method.synchronisation} has no rule for its server"
     noting = Noting(rule)
-    serve_workers(place, store, job.workers, noting)
+    serve_workers(context, store, job.workers, noting)
     return tuple(noting.arrivals)
 
 
