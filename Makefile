@@ -45,7 +45,7 @@ test-quick: env ## only the tests that start no processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
 
 launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (root installs what is missing)
-	$(BIN)/python -m pytest tests/test_launchers.py --durations=10
+	$(BIN)/python -m pytest tests/launch/test_launchers.py --durations=10
 
 faults: env ## inject 500 faults into sweeps and count what became of them (an hour; resumable)
 	$(BIN)/python -m tests.faults --count 500 --seed 1 --out build/faults/faults.csv

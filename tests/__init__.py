@@ -1,0 +1,1 @@
+"""Tests, in rooms that mirror those of the package."""

@@ -1,0 +1,193 @@
+"""Cross-validation: nothing that repeats a tested row is fitted, and forecasts are compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.toy_world import (
+    BANDWIDTH,
+    FAST,
+    FAT,
+    INSIDE,
+    PACE,
+    PARAMETERS,
+    SHARE,
+    SLOW,
+    STARTUP,
+    THIN,
+    cells,
+    seen,
+)
+
+from ddlnb.calibration.baselines import (
+    TRIVIAL_FORECASTS,
+    linear_scaling,
+    ring_scaling,
+    textbook_ring,
+)
+from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.observations import HopTime, IterationTime, observe
+from ddlnb.calibration.validation import ablation, coverage, cross_validate, error_summary, folds_of
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.plans.alpha_beta import AlphaBeta
+
+FEW = (INSIDE, SHARE, BANDWIDTH, STARTUP)
+ROWS = seen(cells(workers=(2, 4)))
+
+
+@pytest.mark.parametrize("by", ["model", "network", "method", "gpus", "group"])
+@pytest.mark.parametrize("keep_shared", [False, True])
+def test_no_group_is_both_tested_and_fitted(by, keep_shared):
+    folds = folds_of(ROWS, by, keep_shared=keep_shared)
+    assert len(folds) >= 2
+    for fold in folds:
+        tested = {row.labels.group for row in fold.tested}
+        fitted = {row.labels.group for row in fold.fitted}
+        assert tested
+        assert not tested & fitted
+    tested = [row for fold in folds for row in fold.tested]
+    assert len(tested) == len(ROWS) - 12 * (by == "network" and keep_shared)
+
+
+def test_rows_within_a_node_repeat_themselves_on_every_network():
+    slow = next(fold for fold in folds_of(ROWS, "network") if fold.left_out == "network slow")
+    assert {row.labels.network for row in slow.tested} == {"slow"}
+    assert {row.labels.gpus for row in slow.fitted} == {4}  # those of 2 would give it away
+    kept, _ = folds_of(ROWS, "network", keep_shared=True)
+    assert sorted({row.labels.gpus for row in kept.fitted}) == [2, 4]
+    assert {row.labels.gpus for row in kept.tested} == {4}
+
+
+def test_a_repeated_row_does_not_betray_the_one_that_is_left_out():
+    # Both rows of a group are wrong alike. A fit that saw one of them would predict the other.
+    wrong = [
+        replace(row, value=row.value * 3) if row.labels.group == ROWS[0].labels.group else row
+        for row in ROWS
+    ]
+    inside = replace(INSIDE, of=("thin",))
+    rows = cross_validate(wrong, [inside], "group")
+    errors = [row.relative_error for row in rows if row.group == ROWS[0].labels.group]
+    assert len(errors) == 2
+    assert max(errors) < -0.6
+
+
+def test_values_can_be_dealt_into_parts():
+    folds = folds_of(ROWS, "group", parts=3)
+    assert [fold.left_out for fold in folds] == [f"group part {n} of 3" for n in (1, 2, 3)]
+    assert sum(len(fold.tested) for fold in folds) == len(ROWS)
+    assert folds == folds_of(ROWS, "group", parts=3)
+    assert folds != folds_of(ROWS, "group", parts=3, seed=1)
+
+
+def test_rows_without_the_label_are_always_fitted():
+    hop = observe(HopTime(SLOW, 1e6), 1e-3, 0.1, "measured")
+    for fold in folds_of([*ROWS, hop], "model"):
+        assert hop in fold.fitted
+        assert hop not in fold.tested
+
+
+def test_what_is_left_out_is_predicted_and_compared_with_trivial_forecasts():
+    rows = cross_validate(ROWS, PARAMETERS, "gpus", trivial=TRIVIAL_FORECASTS, samples=40)
+    assert len(rows) == 4 * len(ROWS)
+    found = {(s.forecast, s.label): s for s in error_summary(rows, "gpus")}
+    assert found["linear scaling", 2].count == 0
+    assert math.isnan(found["linear scaling", 2].mean)
+    assert found["linear scaling", 4].count == found["linear scaling", 4].rows == 12
+    assert found["fitted", 2].mean < found["textbook ring", 2].mean / 5
+    assert found["fitted", 4].mean < found["ring scaling", 4].mean / 2
+    assert 0.6 <= coverage(rows) <= 1.0
+    fitted = calibrate_parameters(ROWS, PARAMETERS)
+    assert fitted.with_cross_validation(rows).model_error > fitted.model_error
+    with pytest.raises(UnknownName, match="unknown label 'gpu'"):
+        error_summary(rows, "gpu")
+    with pytest.raises(UnknownName, match="unknown label 'gpu'"):
+        cross_validate(ROWS, FEW, "gpu")
+
+
+def test_errors_are_summed_up_by_forecast_and_label():
+    first, second, third = calibrate_parameters(ROWS[:3], [INSIDE]).rows
+    rows = [
+        replace(first, relative_error=-0.1),
+        replace(second, relative_error=0.2),
+        replace(third, relative_error=0.6),
+    ]
+    (summary,) = error_summary(rows)
+    assert (summary.forecast, summary.count) == ("fitted", 3)
+    assert summary.mean == pytest.approx(0.3)
+    assert summary.median == pytest.approx(0.2)
+
+
+def test_nothing_left_to_fit_is_refused():
+    alike = seen(cells(workers=(2,), methods=("BSP-A2A",), workloads=(FAT,)))
+    with pytest.raises(InputError, match="without network fast no observation is left"):
+        cross_validate(alike, [INSIDE], "network")
+
+
+def test_coverage_counts_rows_with_an_interval():
+    row = calibrate_parameters(ROWS, [INSIDE]).rows[0]
+    inside = replace(row, observed=1.0, low=0.9, high=1.1)
+    outside = replace(row, observed=1.0, low=1.1, high=1.2)
+    assert coverage([inside, inside, outside, row]) == pytest.approx(2 / 3)
+    with pytest.raises(InputError, match="no row has an interval"):
+        coverage([row])
+
+
+def test_the_effect_that_takes_most_time_matters_most():
+    found = calibrate_parameters(seen(cells(workers=(2, 4), clusters=(SLOW,))), PARAMETERS)
+    rows = ablation(found, ["between_bandwidth", "operation_latency", "inside_latency"])
+    assert [row.effect for row in rows] == [
+        "between_bandwidth",
+        "operation_latency",
+        "inside_latency",
+    ]
+    assert rows[0].growth > 5 * rows[1].growth > 0
+    assert rows[2].growth == 0.0
+    assert all(row.error == found.mean_error for row in rows)
+    by_default = {row.effect for row in ablation(found)}
+    assert by_default == {parameter.effect for parameter in PARAMETERS}
+    with pytest.raises(UnknownName, match="unknown effect 'between'"):
+        ablation(found, ["between"])
+
+
+def test_other_parameters_do_some_of_the_work_of_one_that_is_taken_away():
+    found = calibrate_parameters(seen(cells(workers=(2, 4), workloads=(FAT,))), PARAMETERS)
+    (row,) = ablation(found, ["between_share"], refit=True)
+    assert found.mean_error < row.error_refitted < row.error_without
+    assert row.growth == row.error_refitted - row.error
+
+
+def test_the_textbook_ring_adds_computation_and_ring():
+    (cell,) = cells((4,), ("WFBP-A2A",), (FAT,), (SLOW,))
+    row = observe(IterationTime(cell), 1.0, 0.01, "measured")
+    forecast = textbook_ring({"slow": AlphaBeta(1e-3, 1e-9)}, inside=AlphaBeta(0.0, 1e-10))
+    expected = FAT.compute_seconds + 6 * (1e-3 + FAT.gradient_bytes / 4 * 1e-9)
+    assert forecast(row, []) == pytest.approx(expected)
+    one_node = replace(cell, cluster=SLOW.with_workers(2))
+    near = forecast(observe(IterationTime(one_node), 1.0, 0.01, "measured"), [])
+    assert near == pytest.approx(FAT.compute_seconds + FAT.gradient_bytes * 1e-10)
+    far = replace(cell, cluster=FAST.with_workers(4))
+    assert math.isnan(forecast(observe(IterationTime(far), 1.0, 0.01, "measured"), []))
+    assert math.isnan(forecast(observe(HopTime(SLOW, 1e6), 1.0, 0.01, "measured"), []))
+
+
+def test_scaling_starts_from_the_largest_cell_below():
+    def row(workers, seconds, workload=FAT):
+        (cell,) = cells((workers,), ("WFBP-A2A",), (workload,), (SLOW,))
+        return observe(IterationTime(cell), seconds, 0.01, "measured")
+
+    asked, before = row(8, 9.0), [row(2, 0.3), row(4, 0.5), row(8, 9.0), row(4, 7.0, THIN)]
+    assert linear_scaling(asked, before) == 0.5
+    grown = FAT.compute_seconds + (0.5 - FAT.compute_seconds) * (14 / 8) / (6 / 4)
+    assert ring_scaling(asked, before) == pytest.approx(grown)
+    assert math.isnan(linear_scaling(row(2, 1.0), before[1:]))
+    assert math.isnan(ring_scaling(asked, []))
+
+
+def test_parameters_of_one_model_say_nothing_of_another():
+    pace = replace(PACE, prior=1.0, prior_spread=0.05)
+    rows = cross_validate(ROWS, [*FEW, pace], "model")
+    fat = [row.relative_error for row in rows if row.model == "fat"]
+    assert np.median(fat) < -0.05  # its computation takes 1.2 of the profile, which nobody knew

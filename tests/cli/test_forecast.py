@@ -1,0 +1,97 @@
+"""The commands about simulated clusters, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddlnb.paths import CLUSTERS
+from tests.cli.test_app import ddlnb
+
+BERT = ["--model", "bert-large", "--cluster", "survey-10GbE"]
+
+
+@pytest.mark.parametrize("command", ["clusters", "forecast", "timeline", "calibrate", "check"])
+def test_every_command_explains_itself(command):
+    done = ddlnb(command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_clusters_are_listed_and_their_effects_shown():
+    assert "survey-100GbIB" in ddlnb("clusters", check=True).stdout
+    shown = ddlnb("clusters", "survey-10GbE", check=True).stdout
+    assert "between_latency" in shown
+    assert "PCIe 3.0 x16" in shown
+
+
+def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
+    out = tmp_path / "rows.csv"
+    done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "5", "--csv", str(out), check=True)
+    assert "take " in done.stdout
+    rows = pd.read_csv(out)
+    assert len(rows) == 7
+    assert (rows["low"] <= rows["high"]).all()
+
+
+def test_a_forecast_without_a_profile_takes_a_throughput():
+    words = ["--model", "small-conv", "--cluster", "v100-nvlink", "--method", "BSP-A2A"]
+    refused = ddlnb("forecast", *words, "--draws", "0")
+    assert "hardware 'v100'" in refused.stderr  # and not the profile of a CPU
+    done = ddlnb("forecast", *words, "--batch", "7", "--throughput", "1e4", "--draws", "0")
+    assert done.returncode == 0, done.stderr
+    assert "10000 samples/s" in done.stdout.replace("1e+04", "10000")
+
+
+def test_a_timeline_is_a_trace_and_a_picture(tmp_path):
+    out = tmp_path / "trace.json"
+    done = ddlnb("timeline", *BERT, "--gpus", "8", "--out", str(out), check=True)
+    assert json.loads(out.read_text())["traceEvents"]
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "latency" in done.stdout
+
+
+def test_check_fails_on_a_suspicious_table_and_passes_a_clean_one(tmp_path):
+    table = tmp_path / "table.csv"
+    lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s"]
+    lines += [f"m,8,{network},BSP-A2A,4,400" for network in ("10GbE", "100GbE")]
+    table.write_text("\n".join(lines) + "\n")
+    assert ddlnb("check", str(table)).returncode == 0
+    table.write_text("\n".join(lines) + "\nm,8,100GbIB,BSP-A2A,4,300\n")
+    done = ddlnb("check", str(table))
+    assert done.returncode == 1
+    assert "replicates differ" in done.stdout.replace("…", "replicates differ")
+
+
+def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing():
+    folder = CLUSTERS
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    said = ddlnb("calibrate", "survey", check=True).stdout
+    assert "the prior" in said
+    assert "the data" in said
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["forecast", "--model", "bert-large"], "give --model and --cluster"),
+        (["forecast", *BERT, "--gpus", "64"], "64 workers exceed the 32 GPUs"),
+        (["forecast", *BERT, "--gpus", "6"], "6 workers do not fill nodes of 4"),
+        (["forecast", *BERT, "--method", "MGWFBP"], "did you mean 'MG-WFBP'"),
+        (["forecast", *BERT, "--batch", "9"], "ddlnb profile --model bert-large"),
+        (["timeline", *BERT, "--out", "trace.txt"], "must have a name in .json"),
+        (["check", "nowhere.csv"], "there is no table nowhere.csv"),
+        (["calibrate", "survey-10GbE"], "needs rows that were measured on it"),
+        (["calibrate", "nowhere"], "unknown cluster 'nowhere'"),
+        (["clusters", "10GbE"], "did you mean 'survey-10GbE'"),
+    ],
+)
+def test_wrong_words_get_one_line_and_status_2(words, said):
+    done = ddlnb(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

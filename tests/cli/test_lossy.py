@@ -1,0 +1,105 @@
+"""`ddlnb lossy`, as a person types it."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddlnb.training.cost.iteration import lossy_cost
+from ddlnb.workloads.workload import read_profile
+from tests.cli.test_app import ddlnb
+
+WORDS = ["--model", "resnet50", "--cluster", "survey-10GbE"]
+
+
+def test_methods_stand_beside_the_best_lossless_one():
+    words = [*WORDS, "--gpus", "8", "--gpus", "16", "--method", "bsp + top-k(0.01) + feedback"]
+    rows = pd.read_csv(StringIO(ddlnb("lossy", *words, "--csv", check=True).stdout))
+    assert list(rows["gpus"]) == [8, 8, 16, 16]
+    lossless = rows[rows["over_best_lossless"] == 1.0]
+    assert set(lossless["method"]) < {"BSP-PS", "WFBP-PS", "ByteScheduler-PS", "MG-WFBP"}
+    top_k = rows[rows["method"].str.startswith("bsp + top-k")]
+    assert (top_k["iteration_seconds"] < lossless["iteration_seconds"].to_numpy()).all()
+    assert (top_k["compression_seconds"] == 0).all()  # free, unless a profile is named
+    shown = ddlnb("lossy", *words, check=True).stdout
+    assert "free of cost (a bound)" in shown
+    assert "give --curves" in shown
+
+
+def made_up(path: Path) -> Path:
+    rows = [
+        ("digits", method, 8, seed, step, 1.0 - step / steps, 0.0)
+        for method, steps in (("bsp on A2A", 100), ("local(8) on A2A", 400))
+        for seed in (0, 1)
+        for step in range(0, steps + 1, 10)
+    ]
+    columns = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
+    pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
+    return path
+
+
+def test_curves_make_verdicts(tmp_path):
+    curves = made_up(tmp_path / "curves.csv")
+    words = [*WORDS, "--curves", str(curves), "--target", "0.5"]
+    said = ddlnb("lossy", *words, check=True).stdout
+    assert "iterations measured on digits" in said
+    assert "do not relax synchronisation here" in said
+    assert "the dense best; it leaves no less communication exposed" in said
+    assert "over seeds, widened by the steps between two evaluations" in said
+    assert "messages of bsp with compression as of MG-WFBP" in " ".join(said.split())
+
+
+def test_both_ways_of_asking_have_one_base(tmp_path):
+    """Without curves it was WFBP-A2A, with curves MG-WFBP, and neither was said."""
+    method = "bsp + fp16 on A2A"
+    curves = made_up(tmp_path / "curves.csv")
+    curves.write_text(curves.read_text().replace("local(8) on A2A", method))
+    for base in ("MG-WFBP", "WFBP-A2A"):
+        more = ["--base", base] if base != "MG-WFBP" else []
+        asked = [*WORDS, "--csv", *more]
+        alone = ddlnb("lossy", *asked, "--gpus", "8", "--method", method, check=True).stdout
+        joined = ddlnb("lossy", *asked, "--curves", str(curves), "--target", "0.5", check=True)
+        seconds = [
+            table.loc[table["method"] == method, "iteration_seconds"].item()
+            for table in (pd.read_csv(StringIO(text)) for text in (alone, joined.stdout))
+        ]
+        assert seconds[0] == seconds[1]
+        expected = lossy_cost(read_profile("resnet50_b64_rtx2080ti"), "survey-10GbE", method,
+                              base=base, workers=8)  # fmt: skip
+        assert seconds[0] == pytest.approx(expected.iteration_seconds)
+
+
+@pytest.mark.parametrize(
+    ("damage", "more", "told"),
+    [
+        (("0.5,", "low,"), [], "column 'test_loss' of the curves has"),
+        ((",8,", ",eight,"), [], "column 'workers' of the curves has 'eight'"),
+        ((",8,", ",,"), [], "column 'workers' of the curves has empty cells"),
+        (("0,0.0\n", "0,0.0\n"), ["--gpus", "32"], "leave out --gpus"),
+        (("digits", "digits"), ["--target", "10"], "target 10 is reached before training"),
+        (("digits", "digits"), ["--target", "nan"], "target nan must be a finite loss"),
+        (("digits", "digits"), ["--base", "BSP-PS"], "goes through servers"),
+        (("digits", "digits"), ["--base", "MGWFBP"], "did you mean 'MG-WFBP'"),
+    ],
+)
+def test_curves_that_say_nothing_are_refused_in_a_line(tmp_path, damage, more, told):
+    curves = made_up(tmp_path / "curves.csv")
+    text = curves.read_text().replace("local(8) on A2A", "bsp + fp16 on A2A")
+    curves.write_text(text.replace(*damage))
+    done = ddlnb("lossy", *WORDS, "--curves", str(curves), "--target", "0.5", *more)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert told in " ".join(done.stderr.split())
+
+
+def test_what_is_missing_is_said(tmp_path):
+    assert "give at least one --method" in ddlnb("lossy", *WORDS).stderr
+    refused = ddlnb("lossy", *WORDS, "--curves", str(tmp_path / "none.csv"), "--target", "1")
+    assert refused.returncode == 2
+    assert "cannot be read" in refused.stderr
+    assert "together" in ddlnb("lossy", *WORDS, "--target", "1").stderr
+    unknown = ddlnb("lossy", *WORDS, "--method", "bsp", "--compression", "gpu")
+    assert "cpu-1thread" in unknown.stderr

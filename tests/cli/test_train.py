@@ -1,0 +1,155 @@
+"""``ddlnb train``, as a person types it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from ddlnb.cli.app import app
+from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
+from ddlnb.errors import InputError
+from ddlnb.training.executors.stragglers import STRAGGLERS
+from ddlnb.training.optimizers import OPTIMIZERS
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+from ddlnb.training.synchronisation.graphs import GRAPHS
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from tests.cli.test_app import ddlnb
+
+QUICK = ["--task", "quadratic", "--workers", "2", "--steps", "8", "--jobs", "1"]
+TWO = ["--method", "bsp", "--method", "bsp + top-k(0.25) + feedback"]
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["train", *words])
+
+
+def test_the_lists_hold_every_choice_with_what_it_is():
+    table = pd.read_csv(io.StringIO(run("--list", "--csv").stdout))
+    names = set(table["name"].str.partition("(")[0])
+    compressors = {*COMPRESSORS, *FOR_ONE_MODEL}
+    assert {*OPTIMIZERS, *STRAGGLERS, *GRAPHS} <= names
+    assert {*LEARNING_TASKS, *SYNCHRONISATIONS, *compressors, "iid", "sgd"} <= names
+    assert (table["about"].str.len() > 10).all()
+
+
+def test_methods_are_a_table_and_curves_a_file(tmp_path):
+    out = tmp_path / "curves.csv"
+    done = run(*QUICK, *TWO, "--seeds", "2", "--target", "2.5", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    assert "bsp + top-k(0.25) + feedback on A2A" in done.stdout
+    assert "reached 2.5" in done.stdout
+    assert "The best possible loss of quadratic is 0.0000" in done.stdout
+    curves = pd.read_csv(out)
+    assert curves.groupby(["method", "seed"]).ngroups == 4
+    assert {"test_loss", "bytes_sent", "consensus_distance", "executor"} <= set(curves)
+
+
+def test_curves_are_printed_for_machines_and_runs_kept(tmp_path):
+    words = [*QUICK, *TWO, "--folder", str(tmp_path), "--csv", "--seed", "5"]
+    first = run(*words)
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    again = run(*words)
+    assert first.stdout == again.stdout
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == kept
+    assert pd.read_csv(io.StringIO(again.stdout))["seed"].unique().tolist() == [5]
+
+
+def test_tuned_rates_are_told():
+    done = run(*QUICK, *TWO, "--tune")
+    assert done.exit_code == 0, done.output
+    assert "tuned on held-out training samples" in done.stdout
+    assert "tried" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give at least one --method"),
+        (["--method", "bps"], "did you mean 'bsp'"),
+        (["--method", "bsp", "--task", "digit"], "did you mean 'digits'"),
+        (["--method", "bsp", "--out", "curves.txt"], "must have a name in .csv"),
+        (["--method", "bsp", "--tune", "--lr", "0.1"], "leave out"),
+        (["--method", "bsp", "--seeds", "0"], "seeds 0"),
+        (["--method", "bsp", "--task", "wikitext"], "give their folder as data"),
+        (["--method", "bsp", "--seed", "9" * 20], "below 4294967296"),
+        (["--method", "bsp", "--split", "non-iid(1e308)"], "beyond take iid"),
+        (["--method", "bsp", "--optimizer", "momentum(2)"], "momentum 2.0 must be"),
+        (["--method", "local(8)", "--optimizer", "lars"], "take sgd or momentum"),
+        (["--method", "bsp", "--workers", "4", "--straggler", "one-slow(4, 9)"], "ranks 0 to 3"),
+        (["--method", "bsp", "--straggler", "slow"], "unknown straggler 'slow'"),
+        (["--method", "bsp", "--executor", "real"], "unknown executor 'real'"),
+        (["--method", "bsp", "--executor", "distributed", "--jobs", "2"], "one by one"),
+        (
+            ["--method", "bsp", "--executor", "distributed", "--straggler", "constant"],
+            "a clock is for lockstep",
+        ),
+        (["--method", "bsp", "--evaluate-every", "0"], "evaluate_every 0"),
+    ],
+)
+def test_mistakes_are_told(words, told):
+    done = run(*words)
+    assert done.exit_code != 0
+    assert told in str(done.exception)
+
+
+def test_words_are_listed_with_the_parameters_that_take_them():
+    table = pd.read_csv(io.StringIO(run("--list", "--csv").stdout))
+    for usage in (
+        "d-psgd(graph=ring|torus|complete, mixing=after|before)",
+        "adaptive-local(low=1, high=16, start=rare|frequent, power=0.5)",
+        "momentum(momentum=0.9, weight_decay=0, nesterov=False)",
+        "alternating(factor=2, period=5, seconds=1)",
+    ):
+        assert usage in set(table["name"])
+
+
+@pytest.mark.parametrize("option", ["--folder", "--out"])
+@pytest.mark.parametrize("place", ["a file", "a folder that takes none"])
+def test_places_are_tried_before_anything_is_trained(tmp_path, monkeypatch, option, place):
+    monkeypatch.setattr("ddlnb.training.runs.study.Runner.curves", None)
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" if place == "a file" else Path("/proc")
+    named = folder / "curves.csv" if option == "--out" else folder
+    done = run(*QUICK, *TWO, option, str(named))
+    assert isinstance(done.exception, InputError)
+    assert "no file can be written in" in str(done.exception)
+
+
+def test_curves_are_no_folder(tmp_path):
+    (tmp_path / "curves.csv").mkdir()
+    done = run(*QUICK, *TWO, "--out", str(tmp_path / "curves.csv"))
+    assert "is a folder; name a file" in str(done.exception)
+
+
+def test_stragglers_make_seconds_that_are_told():
+    words = [*QUICK, "--method", "bsp", "--method", "asp", "--straggler", "one-slow(3)"]
+    done = run(*words, "--target", "2.5")
+    assert done.exit_code == 0, done.output
+    assert "seconds to it" in done.stdout
+    curves = pd.read_csv(io.StringIO(run(*words, "--csv").stdout))
+    ends = curves.groupby("method")["seconds"].max()
+    assert ends["bsp on A2A"] == 24.0
+    assert ends["asp on PS"] == 24.0
+    halves = curves[curves["step"] == 4].set_index("method")["seconds"]
+    assert halves["asp on PS"] < halves["bsp on A2A"] == 12.0
+
+
+@pytest.mark.ranks
+def test_real_processes_are_an_option():
+    words = [*QUICK[:-2], "--method", "bsp", "--executor", "distributed", "--csv"]
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    curves = pd.read_csv(io.StringIO(done.stdout))
+    assert set(curves["executor"]) == {"distributed"}
+    assert curves["seconds"].iloc[-1] > 0
+
+
+def test_a_mistake_is_one_line_and_exit_status_2():
+    done = ddlnb("train", "--method", "bsp + topk(0.1)")
+    assert done.returncode == 2
+    assert "did you mean 'top-k'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,209 @@
+"""What every compressor of the catalogue promises, whichever it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.toy_exchange import normal, recorded
+
+from ddlnb.compression.base import Codec, Compressor, Round, Traffic
+from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
+from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
+from ddlnb.compression.half import Half
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.plans.requests import AllGather, lockstep
+from ddlnb.training.method import training_method
+
+WRITTEN = (
+    *("top-k(0.5)", "gtop-k(0.5)", "random-k(0.5)", "random-k(0.5, True)", "powersgd(1)"),
+    *("dgc(0.1)", "signsgd(0.5)", "qsgd(1)", "qsgd(7, 16)", "qsgd(32767)", "terngrad(2.5)"),
+)
+SPECS = [*COMPRESSORS, *WRITTEN]
+CODECS = [spec for spec in SPECS if isinstance(get_compressor(spec), Codec)]
+SHARED = [spec for spec in SPECS if get_compressor(spec).feedback != "refused"]
+SHAPES = [(1,), (7,), (40,), (1, 9), (33, 5), (8, 3, 3, 3)]
+ROUNDING = 2.0**-24  # of a float32 sum, as a share of it
+
+
+def compressor(spec: str) -> Compressor:
+    found = get_compressor(spec)
+    assert found is not None
+    return found
+
+
+def shares(workers: int, shape: tuple[int, ...], step: int = 0) -> list[torch.Tensor]:
+    return [normal(*shape, seed=100 * step + rank) for rank in range(workers)]
+
+
+def averages(spec: str, tensors: list[torch.Tensor], step: int = 0):
+    """What every worker gets."""
+    workers = len(tensors)
+    return lockstep(
+        [
+            compressor(spec).average(tensor, Round(rank, workers, step), {})
+            for rank, tensor in enumerate(tensors)
+        ]
+    )
+
+
+def unit_of_sums(spec: str) -> float:
+    """By what share one addition of an all-reduce may be off: half precision rounds sums, too."""
+    one = compressor(spec)
+    return torch.finfo(one.dtype if isinstance(one, Half) else torch.float32).eps / 2
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_text_of_a_compressor_is_read_back(spec):
+    assert get_compressor(str(compressor(spec))) == compressor(spec)
+
+
+def test_unknown_names_and_parameters_are_refused():
+    with pytest.raises(UnknownName, match="did you mean 'terngrad'"):
+        get_compressor("tern-grad")
+    with pytest.raises(InputError, match="takes levels, bucket"):
+        get_compressor("qsgd(bits=3)")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_error_feedback_is_needed_optional_or_refused_with_a_reason(spec):
+    one = compressor(spec)
+    assert one.feedback in ("needed", "optional", "refused")
+    if one.feedback == "refused":
+        with pytest.raises(InputError, match=f"has no error feedback: {one.why_no_feedback[:20]}"):
+            training_method(f"bsp + {spec} + feedback")
+        assert len(one.why_no_feedback) > 20
+    else:
+        assert training_method(f"bsp + {spec} + feedback").feedback
+
+
+@pytest.mark.parametrize("spec", CODECS)
+def test_payloads_are_as_long_as_counted_and_mean_as_many_numbers(spec):
+    codec = compressor(spec)
+    assert isinstance(codec, Codec)
+    for elements in (*range(1, 45), 1000, 2559, 2560, 2561, 5003):
+        payload = codec.encode(normal(elements), Round(0, 1, 0), {})
+        assert payload.dtype == torch.uint8
+        assert payload.shape == (codec.payload_bytes(elements),)
+        decoded = codec.decode(payload, elements)
+        assert decoded.dtype == torch.float32
+        assert decoded.shape == (elements,)
+        if type(codec).average is Codec.average:
+            assert codec.traffic((elements,), 4) == [Traffic(AllGather, len(payload))]
+
+
+@pytest.mark.parametrize("spec", CODECS)
+def test_adding_a_payload_adds_what_it_stands_for(spec):
+    codec = compressor(spec)
+    assert isinstance(codec, Codec)
+    payload, total = codec.encode(normal(99), Round(0, 1, 0), {}), normal(99, seed=1)
+    expected = total + codec.decode(payload, 99)
+    codec.add(payload, total)
+    assert torch.equal(total, expected)
+
+
+@pytest.mark.parametrize("spec", CODECS)
+def test_a_payload_may_lie_in_the_middle_of_another(spec):
+    codec = compressor(spec)
+    assert isinstance(codec, Codec)
+    payload = codec.encode(normal(50), Round(0, 1, 0), {})
+    joined = torch.cat([torch.zeros(4, dtype=torch.uint8), payload, payload])
+    middle = joined[4 : 4 + len(payload)]
+    assert torch.equal(codec.decode(middle, 50), codec.decode(payload, 50))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("spec", SPECS)
+def test_requests_are_those_that_are_counted(spec, workers):
+    for shape in SHAPES:
+        made: list[list[Traffic]] = [[] for _ in range(workers)]
+        flows = [
+            recorded(compressor(spec).average(tensor, Round(rank, workers, 0), {}), made[rank])
+            for rank, tensor in enumerate(shares(workers, shape))
+        ]
+        lockstep(flows)
+        expected = compressor(spec).traffic(shape, workers)
+        busiest = [
+            Traffic(requests[0].request, max(request.bytes for request in requests))
+            for requests in zip(*made, strict=True)
+        ]
+        assert busiest == expected
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("spec", SPECS)
+def test_all_workers_get_one_average_of_the_tensors_shape(spec, workers):
+    for shape in SHAPES:
+        tensors = shares(workers, shape)
+        before = [tensor.clone() for tensor in tensors]
+        found = averages(spec, tensors)
+        for averaged, tensor, old in zip(found, tensors, before, strict=True):
+            assert averaged.average.shape == averaged.sent.shape == shape
+            assert averaged.average.dtype == averaged.sent.dtype == torch.float32
+            assert torch.equal(averaged.average, found[0].average)
+            assert torch.equal(tensor, old), "tensors are not written to"
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("spec", SHARED)
+def test_the_mean_of_what_was_sent_is_the_average(spec, workers):
+    for shape in SHAPES:
+        found = averages(spec, shares(workers, shape))
+        sent = torch.stack([averaged.sent.double() for averaged in found])
+        lost = (found[0].average.double() - sent.mean(0)).abs()
+        allowed = 1e-6 + workers * unit_of_sums(spec) * sent.abs().mean(0)
+        assert (lost <= allowed).all()
+
+
+@pytest.mark.parametrize("spec", SHARED)
+def test_what_was_sent_and_what_is_kept_are_the_gradient(spec):
+    """But for the rounding of one float32 subtraction, and of one addition before."""
+    workers, shape = 3, (33, 5)
+    memories: list[dict] = [{} for _ in range(workers)]
+    for step in range(4):
+        tensors = shares(workers, shape, step)
+        corrected = [
+            tensor + memory[RESIDUAL] if memory else tensor
+            for tensor, memory in zip(tensors, memories, strict=True)
+        ]
+        found = lockstep(
+            [
+                average_with_feedback(
+                    compressor(spec), tensor, Round(rank, workers, step), memories[rank]
+                )
+                for rank, tensor in enumerate(tensors)
+            ]
+        )
+        for whole, averaged, memory in zip(corrected, found, memories, strict=True):
+            lost = whole.double() - averaged.sent.double() - memory[RESIDUAL].double()
+            bound = ROUNDING * (whole.double().abs() + averaged.sent.double().abs())
+            assert (lost.abs() <= bound).all()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_round_repeats_itself(spec):
+    tensors = shares(3, (33, 5))
+    once, again = averages(spec, tensors, 5), averages(spec, tensors, 5)
+    assert all(torch.equal(a.average, b.average) for a, b in zip(once, again, strict=True))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.startswith("signsgd")])
+def test_zeros_come_back_as_zeros(spec):
+    for averaged in averages(spec, [torch.zeros(4, 5)] * 2):
+        assert not averaged.average.any()
+        assert not averaged.sent.any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_not_finite_is_refused_or_seen(spec, bad):
+    """No compressor turns it into numbers that look right."""
+    tensor = normal(12, 5)
+    # Random-k need not look at one entry; it must at all of them.
+    tensor[... if spec.startswith("random-k") else (7, 2)] = bad
+    try:
+        found = averages(spec, [tensor, tensor])
+    except InputError:
+        return
+    assert not any(averaged.average.isfinite().all() for averaged in found)

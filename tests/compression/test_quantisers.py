@@ -1,0 +1,408 @@
+"""Quantisers: bits that are really packed, rounding without bias, and what signs lose.
+
+Statistical tests state the probability that they fail although the law holds. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.toy_exchange import normal
+
+from ddlnb.compression import packing
+from ddlnb.compression.base import Averaged, Codec, Round, Traffic
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
+from ddlnb.compression.half import BFloat16, Float16
+from ddlnb.compression.qsgd import QSGD
+from ddlnb.compression.scaled_sign import ScaledSign
+from ddlnb.compression.sign import SignVote
+from ddlnb.compression.terngrad import TernGrad
+from ddlnb.errors import InputError
+from ddlnb.plans.requests import AllReduce, lockstep
+from ddlnb.training.method import training_method
+
+ALONE = Round(rank=0, workers=1, step=0)
+ERROR_LEVEL = 1e-9  # of every test by Hoeffding's inequality
+DRAWS = 4000
+
+
+def through(codec: Codec, tensor: torch.Tensor, round_: Round = ALONE) -> torch.Tensor:
+    """What the payload of a tensor stands for."""
+    return codec.decode(codec.encode(tensor, round_, {}), tensor.numel())
+
+
+def draws(codec: Codec, tensor: torch.Tensor) -> torch.Tensor:
+    """What it stands for in many rounds, a row each."""
+    return torch.stack([through(codec, tensor, Round(0, 1, step)) for step in range(DRAWS)])
+
+
+def vote(tensors: list[torch.Tensor], magnitude: float = 1.0) -> list[Averaged]:
+    workers = len(tensors)
+    return lockstep(
+        [
+            SignVote(magnitude).average(tensor, Round(rank, workers, 0), {})
+            for rank, tensor in enumerate(tensors)
+        ]
+    )
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("spec", "bits"),
+    [
+        ("fp16", 16),
+        ("bf16", 16),
+        ("signsgd", 1),
+        ("ef-sign", 1),
+        ("terngrad", 1.6),
+        ("qsgd(1)", 2),
+        ("qsgd(7)", 4),
+        ("qsgd(127)", 8),
+        ("qsgd(32767)", 16),
+    ],
+)
+def test_an_element_takes_so_many_bits(spec, bits):
+    elements = 1 << 20
+    compressor = get_compressor(spec)
+    if isinstance(compressor, Codec):
+        bytes_ = compressor.payload_bytes(elements)
+    else:
+        [request] = compressor.traffic((elements,), 8)
+        bytes_ = request.bytes
+    assert 0 <= bytes_ - elements * bits / 8 < 5, "at most a norm and a started byte more"
+
+
+def test_one_bit_signs_take_one_bit():
+    assert [len(packing.pack_signs(np.zeros(size, np.float32))) for size in (1, 8, 9)] == [1, 1, 2]
+    signs = packing.pack_signs(np.array([-1, 1, 1, -1, 0, -0.0, 2, -3, -4], np.float32))
+    assert signs.tolist() == [0b10001001, 0b1]
+
+
+def test_signs_are_those_of_numpy():
+    values = normal(700_001).numpy()
+    expected = np.packbits(values < 0, bitorder="little")
+    assert np.array_equal(packing.pack_signs(values).numpy(), expected)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 5, 7, 8, 31, 100, 127, 128, 1000, 16383, 32767])
+def test_codes_are_one_stream_of_bits(levels):
+    """Elements that are exact multiples of the norm over the levels have only one code."""
+    multiples = torch.randint(-levels, levels + 1, (10_001,)).numpy()
+    values = (multiples / np.float32(levels)).astype(np.float32)
+    packed = packing.pack_levels(values, np.ones(1, np.float32), len(values), levels, 0)
+    bits = packing.code_bits(levels)
+    stream = np.unpackbits(packed.numpy(), bitorder="little")[: bits * len(values)]
+    codes = stream.reshape(-1, bits) @ (1 << np.arange(bits))
+    # The quotient may lie one rounding beside the multiple, and is then rounded at random.
+    assert np.mean(codes != multiples + levels) < 1e-3
+    assert np.abs(codes - multiples - levels).max() <= 1
+    found = packing.unpack_levels(packed, len(values), np.ones(1, np.float32), len(values), levels)
+    np.testing.assert_array_equal(found.numpy(), ((codes - levels) / levels).astype(np.float32))
+
+
+def test_five_ternary_digits_share_a_byte():
+    packed = packing.pack_ternary(np.array([-1, 0, 1, 1, -1, 1], np.float32), 1.0, seed=0)
+    assert packed.tolist() == [0 + 3 * 1 + 9 * 2 + 27 * 2 + 81 * 0, 2 + 3 + 9 + 27 + 81]
+    assert packing.unpack_ternary(packed, 6, 2.0).tolist() == [-2, 0, 2, 2, -2, 2]
+
+
+@pytest.mark.parametrize("spec", ["ef-sign", "qsgd(7)", "qsgd(5, 1000)", "terngrad", "fp16"])
+def test_payloads_do_not_depend_on_the_number_of_threads(spec):
+    codec, tensor, threads = get_compressor(spec), normal(700_003), torch.get_num_threads()
+    payloads, decoded = [], []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            payloads.append(codec.encode(tensor, ALONE, {}))
+            decoded.append(codec.decode(payloads[-1], len(tensor)))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*payloads)
+    assert torch.equal(*decoded)
+
+
+@pytest.mark.parametrize("spec", ["qsgd", "terngrad"])
+def test_random_numbers_are_those_of_the_round(spec):
+    codec, tensor = get_compressor(spec), normal(1000)
+    rounds = [
+        Round(0, 2, 0),
+        Round(1, 2, 0),
+        Round(0, 2, 1),
+        Round(0, 2, 0, 1),
+        Round(0, 2, 0, 0, 1),
+    ]
+    payloads = [codec.encode(tensor, round_, {}) for round_ in rounds]
+    assert not any(torch.equal(payloads[0], other) for other in payloads[1:])
+    assert torch.equal(payloads[0], codec.encode(tensor, Round(0, 2, 0), {}))
+
+
+# Rounding.
+
+
+@pytest.mark.parametrize(("codec", "bits"), [(Float16(), 11), (BFloat16(), 8)])
+def test_half_precision_rounds_to_so_many_bits(codec, bits):
+    tensor = normal(5000) * torch.logspace(-3, 4, 5000)
+    tensor = tensor[tensor.abs() > 6.2e-5]  # below, fp16 has fewer bits
+    error = (through(codec, tensor) - tensor).abs() / tensor.abs()
+    assert error.max() <= 2.0**-bits
+    assert error.max() > 0.9 * 2.0**-bits, "the bound is met"
+
+
+def test_half_precision_stays_within_its_range():
+    large = torch.tensor([1e6, -7e4, 65504.0, 1e-9])
+    assert through(Float16(), large).tolist() == [65504.0, -65504.0, 65504.0, 0.0]
+    nearly = torch.tensor([torch.finfo(torch.float32).max, -1.0])
+    assert through(BFloat16(), nearly).isfinite().all()
+
+
+def test_half_precision_sums_do_not_overflow():
+    tensors = [torch.full((3,), 60000.0)] * 4
+    flows = [Float16().average(tensor, Round(r, 4, 0), {}) for r, tensor in enumerate(tensors)]
+    assert lockstep(flows)[0].average.tolist() == [60000.0] * 3
+
+
+@pytest.mark.parametrize("codec", [Float16(), BFloat16()])
+def test_half_precision_is_one_all_reduce_whose_partial_sums_are_rounded(codec):
+    """As NCCL sums what DistributedDataParallel's hooks and Horovod hand to it."""
+    tensors = [normal(1000, seed=rank) for rank in range(4)]
+    found = lockstep([codec.average(t, Round(r, 4, 0), {}) for r, t in enumerate(tensors)])
+    shares = [(tensor / 4).to(codec.dtype) for tensor in tensors]
+    by_hand = ((shares[0] + shares[1]) + shares[2]) + shares[3]
+    assert torch.equal(found[2].average, by_hand.float())
+    assert not torch.equal(found[2].average, sum(share.float() for share in shares))
+    assert codec.traffic((10, 100), 4) == [Traffic(AllReduce, 2000)]
+
+
+def test_a_mean_beyond_half_precision_is_infinite():
+    tensors = [torch.full((3,), 70000.0)] * 4
+    flows = [Float16().average(tensor, Round(r, 4, 0), {}) for r, tensor in enumerate(tensors)]
+    assert lockstep(flows)[0].average.tolist() == [math.inf] * 3
+
+
+def unbiased_bound(spacing: float, elements: int) -> float:
+    """How far means of draws from two values so far apart may be off, at the error level.
+
+    Hoeffding's inequality, for all elements together.
+    """
+    return spacing * math.sqrt(math.log(2 * elements / ERROR_LEVEL) / (2 * DRAWS))
+
+
+@pytest.mark.parametrize("levels", [1, 4, 127])
+def test_qsgd_is_unbiased(levels):
+    tensor = normal(33)
+    mean = draws(QSGD(levels), tensor).double().mean(0)
+    assert (mean - tensor).abs().max() <= unbiased_bound(tensor.norm().item() / levels, 33)
+
+
+def test_qsgd_with_buckets_is_unbiased():
+    tensor = normal(32)
+    norms = tensor.view(4, 8).norm(dim=1).repeat_interleave(8)
+    mean = draws(QSGD(2, bucket=8), tensor).double().mean(0)
+    assert ((mean - tensor).abs() <= norms * unbiased_bound(1 / 2, 32)).all()
+
+
+def test_terngrad_is_unbiased():
+    tensor = normal(33)
+    mean = draws(TernGrad(), tensor).double().mean(0)
+    assert (mean - tensor).abs().max() <= unbiased_bound(tensor.abs().max().item(), 33)
+
+
+def test_the_test_of_bias_finds_rounding_to_nearest():
+    tensor, levels = normal(33), 4
+    spacing = tensor.norm() / levels
+    nearest = (tensor / spacing).round() * spacing
+    assert (nearest - tensor).abs().max() > unbiased_bound(spacing.item(), 33)
+
+
+@pytest.mark.parametrize(("elements", "levels"), [(16, 8), (400, 2), (400, 20), (400, 60)])
+def test_qsgd_keeps_the_bound_of_its_paper(elements, levels):
+    """Lemma 3.1. The mean is below the expectation of the law by far, or the law is wrong."""
+    tensor = normal(elements)
+    norm = tensor.norm().double()
+    share = tensor.double().abs() * levels / norm
+    expected = (norm / levels) ** 2 * ((share - share.floor()) * (share.ceil() - share)).sum()
+    bound = min(elements / levels**2, math.sqrt(elements) / levels) * norm**2
+    errors = (draws(QSGD(levels), tensor) - tensor).double().pow(2).sum(1)
+    # Hoeffding's inequality: an error is at most (norm/levels)^2 per element.
+    slack = unbiased_bound(elements * (norm.item() / levels) ** 2, 1)
+    assert abs(errors.mean() - expected) <= slack
+    assert expected <= bound
+    assert errors.mean() <= bound
+
+
+def test_terngrad_has_the_variance_of_its_scale():
+    tensor = normal(200)
+    scale = tensor.abs().max().item()
+    expected = scale * tensor.abs().sum() - tensor.pow(2).sum()
+    errors = (draws(TernGrad(), tensor) - tensor).double().pow(2).sum(1)
+    assert abs(errors.mean() - expected) <= unbiased_bound(200 * scale**2, 1)
+
+
+def test_elements_are_rounded_independently_of_each_other():
+    """Sums of many equal elements vary as binomial counts do; level: five standard errors."""
+    kept = draws(TernGrad(), torch.tensor([1.0] + [0.5] * 400))[:, 1:].sum(1).double()
+    assert kept.var() / (400 * 0.25) == pytest.approx(1, abs=5 * math.sqrt(2 / DRAWS))
+
+
+def residual(spec: str, steps: int) -> float:
+    """How large what is kept has become, in gradients."""
+    memory: dict = {}
+    for step in range(steps):
+        tensor, round_ = normal(500, seed=step), Round(0, 1, step)
+        lockstep([average_with_feedback(get_compressor(spec), tensor, round_, memory)])
+    return (memory[RESIDUAL].norm() / tensor.norm()).item()
+
+
+@pytest.mark.parametrize("spec", ["ef-sign", "qsgd(7, 49)", "qsgd(23)"])
+def test_feedback_of_a_contraction_keeps_little(spec):
+    """Of buckets of s^2 elements or fewer QSGD is one in the mean."""
+    assert residual(spec, 100) < 4
+
+
+def test_feedback_of_qsgd_with_few_levels_adds_up_errors():
+    assert residual("qsgd(2)", 100) > 1000
+
+
+@pytest.mark.parametrize("spec", ["ef-sign", "qsgd", "qsgd(3, 4)", "terngrad", "terngrad(1)"])
+@pytest.mark.parametrize("value", [-3.7, 2.0**-140, 3e38, 0.0])
+def test_one_element_comes_back_exactly(spec, value):
+    tensor = torch.tensor([value])
+    assert torch.equal(through(get_compressor(spec), tensor), tensor)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "spec", ["fp16", "bf16", "signsgd", "ef-sign", "qsgd", "qsgd(3, 4)", "terngrad", "terngrad(1)"]
+)
+@pytest.mark.parametrize("place", [0, 13, -1])
+def test_nan_and_infinity_are_refused_wherever_they_are(spec, bad, place):
+    tensor = normal(43)
+    tensor[place] = bad
+    with pytest.raises(InputError, match="NaN or infinity"):
+        next(get_compressor(spec).average(tensor, ALONE, {}))
+
+
+def test_norms_beyond_float32_are_refused():
+    with pytest.raises(InputError, match="norm beyond float32"):
+        through(QSGD(7), torch.full((4,), 3e38))
+
+
+def test_clipping_bounds_the_scale_and_nothing_below_it():
+    tensor = torch.cat([torch.ones(99), torch.tensor([50.0])])
+    deviation = tensor.pow(2).mean().sqrt().item()
+    assert through(TernGrad(2.5), tensor).max().item() == pytest.approx(2.5 * deviation)
+    assert through(TernGrad(), tensor).max().item() == 50.0
+    assert through(TernGrad(2.5), torch.full((7,), -2.0)).tolist() == [-2.0] * 7
+
+
+@pytest.mark.parametrize(
+    "text", ["qsgd(0)", "qsgd(40000)", "qsgd(7, 0)", "terngrad(0.5)", "signsgd(0)"]
+)
+def test_parameters_that_cannot_be_are_refused(text):
+    with pytest.raises(InputError, match="must be"):
+        get_compressor(text)
+
+
+# Signs.
+
+
+@pytest.mark.parametrize("elements", [1, 9, 1000])
+def test_ef_sign_is_a_contraction(elements):
+    """It loses the share 1 - |v|_1^2 / (D |v|_2^2) of the squared norm, exactly."""
+    for seed in range(5):
+        tensor = normal(elements, seed=seed).pow(3)
+        wide = tensor.double()
+        kept = wide.abs().sum() ** 2 / (elements * wide.pow(2).sum())
+        lost = (through(ScaledSign(), tensor) - wide).pow(2).sum() / wide.pow(2).sum()
+        assert lost.item() == pytest.approx(1 - kept.item(), abs=1e-6)
+        assert 1 / elements - 1e-6 <= kept <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+def test_the_majority_wins_and_ties_stay(workers):
+    tensors = [normal(83, seed=rank) for rank in range(workers)]
+    expected = sum(tensor.sign() for tensor in tensors).sign()
+    for averaged, tensor in zip(vote(tensors, magnitude=0.25), tensors, strict=True):
+        assert torch.equal(averaged.average, 0.25 * expected)
+        assert torch.equal(averaged.sent, 0.25 * tensor.sign())
+
+
+def test_a_vote_is_no_average_and_takes_no_feedback():
+    with pytest.raises(InputError, match="use ef-sign"):
+        training_method("bsp + signsgd + feedback")
+
+
+def descend(choose, gradient, start: list[float], rate: float, steps: int) -> torch.Tensor:
+    """Where so many steps lead. ``choose(gradient, step)`` makes steps of gradients."""
+    position = torch.tensor(start)
+    for step in range(steps):
+        position = position - rate * choose(gradient(position, step), step)
+    return position
+
+
+def signs(gradient: torch.Tensor, step: int) -> torch.Tensor:
+    return vote([gradient])[0].average
+
+
+class Fed:
+    """The scaled sign with its feedback."""
+
+    def __init__(self) -> None:
+        self.memory: dict = {}
+
+    def __call__(self, gradient: torch.Tensor, step: int) -> torch.Tensor:
+        flow = average_with_feedback(ScaledSign(), gradient, Round(0, 1, step), self.memory)
+        return lockstep([flow])[0].average
+
+
+def test_signs_climb_where_few_large_gradients_outweigh_many_small_ones():
+    """Karimireddy et al. 2019, section 3: f(x) = x/4 has gradients 4 and -1, with chance 1/4, 3/4.
+
+    By Hoeffding's inequality signs end above their start but with probability exp(-T/8), and
+    gradients that are fed back below it but with probability exp(-T/200). Of one element the
+    scaled sign is the element, and its feedback has nothing to keep: see the next test.
+    """
+    steps = 4200  # exp(-4200 / 200) < 1e-9
+    large = torch.rand(steps, generator=torch.Generator().manual_seed(0)) < 0.25
+
+    def gradient(position: torch.Tensor, step: int) -> torch.Tensor:
+        return torch.tensor([4.0 if large[step] else -1.0])
+
+    assert descend(signs, gradient, [0.0], 1.0, steps).item() > 0
+    fed = Fed()
+    end = descend(fed, gradient, [0.0], 1.0, steps)
+    assert end.item() < 0
+    assert end.item() == pytest.approx(-(4 * large.sum() - (~large).sum()).item(), rel=1e-4)
+    assert fed.memory[RESIDUAL].item() == 0
+
+
+def test_signs_of_exact_gradients_get_stuck_on_a_line_and_feedback_leaves_it():
+    """Karimireddy et al. 2019, section 3: f(x) = e |x1 + x2| + |x1 - x2|, with no noise at all.
+
+    All signs point along (1, -1), and the sum of a start at (1, 1) never changes.
+    """
+    weight = 0.25
+
+    def f(x: torch.Tensor) -> float:
+        return (weight * (x[0] + x[1]).abs() + (x[0] - x[1]).abs()).item()
+
+    def gradient(x: torch.Tensor, step: int) -> torch.Tensor:
+        along = torch.tensor([1.0, 1.0]) * (1.0 if x.sum() >= 0 else -1.0)
+        across = torch.tensor([1.0, -1.0]) * (1.0 if x[0] >= x[1] else -1.0)
+        return weight * along + across
+
+    def scaled(gradient: torch.Tensor, step: int) -> torch.Tensor:
+        return through(ScaledSign(), gradient)
+
+    rate = 2.0**-8
+    for stuck in (signs, scaled):
+        end = descend(stuck, gradient, [1.0, 1.0], rate, 4000)
+        assert end.sum().item() == 2.0
+        assert f(end) >= 2 * weight
+    assert f(descend(Fed(), gradient, [1.0, 1.0], rate, 4000)) < 0.05

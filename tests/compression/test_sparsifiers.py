@@ -1,0 +1,612 @@
+"""Sparsifiers and low rank: what is kept, what is lost, what travels, and that nothing vanishes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from tests.toy_exchange import normal, recorded
+from tests.toy_training import make_workers
+
+from ddlnb.compression import selection
+from ddlnb.compression.base import Averaged, Round, Traffic
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.compression.dgc import UNSENT, VELOCITY, DeepGradientCompression
+from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
+from ddlnb.compression.gtop_k import GTopK
+from ddlnb.compression.powersgd import PowerSGD
+from ddlnb.compression.random_k import RandomK, drawn
+from ddlnb.compression.selection import largest
+from ddlnb.compression.sparse import from_payload, kept, largest_entries
+from ddlnb.compression.top_k import TopK
+from ddlnb.errors import InputError
+from ddlnb.plans.requests import AllReduce, Messages, lockstep
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.synchronisation.base import BulkSynchronousParallel
+from ddlnb.training.worker import Worker
+
+TEXTS = ("top-k", "gtop-k", "random-k", "dgc", "powersgd", "powersgd(1, True)")
+
+
+def gradients(workers: int, *shape: int, seed: int = 0) -> list[torch.Tensor]:
+    return [normal(*shape, seed=100 * seed + rank) for rank in range(workers)]
+
+
+def averages(compressor, tensors, memories=None, step=0, feedback=False) -> list[Averaged]:
+    workers = len(tensors)
+    memories = [{} for _ in tensors] if memories is None else memories
+    average = partial(average_with_feedback, compressor) if feedback else compressor.average
+    return lockstep(
+        [
+            average(tensor, Round(rank, workers, step), memories[rank])
+            for rank, tensor in enumerate(tensors)
+        ]
+    )
+
+
+# Selection.
+
+
+def with_ties(elements: int) -> torch.Tensor:
+    return normal(elements).mul(2).round()
+
+
+def in_one_place(elements: int) -> torch.Tensor:
+    """Large entries beside one another: what a regular sample may miss or meet too often."""
+    flat = normal(elements)
+    flat[elements // 3 : elements // 3 + elements // 100] *= 1000
+    return flat
+
+
+def every_hundredth(elements: int) -> torch.Tensor:
+    flat = normal(elements)
+    flat[::100] *= 1000
+    return flat
+
+
+TENSORS = {
+    "normal": normal,
+    "with ties": with_ties,
+    "all equal": torch.ones,
+    "all zero": torch.zeros,
+    "almost all zero": lambda elements: normal(elements) * (normal(elements, seed=1) > 3.5),
+    "fewer than are chosen": lambda elements: normal(elements) * (normal(elements, seed=1) > 4.0),
+    "heavy tails": lambda elements: normal(elements) / normal(elements, seed=1).abs() ** 3,
+    "in one place": in_one_place,
+    "every hundredth": every_hundredth,
+    "tiny magnitudes": lambda elements: normal(elements) * 1e-42,
+}
+
+
+@pytest.mark.parametrize("elements", [1, 2, 7, 1000, selection.FEWEST - 1, 3 * 10**5])
+@pytest.mark.parametrize("name", TENSORS)
+def test_the_largest_are_those_of_torch(name, elements):
+    flat = TENSORS[name](elements)
+    for count in {1, kept(0.001, elements), kept(0.01, elements), kept(0.5, elements), elements}:
+        chosen = largest(flat, count)
+        assert (chosen.diff() > 0).all()
+        assert len(chosen) == count
+        magnitudes = flat.abs()
+        expected = magnitudes.topk(count).values
+        assert torch.equal(magnitudes[chosen].sort(descending=True).values, expected)
+        is_chosen = torch.zeros(elements, dtype=torch.bool).index_fill_(0, chosen, True)
+        equal = is_chosen[magnitudes == expected[-1]]  # the first of them and no others
+        assert torch.equal(equal, equal.sort(descending=True, stable=True).values)
+
+
+def test_the_largest_of_many_are_found_by_a_threshold(monkeypatch):
+    sizes = []
+    among = selection._largest_of
+    monkeypatch.setattr(
+        selection, "_largest_of", lambda bits, k: sizes.append(len(bits)) or among(bits, k)
+    )
+    for seed in range(5):
+        largest(normal(10**6, seed=seed), 1000)
+    assert all(1000 <= size < 3000 for size in sizes)
+
+
+def test_threads_find_the_same(monkeypatch):
+    flat = normal(300_001)
+    alone = largest(flat, 300)
+    monkeypatch.setattr(selection, "ENTRIES_PER_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(largest(flat, 300), alone)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -math.nan])
+@pytest.mark.parametrize("elements", [10, 300_000])
+@pytest.mark.parametrize("how_many", [1, 9, 10**6])
+def test_what_is_not_finite_is_refused(bad, elements, how_many):
+    flat = normal(elements)
+    flat[:how_many] = bad
+    with pytest.raises(InputError, match="infinite or not a number"):
+        largest(flat, 2)
+
+
+def test_what_cannot_be_chosen_from_is_refused():
+    with pytest.raises(InputError, match="count 4"):
+        largest(torch.ones(3), 4)
+    with pytest.raises(InputError, match="count 0"):
+        largest(torch.ones(3), 0)
+    with pytest.raises(InputError, match="float64"):
+        largest(torch.ones(3, dtype=torch.float64), 1)
+    with pytest.raises(InputError, match="shape"):
+        largest(torch.ones(3, 3), 1)
+
+
+# What all of them promise.
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("shape", [(40,), (12, 9), (8, 3, 3, 3), (1,), (1, 5)])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_requests_are_those_of_the_traffic(text, shape, workers):
+    compressor = get_compressor(text)
+    requests = [[] for _ in range(workers)]
+    tensors = gradients(workers, *shape)
+    before = [tensor.clone() for tensor in tensors]
+    found = lockstep(
+        [
+            recorded(compressor.average(tensor, Round(rank, workers, 3), {}), requests[rank])
+            for rank, tensor in enumerate(tensors)
+        ]
+    )
+    expected = compressor.traffic(shape, workers)
+    assert all(
+        [one.request for one in made] == [one.request for one in expected] for made in requests
+    )
+    busiest = [max(steps) for steps in zip(*([one.bytes for one in made] for made in requests))]  # noqa: B905
+    assert busiest == [one.bytes for one in expected]
+    for averaged, tensor, unchanged in zip(found, tensors, before, strict=True):
+        assert torch.equal(tensor, unchanged)
+        assert averaged.average.shape == averaged.sent.shape == shape
+        assert torch.equal(averaged.average, found[0].average)
+    torch.testing.assert_close(sum(one.sent for one in found) / workers, found[0].average)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["top-k(0.1)", "gtop-k(0.1)", "random-k(0.1)", "powersgd(1)", "powersgd(1, True, False)"],
+)
+@pytest.mark.parametrize("shape", [(20, 10), (203,)])
+@pytest.mark.parametrize("workers", [2, 5])
+def test_what_was_sent_and_the_residuals_are_the_gradients(text, shape, workers):
+    memories = [{} for _ in range(workers)]
+    sent = total = torch.zeros(shape)
+    for step in range(8):
+        tensors = gradients(workers, *shape, seed=step)
+        found = averages(get_compressor(text), tensors, memories, step, feedback=True)
+        sent, total = sent + workers * found[0].average, total + sum(tensors)
+    residuals = sum(memory[RESIDUAL] for memory in memories)
+    is_lossless = text == "powersgd(1)" and len(shape) == 1  # vectors travel whole
+    assert (residuals.norm() > 1) != is_lossless
+    torch.testing.assert_close(sent + residuals, total, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text", ["top-k(1.0)", "gtop-k(1.0)", "random-k(1.0)", "random-k(1.0, True)"]
+)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_keeping_everything_is_the_average(text, workers):
+    tensors = gradients(workers, 6, 5)
+    for averaged in averages(get_compressor(text), tensors):
+        torch.testing.assert_close(averaged.average, sum(tensors) / workers)
+
+
+@pytest.mark.parametrize("text", ["top-k(2)", "gtop-k(0.0)", "random-k(-1)", "dgc(nan)"])
+def test_a_density_is_a_share(text):
+    with pytest.raises(InputError, match="density"):
+        get_compressor(text)
+
+
+# Top-k.
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("name", [name for name in TENSORS if name != "tiny magnitudes"])
+def test_top_k_is_a_contraction(name, density):
+    tensor = TENSORS[name](2000).double().div(1e3).float()
+    sent = averages(TopK(density), [tensor])[0].sent
+    lost, whole = ((x.double() ** 2).sum() for x in (tensor - sent, tensor))
+    assert lost <= (1 - kept(density, 2000) / 2000) * whole * (1 + 1e-12)
+
+
+def test_a_payload_of_top_k_takes_eight_bytes_an_entry():
+    entries = largest_entries(normal(1000), 10)
+    assert TopK(0.01).payload_bytes(1000) == len(entries.payload()) == 80
+    indices, values = from_payload(entries.payload())
+    assert torch.equal(indices, entries.indices)
+    assert torch.equal(values, entries.values)
+
+
+def test_gathering_saves_less_with_every_worker():
+    elements, workers = 25_000_000, 32
+    dense = 2 * (workers - 1) / workers * 4 * elements
+    [gather] = TopK(0.001).traffic((elements,), workers)
+    assert dense / ((workers - 1) * gather.bytes) == pytest.approx(elements / (workers * 25_000))
+    [gather] = TopK(1 / workers).traffic((elements,), workers)
+    assert dense / ((workers - 1) * gather.bytes) == pytest.approx(1)
+
+
+# gTop-k.
+
+
+def along_the_tree(tensors, count):
+    """The tree of the paper on dense vectors: at distance d, worker w gets w + d."""
+    sums = dict(enumerate(top(tensor, count) for tensor in tensors))
+    distance = 1
+    while distance < len(tensors):
+        for rank in range(0, len(tensors), 2 * distance):
+            if rank + distance in sums:
+                sums[rank] = top(sums[rank] + sums.pop(rank + distance), count)
+        distance *= 2
+    assert list(sums) == [0]
+    return sums[0] / len(tensors)
+
+
+def top(tensor, count):
+    order = np.lexsort((np.arange(len(tensor)), -np.abs(tensor.numpy())))[:count]
+    indices = torch.from_numpy(order.copy())
+    return torch.zeros_like(tensor).index_copy_(0, indices, tensor[indices])
+
+
+@pytest.mark.parametrize("workers", range(1, 10))
+@pytest.mark.parametrize("density", [0.02, 0.2])
+def test_gtop_k_is_the_tree(workers, density):
+    tensors = gradients(workers, 200)
+    found = averages(GTopK(density), tensors)
+    for averaged in found:
+        assert torch.equal(averaged.average, along_the_tree(tensors, kept(density, 200)))
+        assert averaged.average.count_nonzero() == kept(density, 200)
+    traffic = GTopK(density).traffic((200,), workers)
+    steps = 2 * math.ceil(math.log2(workers))
+    assert traffic == [Traffic(Messages, 8 * kept(density, 200))] * steps
+
+
+@pytest.mark.parametrize("workers", range(2, 10))
+def test_gtop_k_loses_nothing_that_was_dropped_on_the_way(workers):
+    tensors = gradients(workers, 30)
+    found = averages(GTopK(0.2), tensors)
+    own = [top(tensor, 6) for tensor in tensors]
+    survived = found[0].average != 0
+    torch.testing.assert_close(sum(one.sent for one in found) / workers, found[0].average)
+    papers = sum(one * survived for one in own) / workers  # own values at surviving indices
+    is_whole = torch.isclose(papers, found[0].average).all()
+    assert is_whole == all(
+        torch.allclose(one.sent, mine * survived) for one, mine in zip(found, own, strict=True)
+    )
+    if workers >= 5:  # with these gradients; the paper's rule would forget some of them
+        assert not is_whole
+
+
+def test_gtop_k_saves_what_the_survey_says():
+    elements, workers = 25_000_000, 32
+    dense = 2 * (workers - 1) / workers * 4 * elements
+    bytes_ = [one.bytes for one in GTopK(0.001).traffic((elements,), workers)]
+    assert dense / sum(bytes_[:5]) == pytest.approx(194, abs=0.5)
+    assert dense / sum(bytes_) == pytest.approx(97, abs=0.5)
+
+
+# Random-k.
+
+
+def test_random_k_is_a_contraction_in_the_mean():
+    """The lost share is 1 - k/D; six standard errors, one failure in 5e8 seeds."""
+    tensor = normal(100)
+    lost = []
+    for step in range(2000):
+        [averaged] = averages(RandomK(0.1), [tensor], step=step)
+        lost.append((tensor - averaged.sent).square().sum() / tensor.square().sum())
+    lost = torch.stack(lost)
+    assert abs(lost.mean() - 0.9) < 6 * lost.std() / math.sqrt(len(lost))
+
+
+def test_random_k_is_unbiased_when_scaled():
+    """Each of 50 entries within six standard errors: one failure in 1e7 seeds."""
+    tensors = gradients(3, 50)
+    drawn_ = torch.stack(
+        [averages(RandomK(0.2, True), tensors, step=step)[0].average for step in range(2000)]
+    )
+    mean = sum(tensors) / 3
+    assert ((drawn_.mean(0) - mean).abs() <= 6 * drawn_.std(0) / math.sqrt(len(drawn_))).all()
+    variance = (drawn_ - mean).square().sum(1).mean() / mean.square().sum()
+    assert variance == pytest.approx(1 / 0.2 - 1, rel=0.15)
+
+
+@pytest.mark.parametrize(("count", "elements"), [(1, 1), (3, 5), (2, 40), (9, 40), (10, 40)])
+def test_every_entry_is_drawn_as_often(count, elements):
+    """Six standard errors of a binomial count: one failure in 1e7 seeds."""
+    draws = 3000
+    generator = torch.Generator().manual_seed(1)
+    hits = torch.zeros(elements)
+    for _ in range(draws):
+        indices = drawn(count, elements, generator)
+        assert len(indices) == count
+        assert (indices.diff() > 0).all()
+        hits[indices] += 1
+    share = count / elements
+    assert ((hits - draws * share).abs() <= 6 * math.sqrt(draws * share * (1 - share))).all()
+
+
+def test_workers_draw_alike_for_an_all_reduce_and_on_their_own_for_payloads():
+    codec, tensor = RandomK(0.1), torch.ones(200)
+    together = [averages(codec, [tensor] * 2)[rank].sent for rank in range(2)]
+    assert torch.equal(*together)
+    payloads = [codec.encode(tensor, Round(rank, 2, 0), {}) for rank in range(2)]
+    alone = [codec.decode(payload, 200) for payload in payloads]
+    assert [int(entries.count_nonzero()) for entries in alone] == [20, 20]
+    assert not torch.equal(*alone)
+    assert {len(payload) for payload in payloads} == {8 + 4 * 20}
+
+
+@pytest.mark.parametrize(("unbiased", "scale"), [(False, 1.0), (True, 10.0)])
+def test_a_payload_of_random_entries_says_by_itself_which_they_are(unbiased, scale):
+    """Another process reads it with nothing but the number of elements."""
+    codec, tensor = RandomK(0.1, unbiased), normal(200)
+    payload = codec.encode(tensor, Round(3, 8, 5, piece=2, seed=7), {})
+    read = RandomK(0.1, unbiased).decode(torch.tensor(payload.tolist(), dtype=torch.uint8), 200)
+    found = read.nonzero().flatten()
+    assert len(found) == 20
+    assert torch.equal(read[found], tensor[found] * scale)
+
+
+def test_scaled_entries_are_not_fed_back():
+    assert training_method("bsp + random-k(0.1) + feedback").feedback
+    with pytest.raises(InputError, match="no contraction"):
+        training_method("bsp + random-k(0.1, True) + feedback")
+
+
+# DGC.
+
+
+def trained(
+    method: str | TrainingMethod, workers: int = 3, steps: int = 10, momentum: float = 0.0
+) -> torch.Tensor:
+    def loss(module, batch):
+        return (module(batch[0]) - batch[1]).square().mean()
+
+    def batch(rank, step):
+        inputs = normal(8, 6, seed=100 * step + rank)
+        return inputs, inputs.sum(1, keepdim=True)
+
+    torch.manual_seed(3)
+    state = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    chosen = training_method(method)
+    made = []
+    for rank in range(workers):
+        module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+        module.load_state_dict(state.state_dict())
+        sgd = partial(torch.optim.SGD, lr=0.05, momentum=momentum)
+        made.append(
+            Worker(rank, workers, module, loss, partial(batch, rank), sgd, chosen.compression)
+        )
+    Lockstep(made, chosen.synchronisation.loop, steps).run()
+    assert all(torch.equal(one.parameters, made[0].parameters) for one in made)
+    return made[0].parameters
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gtop-k(1.0) + feedback",
+        "random-k(1.0) + feedback",
+        "random-k(1.0, True) + whole-model",
+    ],
+)
+@pytest.mark.parametrize("workers", [3, 4])
+def test_training_that_keeps_everything_is_bsp(text, workers):
+    lossy, lossless = (trained(f"bsp{more}", workers) for more in (f" + {text}", ""))
+    torch.testing.assert_close(lossy, lossless)
+
+
+def test_dgc_that_keeps_everything_is_momentum_sgd_or_with_masking_plain_sgd():
+    unmasked = trained("bsp + dgc(1.0, 0.9, None, 0, False)")
+    torch.testing.assert_close(unmasked, trained("bsp", momentum=0.9))
+    masked = trained("bsp + dgc(1.0, 0.9)")
+    torch.testing.assert_close(masked, trained("bsp"))
+    assert not torch.allclose(masked, unmasked, atol=1e-3)
+
+
+@pytest.mark.parametrize("masking", [True, False])
+def test_dgc_loses_no_velocity(masking):
+    """Sent and unsent are at every step what was unsent and the velocity."""
+    dgc = DeepGradientCompression(0.1, 0.7, masking=masking)
+    memory: dict = {VELOCITY: torch.zeros(50), UNSENT: torch.zeros(50)}
+    for step in range(10):
+        tensor = normal(50, seed=step)
+        velocity = 0.7 * memory[VELOCITY] + tensor
+        expected = memory[UNSENT] + velocity
+        [averaged] = averages(dgc, [tensor], [memory], step)
+        torch.testing.assert_close(averaged.sent + memory[UNSENT], expected)
+        is_sent = averaged.sent != 0
+        assert is_sent.sum() == 5
+        assert (memory[VELOCITY][is_sent] == 0).all() == masking
+        assert torch.equal(memory[VELOCITY][~is_sent], velocity[~is_sent])
+
+
+def test_dgc_without_momentum_is_top_k_with_feedback():
+    own: list = [{}, {}]
+    fed_back: list = [{}, {}]
+    for step in range(6):
+        tensors = gradients(2, 60, seed=step)
+        ours = averages(DeepGradientCompression(0.1, 0.0), tensors, own, step)
+        theirs = averages(TopK(0.1), tensors, fed_back, step, feedback=True)
+        assert torch.equal(ours[0].average, theirs[0].average)
+
+
+def test_dgc_clips_so_that_the_average_is_bounded_as_without_compression():
+    dgc = DeepGradientCompression(1.0, 0.0, clip=2.0)
+    found = averages(dgc, [100 * tensor for tensor in gradients(4, 50)])
+    for averaged in found:
+        assert averaged.sent.norm() == pytest.approx(2.0 / math.sqrt(4), rel=1e-5)
+    assert torch.equal(averages(dgc, [torch.full((4,), 0.5)] * 4)[0].average, torch.full((4,), 0.5))
+
+
+@pytest.mark.parametrize(("synchronisation", "period"), [("bsp", 1), ("local(3)", 3)])
+def test_dgc_warms_up_over_its_own_rounds(synchronisation, period):
+    text = f"{synchronisation} + dgc(0.025, 0.9, None, 4) + whole-model"
+    crew = make_workers(text, 2)
+    elements = len(crew[0].parameters)
+    sent: list[float] = []
+    run = Lockstep(
+        crew,
+        training_method(text).synchronisation.loop,
+        6 * period,
+        on_step=lambda rank, done, now: sent.append(run.bytes_sent[0]) if rank == 0 else None,
+    )
+    run.run()
+    per_round = [after - before for before, after in pairwise([0, *sent[period - 1 :: period]])]
+    densities = [0.25 * 0.1 ** (min(rounds, 4) / 4) for rounds in range(6)]
+    assert per_round == [8 * round(density * elements) for density in densities]
+    assert per_round[0] == 8 * 10
+
+
+def test_dgc_has_its_own_residuals_and_its_options_are_checked():
+    with pytest.raises(InputError, match="keeps what was not sent itself"):
+        training_method("bsp + dgc(0.01) + feedback")
+    for text, message in [
+        ("dgc(0.01, 1.0)", "momentum 1.0"),
+        ("dgc(0.01, 0.9, 0)", "clip 0"),
+        ("dgc(0.01, 0.9, None, -1)", "warm_up -1"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            get_compressor(text)
+
+
+# PowerSGD.
+
+
+@dataclass(frozen=True)
+class Factored(PowerSGD):
+    """PowerSGD that factors where it saves nothing, too: at full rank it never saves."""
+
+    def factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        return self.sides(shape)
+
+
+FULL_RANK = [((6, 40), 6), ((40, 6), 6), ((6, 2, 20), 6), ((1, 7), 1), ((7,), 3), ((1,), 1)]
+
+
+@pytest.mark.parametrize(("shape", "rank"), FULL_RANK)
+def test_powersgd_of_full_rank_is_the_average(shape, rank):
+    compressor = Factored(rank, fold=True)
+    requests: list = []
+    tensors = gradients(3, *shape)
+    flows = [compressor.average(one, Round(at, 3, 0), {}) for at, one in enumerate(tensors)]
+    for averaged in lockstep([recorded(flows[0], requests), *flows[1:]]):
+        torch.testing.assert_close(averaged.average, sum(tensors) / 3)
+    assert [request.bytes for request in requests] == [
+        4 * rank * side for side in compressor.sides(shape)
+    ]
+
+
+@pytest.mark.parametrize(("shape", "rank"), FULL_RANK)
+def test_powersgd_factors_only_what_that_makes_smaller(shape, rank):
+    for fold in (False, True):
+        [sent] = PowerSGD(rank, fold).traffic(shape, 3)
+        assert sent.bytes == 4 * math.prod(shape)
+
+
+@pytest.mark.parametrize("whole_model", [False, True])
+def test_training_with_powersgd_of_full_rank_is_bsp(whole_model):
+    method = TrainingMethod(BulkSynchronousParallel(), Factored(7), True, whole_model)
+    torch.testing.assert_close(trained(method), trained("bsp"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30), (20, 5, 6)])
+@pytest.mark.parametrize("step", [0, 5])
+def test_powersgd_finds_averages_of_its_rank(shape, step):
+    columns = math.prod(shape[1:])
+    tensors = [
+        (normal(shape[0], 1, seed=1) @ normal(1, columns, seed=rank)).view(shape)
+        + (normal(shape[0], 1, seed=2) @ normal(1, columns, seed=10 + rank)).view(shape)
+        for rank in range(4)
+    ]
+    averaged = averages(PowerSGD(2), tensors, step=step)[0].average
+    torch.testing.assert_close(averaged, sum(tensors) / 4, rtol=1e-4, atol=1e-5)
+    averaged = averages(PowerSGD(1), tensors, step=step)[0].average
+    assert not torch.allclose(averaged, sum(tensors) / 4, atol=1e-2)
+
+
+def test_a_warm_start_approaches_the_best_approximation():
+    matrix = normal(60, 50) @ torch.diag(0.9 ** torch.arange(50)) @ normal(50, 40, seed=1)
+    tensors = [2 * matrix, torch.zeros_like(matrix)]
+    best = torch.linalg.svdvals(matrix)[3:].norm()
+
+    def errors(warm_start: bool) -> list[float]:
+        memories: list = [{}, {}]
+        return [
+            (averages(PowerSGD(3, False, warm_start), tensors, memories, step)[0].average - matrix)
+            .norm()
+            .div(best)
+            .item()
+            for step in range(40)
+        ]
+
+    warm, cold = errors(True), errors(False)
+    assert warm[0] == cold[0]
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(warm))
+    assert 1 <= warm[-1] < 1.001
+    assert min(cold) > 1.01
+
+
+def test_powersgd_recovers_from_a_gradient_of_zeros():
+    memories: list = [{}, {}]
+    matrix = normal(20, 1) @ normal(1, 30, seed=1)
+    averages(PowerSGD(1), [torch.zeros(20, 30)] * 2, memories)
+    averages(PowerSGD(1), [matrix] * 2, memories, 1)
+    averaged = averages(PowerSGD(1), [matrix] * 2, memories, 2)[0].average
+    torch.testing.assert_close(averaged, matrix, rtol=1e-4, atol=1e-5)
+
+
+def test_powersgd_folds_a_whole_model():
+    method = training_method("bsp + powersgd(2) + feedback + whole-model")
+    assert method.compressor == PowerSGD(2, fold=True)
+    assert training_method(str(method)) == method
+    assert method.compressor.traffic((1000,), 4) == [Traffic(AllReduce, 4 * 2 * 32)] * 2
+    assert PowerSGD(2).traffic((1000,), 4) == [Traffic(AllReduce, 4000)]
+
+
+def resnet18_shapes() -> list[tuple[int, ...]]:
+    """ResNet-18 for CIFAR-10 (He et al. 2016): a 3 x 3 stem, four stages of two basic blocks."""
+    shapes: list[tuple[int, ...]] = [(64, 3, 3, 3), (64,), (64,)]
+    inside = 64
+    for width in (64, 128, 256, 512):
+        for block in range(2):
+            before = inside if block == 0 else width
+            shapes += [(width, before, 3, 3), (width,), (width,)]
+            shapes += [(width, width, 3, 3), (width,), (width,)]
+            if before != width:
+                shapes += [(width, before, 1, 1), (width,), (width,)]
+        inside = width
+    return [*shapes, (10, 512), (10,)]
+
+
+@pytest.mark.parametrize(("rank", "ratio"), [(1, 243), (2, 136), (4, 72)])
+def test_powersgd_saves_on_resnet18_what_its_paper_says(rank, ratio):
+    shapes = resnet18_shapes()
+    elements = sum(math.prod(shape) for shape in shapes)
+    assert elements == 11_173_962
+    sent = sum(one.bytes for shape in shapes for one in PowerSGD(rank).traffic(shape, 16))
+    assert round(4 * elements / sent) == ratio
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gtop-k", "merge entries pairwise along a tree"),
+        ("powersgd", "depends on the sum of the first"),
+        ("dgc", "are longer while it warms up"),
+        ("signsgd", "votes are counted"),
+    ],
+)
+@pytest.mark.parametrize("method", ["bsp + {} on PS", "choco + {}"])
+def test_what_has_no_message_of_its_own_says_why(method, text, reason):
+    with pytest.raises(InputError, match=f"no message that a server.*{reason}"):
+        training_method(method.format(text))

@@ -1,0 +1,244 @@
+"""The Horovod engine: our plans on Horovod's all-reduces equal one worker on joined batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import torch
+from tests.toy import COST, in_double, mlp, train_alone
+
+from ddlnb.engines.catalogue import ENGINES, get_engine
+from ddlnb.engines.horovod import runtime
+from ddlnb.engines.horovod.runtime import imported, slots
+from ddlnb.engines.horovod.timeline import read_horovod_timeline, read_phases, recording
+from ddlnb.engines.job import OPTIMIZERS, Job
+from ddlnb.engines.worker import run_job
+from ddlnb.errors import InputError, MissingPart, ModelError, RankError
+from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.ranks import Ranks
+from ddlnb.plans.methods import METHODS
+from ddlnb.workloads.tracing import trace
+
+LACK = get_engine("horovod").missing()
+needs_horovod = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
+STEPS, BATCH = 10, 2
+A2A = [name for name, method in METHODS.items() if method.exchange == "all_reduce"]
+
+
+def job_of(task, method, workers, optimizer="sgd", **changes) -> Job:
+    plan = None
+    if method is not None:
+        tuned = METHODS[method].tuned(partition="100KB", credit="300KB")
+        plan = tuned.plan(trace(task, 4), cost=COST)
+    given = {"iterations": STEPS, "batches": STEPS, "plan": plan, **changes}
+    return Job(task, "horovod", workers, BATCH, make_optimizer=OPTIMIZERS[optimizer], **given)
+
+
+class TestOnRanks:
+    pytestmark = needs_horovod
+
+    @pytest.mark.parametrize(
+        ("method", "workers", "optimizer"),
+        [
+            *((method, 4, "sgd") for method in A2A),
+            ("MG-WFBP", 2, "adamw"),
+            ("ByteScheduler-A2A", 2, "adamw"),
+            (None, 2, "sgd"),
+            (None, 4, "adamw"),
+        ],
+    )
+    def test_ten_steps_equal_one_worker_on_the_joined_batch(
+        self, four_ranks, method, workers, optimizer
+    ):
+        """Workers change from case to case, in the same processes."""
+        task = in_double("small-conv")
+        job = job_of(task, method, workers, optimizer, keep_parameters=True)
+        reports = four_ranks.run(run_job, job, count=workers)
+        assert len({report.digest for report in reports}) == 1
+        alone = train_alone(task, OPTIMIZERS[optimizer], workers, BATCH, STEPS)
+        for name, value in alone.items():
+            torch.testing.assert_close(reports[0].parameters[name], value, rtol=1e-5, atol=1e-9)
+
+    def test_a_run_leaves_no_threads_no_variables_and_no_listener(self, four_ranks):
+        before = four_ranks.run(_left_behind, count=2)
+        for workers in (2, 4, 2):
+            four_ranks.run(run_job, job_of(mlp([8]), "WFBP-A2A", workers), count=workers)
+        assert four_ranks.run(_left_behind, count=2) == before
+
+    def test_what_was_sent_and_waited_for_is_reported(self, four_ranks):
+        task = mlp([64, 64])
+        size = trace(task, 4).gradient_bytes
+        for method in ("ByteScheduler-A2A", None):
+            job = job_of(task, method, 2, traced=2)
+            for report in four_ranks.run(run_job, job, count=2):
+                assert report.bytes_sent == STEPS * size
+                assert report.waited_seconds > 0
+                assert {"forward", "backward", "wait", "update"} <= {s.kind for s in report.spans}
+                sent = [span.bytes for span in report.spans if span.kind == "message"]
+                assert sum(sent) == (2 * size if method else 0)
+
+    def test_horovod_s_own_timeline_has_every_message(self, four_ranks, tmp_path):
+        task = mlp([64, 64])
+        job = job_of(task, "WFBP-A2A", 2)
+        with recording(four_ranks, tmp_path / "timeline.json") as path:
+            four_ranks.run(run_job, job, count=2)
+        timeline = read_horovod_timeline(path, "WFBP-A2A")
+        messages = {str(message) for message in job.plan.messages}
+        assert {span.name for span in timeline.spans} == messages
+        # Horovod may lose the last lines when it is shut down.
+        whole = [s for s in timeline.spans if s.iteration < STEPS - 1]
+        assert len(whole) == (STEPS - 1) * len(messages)
+        assert sum(s.bytes for s in whole) == (STEPS - 1) * trace(task, 4).gradient_bytes
+        assert {"negotiation", "queue", "all-reduce"} <= set(read_phases(path)["phase"])
+        four_ranks.run(run_job, job, count=2)
+        assert read_horovod_timeline(path).spans == timeline.spans
+
+    def test_a_killed_rank_is_one_error(self):
+        job = job_of(mlp([8]), "ByteScheduler-A2A", 2, iterations=100_000, batches=1)
+        with Ranks(2) as ranks:
+            start = time.monotonic()
+            with pytest.raises(RankError, match="rank 1: process died"):
+                ranks.run(_dies_while_training, job, timeout_seconds=60)
+            assert time.monotonic() - start < 30
+
+    @pytest.mark.skipif(bool(lacking()), reason=lacking())
+    def test_gradients_take_the_emulated_network(self):
+        job = job_of(mlp([512, 512], torch.float32), "MG-WFBP", 3)
+        with Ranks(3, launcher="emulated", network="500Mb/s 1ms") as ranks:
+            before = ranks.network.statistics()["bytes"]
+            reports = ranks.run(run_job, job)
+            crossed = ranks.network.statistics()["bytes"] - before
+        assert len({report.digest for report in reports}) == 1
+        sent = sum(report.bytes_sent for report in reports)
+        assert sent < crossed < 1.3 * sent
+
+    def test_what_the_build_cannot_do_is_refused(self):
+        begin = ENGINES["horovod"].starter()
+        job = job_of(mlp([8]), "BSP-A2A", 2)
+        halved = mlp([8], torch.bfloat16).build()
+        with pytest.raises(ModelError, match=r"dtype torch.bfloat16, which Horovod does not sum"):
+            begin(None, job, None, halved)
+        for changes in ({"device": "cuda"}, {"backend": "nccl"}):
+            with pytest.raises(MissingPart, match="needs a Horovod with NCCL"):
+                begin(None, replace(job, **changes), None, job.task.build())
+
+    @pytest.mark.parametrize("way", ["--gloo", "--mpi"])
+    def test_horovodrun_from_a_terminal(self, tmp_path, way):
+        if way == "--mpi":
+            pytest.importorskip("mpi4py", exc_type=ImportError)
+            if not imported().mpi_built():
+                pytest.skip("this Horovod was built without MPI")
+        out = tmp_path / "rows.csv"
+        program = Path(sys.executable).with_name("horovodrun")
+        words = [program, "-np", "2", way, sys.executable, "-m", "ddlnb.cli.horovodrun"]
+        words += ["--model", "small-conv", "--batch", "4", "--iterations", "3", "--warmup", "1"]
+        words += ["--method", "MG-WFBP", "--method", "WFBP-A2A", "--out", out]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"MG-WFBP .* horovod", done.stdout)
+        rows = pd.read_csv(out)
+        assert list(rows["method"]) == ["MG-WFBP", "WFBP-A2A"]
+        assert set(rows["engine"]) == {"horovod"}
+        assert (rows["throughput_samples_per_s"] > 0).all()
+
+
+def _left_behind(context) -> tuple:
+    """Variables, listening sockets and busy threads of this process."""
+    process = psutil.Process()
+    variables = sorted(name for name in os.environ if name.startswith("HOROVOD"))
+    listening = sorted(
+        entry.laddr.port for entry in process.net_connections() if entry.status == "LISTEN"
+    )
+    start = time.process_time()
+    time.sleep(0.3)
+    is_busy = time.process_time() - start > 0.1
+    return variables, listening, is_busy
+
+
+def _dies_while_training(context, job):
+    if context.rank == 1:
+        threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    return run_job(context, job)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in A2A])
+def test_parameter_servers_are_refused(method):
+    assert ENGINES["horovod"].refuses(METHODS[method]) == (
+        "answers all_reduce, and the method asks for push_pull"
+    )
+
+
+def test_slots_count_within_and_across_hosts():
+    found = slots(["a", "b", "a", "b", "b"])
+    assert [(s.local_rank, s.local_size) for s in found] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert [(s.cross_rank, s.cross_size) for s in found] == [(0, 2), (1, 2), (0, 2), (1, 2), (0, 1)]
+    assert found[1].environment["HOROVOD_HOSTNAME"] == "b"
+    assert found[4].environment["HOROVOD_LOCAL_RANK"] == "2"
+
+
+def test_a_horovod_that_would_take_another_network_is_refused(monkeypatch):
+    monkeypatch.setattr(runtime, "version", lambda package: "0.28.1")
+    monkeypatch.setattr(runtime.socket, "gethostbyname", lambda name: "127.0.1.1")
+    require = runtime._require_own_interface
+    require("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
+    require("127.0.1.1", ["127.0.1.1", "10.0.0.2"])
+    with pytest.raises(MissingPart, match=r"\(127.0.1.1\), and this worker is at 10.0.0.1"):
+        require("10.0.0.1", ["10.0.0.1", "10.0.0.2"])
+    monkeypatch.setattr(runtime, "version", lambda package: "0.28.1+iface")
+    require("10.0.0.1", ["10.0.0.1", "10.0.0.2"])
+
+
+EVENTS = [
+    {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.0 w[0:6]"}},
+    {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1000, "pid": 1},
+    {"ph": "X", "name": "0", "ts": 1001, "pid": 1, "dur": 0},
+    {"ph": "E", "ts": 2000, "pid": 1},
+    {"ph": "B", "name": "ALLREDUCE", "ts": 2500, "pid": 1},
+    {"ph": "B", "name": "MEMCPY_IN_FUSION_BUFFER", "ts": 2600, "pid": 1},
+    {"ph": "E", "ts": 2700, "pid": 1},
+    {"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 2700, "pid": 1},
+    {"ph": "E", "ts": 3900, "pid": 1},
+    {"ph": "E", "ts": 4000, "pid": 1, "args": {"dtype": "float64", "shape": "[2, 3]"}},
+]
+TWICE = json.dumps(EVENTS + EVENTS[1:])
+
+
+def test_a_timeline_is_read(tmp_path):
+    path = tmp_path / "timeline.json"
+    path.write_text(TWICE)
+    first, second = read_horovod_timeline(path, "BSP-A2A").spans
+    assert (first.name, first.bytes, first.iteration) == ("w[0:6]", 48, 0)
+    assert (first.start_seconds, first.stop_seconds) == (0.001, pytest.approx(0.004))
+    assert second.iteration == 1
+    phases = read_phases(path).query("iteration == 0")
+    seconds = (phases["stop_seconds"] - phases["start_seconds"]).round(6)
+    assert dict(zip(phases["phase"], seconds, strict=True)) == {
+        "negotiation": 0.001,
+        "queue": 0.0005,
+        "copy into fusion buffer": 0.0001,
+        "all-reduce": 0.0012,
+    }
+
+
+def test_a_truncated_timeline_is_read_as_far_as_it_tells(tmp_path):
+    path = tmp_path / "timeline.json"
+    needed = len(json.dumps(EVENTS)) - 1  # for the first all-reduce
+    for length in range(2, len(TWICE) - 1):  # the last bracket may be missing
+        path.write_text(TWICE[:length])
+        if length < needed:
+            with pytest.raises(InputError, match="no all-reduce"):
+                read_horovod_timeline(path)
+        else:
+            assert len(read_horovod_timeline(path).spans) == 1

@@ -1,0 +1,210 @@
+"""Measuring: rows of all methods from real workers, resumable, with clear errors."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+from tests.toy import mlp
+
+import ddlnb
+from ddlnb.engines.job import get_optimizer
+from ddlnb.engines.measure import measure, record_timelines, speedups
+from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
+from ddlnb.plans.methods import METHODS
+from ddlnb.results.rows import ResultsFile
+
+QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}
+
+
+@pytest.mark.ranks
+def test_all_methods_and_baselines_give_one_row_each(six_ranks, tmp_path):
+    rows = measure(mlp([16]), ranks=six_ranks, out=tmp_path / "rows.csv", servers=2, **QUICK)
+    assert rows["method"].tolist() == ["single", "DDP", *METHODS]
+    assert (rows["throughput_samples_per_s"] > 0).all()
+    assert set(rows["source"]) == {"measured"}
+    ps = rows["method"].str.endswith("-PS")
+    assert (rows.loc[ps, "servers"] == 2).all()
+    assert (rows.loc[~ps, "servers"] == 0).all()
+    assert speedups(rows).loc[0, "speedup"] == 1.0
+
+
+@pytest.mark.ranks
+def test_a_second_call_runs_only_what_is_missing(six_ranks, tmp_path):
+    arguments = {"ranks": six_ranks, "out": tmp_path / "rows.csv", "baselines": False, **QUICK}
+    task = mlp([16])
+    measure(task, ["WFBP-A2A"], **arguments)
+    first = ResultsFile(tmp_path / "rows.csv").runs
+    rows = measure(task, ["WFBP-A2A", "BSP-PS"], **(arguments | {"repetitions": 2}))
+    runs = ResultsFile(tmp_path / "rows.csv").runs
+    assert rows["repetitions"].tolist() == [2, 2]
+    assert len(runs) == 4
+    assert runs.iloc[0]["time"] == first.iloc[0]["time"]
+    assert measure(task, ["BSP-PS"], **arguments)["method"].tolist() == ["BSP-PS"]
+
+
+@pytest.mark.ranks
+def test_what_was_finished_before_a_failure_is_kept(six_ranks, tmp_path, monkeypatch):
+    out = tmp_path / "rows.csv"
+    run = ddlnb.Bench.run
+
+    def interrupted(self, contender, **rest):
+        if contender.name == "WFBP-PS":
+            raise KeyboardInterrupt
+        return run(self, contender, **rest)
+
+    monkeypatch.setattr(ddlnb.Bench, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(
+            mlp([16]), ["BSP-PS", "WFBP-PS"], ranks=six_ranks, out=out, baselines=False, **QUICK
+        )
+    assert ResultsFile(out).rows["method"].tolist() == ["BSP-PS"]
+
+
+@pytest.mark.ranks
+def test_timelines_show_what_sets_the_methods_apart(six_ranks):
+    lines = record_timelines(
+        mlp([256, 256]),
+        ["BSP-A2A", "WFBP-A2A", "ByteScheduler-PS"],
+        ranks=six_ranks,
+        workers=2,
+        partition="16KB",
+        local_batch=64,
+    )
+    last_backward, first_message = {}, {}
+    for name, line in lines.items():
+        spans = [span for span in line.on(0).spans if span.iteration == 1]
+        last_backward[name] = max(s.stop_seconds for s in spans if s.kind == "backward")
+        first_message[name] = min(s.start_seconds for s in spans if s.kind == "message")
+    assert first_message["BSP-A2A"] >= last_backward["BSP-A2A"]
+    assert first_message["WFBP-A2A"] < last_backward["WFBP-A2A"]
+    waits = {s.name for s in lines["ByteScheduler-PS"].on(0).spans if s.kind == "wait"}
+    assert waits == {"0", "2", "4"}  # every layer waits for itself
+    count = [sum(s.kind == "message" for s in line.spans) for line in lines.values()]
+    assert count[0] < count[1] < count[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "told"),
+    [
+        ({"methods": "MGWFBP"}, UnknownName, "did you mean 'MG-WFBP'"),
+        ({"methods": []}, InputError, "name at least one"),
+        ({"methods": None}, InputError, "name at least one"),
+        ({"backend": "glo"}, UnknownName, "did you mean 'gloo'"),
+        ({"backend": "nccl"}, InputError, "device='cuda'"),
+        ({"device": "gpu"}, UnknownName, "unknown device"),
+        ({"engine": "horovd"}, UnknownName, "unknown engine"),
+        ({"optimizer": "sdg"}, UnknownName, "did you mean 'sgd'"),
+        ({"workers": 0}, InputError, "workers 0"),
+        ({"servers": 0}, InputError, "servers 0"),
+        ({"local_batch": -4}, InputError, "local_batch -4"),
+        ({"iterations": 0}, InputError, "iterations 0"),
+        ({"warmup": -1}, InputError, "warmup -1"),
+        ({"repetitions": 1.5}, InputError, "repetitions 1.5"),
+        ({"partition": "many"}, InputError, "size 'many'"),
+        ({"out": "rows.txt"}, InputError, ".csv"),
+        ({"launcher": "slurmm"}, UnknownName, "did you mean 'slurm'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(changes, error, told):
+    with pytest.raises(error, match=told):
+        measure("small-conv", **(QUICK | changes))
+
+
+def test_an_unknown_model_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'resnet50'"):
+        measure("resnet-50")
+
+
+class Unused(torch.nn.Module):
+    """Has a layer that its forward pass never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+
+def _pairs(count, seed):
+    return torch.ones(count, 2), torch.zeros(count, 2)
+
+
+def _mean_square(module, batch):
+    return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+
+def test_a_model_with_unused_parameters_is_refused_before_anything_starts():
+    task = ddlnb.task(Unused(), batch=_pairs, loss=_mean_square, name="unused")
+    with pytest.raises(ModelError, match=r"spare\.weight.*requires_grad=False"):
+        measure(task, **QUICK)
+
+
+def test_a_bare_module_is_told_how_to_come_with_data():
+    with pytest.raises(ModelError, match=r"ddlnb\.task"):
+        measure(torch.nn.Linear(2, 2), **QUICK)
+
+
+def _tensor(count, seed):
+    return torch.ones(count, 2)
+
+
+def test_a_batch_that_is_not_a_tuple_of_tensors_is_refused():
+    task = ddlnb.task(torch.nn.Linear(2, 2), batch=_tensor, loss=_mean_square, name="bare")
+    with pytest.raises(ModelError, match="not a tuple of tensors"):
+        measure(task, **QUICK)
+
+
+@pytest.mark.ranks
+def test_models_and_optimizers_of_the_same_name_are_not_taken_for_one_another(six_ranks, tmp_path):
+    arguments = {"ranks": six_ranks, "out": tmp_path / "rows.csv", "baselines": False, **QUICK}
+    fast, slow = (partial(torch.optim.SGD, lr=rate) for rate in (0.1, 0.2))
+    measure(mlp([4]), "BSP-A2A", optimizer=fast, **arguments)
+    measure(mlp([5]), "BSP-A2A", optimizer=fast, **arguments)
+    measure(mlp([5]), "BSP-A2A", optimizer=slow, **arguments)
+    assert len(ResultsFile(tmp_path / "rows.csv").rows) == 3
+
+
+def _through_its_parts(module, batch):
+    return ((module[2](module[1](module[0](batch[0]))) - batch[1]) ** 2).mean()
+
+
+@pytest.mark.ranks
+def test_batch_norm_and_a_loss_that_calls_parts_of_the_module_run_everywhere(six_ranks):
+    layers = [torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)]
+    module = torch.nn.Sequential(*layers)
+    task = ddlnb.task(module, batch=_pairs, loss=_through_its_parts, name="parts")
+    assert len(measure(task, "WFBP-A2A", ranks=six_ranks, local_batch=4, **QUICK)) == 3
+
+
+def test_speed_ups_do_not_mix_machines():
+    rows = pd.DataFrame(
+        {
+            "model": "m",
+            "machine": ["fast", "fast", "slow", "slow"],
+            "method": ["single", "DDP"] * 2,
+            "throughput_samples_per_s": [100.0, 150.0, 10.0, 15.0],
+        }
+    )
+    assert speedups(rows)["speedup"].tolist() == [1.0, 1.5, 1.0, 1.5]
+    with pytest.raises(InputError, match="no row of 'single'"):
+        speedups(rows.assign(model=["m", "m", "m", "n"]))
+
+
+@pytest.mark.ranks
+def test_a_backend_that_is_not_there_says_what_is_missing(six_ranks):
+    with pytest.raises(MissingPart, match="needs an NVIDIA GPU"):
+        measure(mlp([4]), "BSP-A2A", ranks=six_ranks, device="cuda", backend="nccl", **QUICK)
+
+
+@pytest.mark.ranks
+def test_too_few_ranks_are_named(six_ranks):
+    with pytest.raises(InputError, match="needs 7 ranks, but there are 6"):
+        measure(mlp([4]), "BSP-PS", ranks=six_ranks, baselines=False, **(QUICK | {"servers": 5}))
+
+
+def test_an_optimizer_may_be_a_factory_of_the_user_s():
+    assert get_optimizer(torch.optim.RMSprop) is torch.optim.RMSprop

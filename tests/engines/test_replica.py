@@ -1,0 +1,278 @@
+"""Random models under random valid plans: workers are threads, the network is a shared table."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.toy import COST, TOY, mlp, train_alone
+
+from ddlnb.engines.courier import Courier
+from ddlnb.engines.job import OPTIMIZERS
+from ddlnb.engines.memory import GradientMemory
+from ddlnb.engines.replica import Replica
+from ddlnb.errors import ModelError
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.plans.requests import PushPull
+from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.tasks import task as make_task
+from ddlnb.workloads.tracing import trace
+
+WORKERS, STEPS, BATCH = 2, 3, 2
+
+
+class Table:
+    """Sums of what the workers bring, by message and round; answers come from other threads."""
+
+    def __init__(self):
+        self.condition = threading.Condition()
+        self.brought = defaultdict(list)
+
+
+class ThreadTransport:
+    bytes_sent = 0.0
+
+    def __init__(self, table):
+        self.table, self.rounds = table, defaultdict(int)
+
+    def start(self, message, request, released=None, answered=None):
+        if released and isinstance(request, PushPull):
+            threading.Thread(target=released).start()
+            released = None
+        key = (message, self.rounds[message])
+        self.rounds[message] += 1
+        answer = Answer(request.tensor, released, answered)
+        with self.table.condition:
+            waiting = self.table.brought[key]
+            waiting.append(answer)
+            complete = list(waiting) if len(waiting) == WORKERS else []
+        if complete:
+            total = sum(other.tensor.clone() for other in complete)
+            for other in complete:
+                threading.Thread(target=other.finish, args=(total.clone(),)).start()
+        return answer
+
+    def close(self):
+        pass
+
+
+class Answer:
+    def __init__(self, tensor, *callbacks):
+        self.tensor, self.callbacks, self.finished = tensor, callbacks, threading.Event()
+
+    def finish(self, total):
+        self.tensor.copy_(total)
+        self.finished.set()
+        for callback in self.callbacks:
+            if callback:
+                callback()
+
+    def wait(self):
+        assert self.finished.wait(20)
+        return self.tensor
+
+
+@st.composite
+def plans(draw, gradients):
+    """Any valid plan: gradients cut anywhere, pieces grouped and listed in any order."""
+    pieces = []
+    for gradient in gradients:
+        cuts = draw(st.sets(st.integers(1, gradient.elements), max_size=2)) | {gradient.elements}
+        edges = sorted({0, *cuts})
+        pairs = pairwise(edges)
+        pieces += [Piece(gradient.name, start, stop) for start, stop in pairs]
+    pieces = draw(st.permutations(pieces))
+    messages = []
+    while pieces:
+        count = draw(st.integers(1, len(pieces)))
+        messages.append(Message(tuple(pieces[:count]), draw(st.integers(0, 5))))
+        pieces = pieces[count:]
+    with_servers = draw(st.booleans())
+    return Plan(
+        method="random",
+        gradients=tuple(gradients),
+        messages=tuple(messages),
+        exchange="push_pull" if with_servers else "all_reduce",
+        launch=draw(st.sampled_from(Launch)),
+        order=draw(st.sampled_from(Order)) if with_servers else Order.LISTED,
+        gate=draw(st.sampled_from(Gate)),
+        credit_bytes=draw(st.none() | st.integers(1, 200)),
+        servers=int(with_servers),
+        placement=(0,) * len(messages) if with_servers else (),
+    )
+
+
+def train_together(task, plan, make_optimizer):
+    table, results, errors = Table(), {}, []
+
+    def work(rank):
+        try:
+            torch.manual_seed(0)
+            module = task.build()
+            replica = Replica(module, plan, ThreadTransport(table), make_optimizer, WORKERS, 20)
+            for step in range(STEPS):
+                batch = task.batch(BATCH, step * WORKERS + rank)
+                replica.step(lambda batch=batch: task.loss(module, batch))
+            replica.close()
+            results[rank] = {name: p.detach() for name, p in module.named_parameters()}
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+@settings(max_examples=60)
+@given(st.data(), st.lists(st.integers(1, 6), max_size=3), st.sampled_from(["sgd", "adamw"]))
+def test_any_valid_plan_trains_any_model_as_one_worker_would(data, widths, optimizer):
+    task = mlp(widths)
+    plan = data.draw(plans(trace(task, BATCH).gradients))
+    results = train_together(task, plan, OPTIMIZERS[optimizer])
+    expected = train_alone(task, OPTIMIZERS[optimizer], WORKERS, BATCH, STEPS)
+    for name, value in expected.items():
+        assert torch.equal(results[0][name], results[1][name])
+        torch.testing.assert_close(results[0][name], value, rtol=1e-9, atol=1e-12)
+
+
+class Tied(torch.nn.Module):
+    """Decodes with the embedding's weights, and attends: no module reads just its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 4, dtype=torch.float64)
+        self.attend = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+        self.decode = torch.nn.Linear(4, 7, bias=False, dtype=torch.float64)
+        self.decode.weight = self.embed.weight
+
+    def forward(self, tokens):
+        hidden = self.embed(tokens)
+        hidden, _ = self.attend(hidden, hidden, hidden)
+        return self.decode(hidden)
+
+
+def _tokens(count, seed):
+    return (torch.randint(0, 7, (count, 3), generator=torch.Generator().manual_seed(seed)),)
+
+
+def _next_token(module, batch):
+    return torch.nn.functional.cross_entropy(module(batch[0])[:, :-1].mT, batch[0][:, 1:])
+
+
+@pytest.mark.parametrize("name", ["ByteScheduler-PS", "MG-WFBP"])
+def test_shared_parameters_and_attention_wait_for_their_update(name):
+    """Either trap would let a forward pass read a parameter before its update."""
+    torch.manual_seed(2)
+    task = make_task(Tied(), batch=_tokens, loss=_next_token, name="tied")
+    plan = METHODS[name].tuned(partition="64 B", credit="64 B").plan(trace(task, 2), cost=COST)
+    results = train_together(task, plan, OPTIMIZERS["adamw"])
+    for parameter, value in train_alone(task, OPTIMIZERS["adamw"], WORKERS, BATCH, STEPS).items():
+        torch.testing.assert_close(results[1][parameter], value, rtol=1e-9, atol=1e-12)
+
+
+def _numbers(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 5, generator=generator, dtype=torch.float64), torch.zeros(count, 3)
+
+
+def _normed():
+    return torch.nn.utils.weight_norm(torch.nn.Linear(5, 3, dtype=torch.float64))
+
+
+def _square(module, batch):
+    return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", ["ByteScheduler-PS", "ByteScheduler-A2A", "WFBP-A2A"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_other_hooks_of_a_module_see_the_updated_parameters(name):
+    """weight_norm computes the weight in a hook of its own, before the forward pass."""
+    task = Task("normed", _normed, _numbers, _square, 2, "samples", "weight normalisation")
+    plan = METHODS[name].plan(trace(task, 2), cost=COST)
+    results = train_together(task, plan, OPTIMIZERS["sgd"])
+    for parameter, value in train_alone(task, OPTIMIZERS["sgd"], WORKERS, BATCH, STEPS).items():
+        torch.testing.assert_close(results[0][parameter], value, rtol=1e-9, atol=1e-12)
+
+
+class Alternating(torch.nn.Module):
+    """Reads shared weights through one module in every other step, through another between."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = torch.nn.Linear(5, 3, dtype=torch.float64)
+        self.two = torch.nn.Linear(5, 3, dtype=torch.float64)
+        self.two.weight, self.two.bias = self.one.weight, self.one.bias
+        self.steps = 0
+
+    def forward(self, inputs):
+        self.steps += 1
+        return (self.one if self.steps % 2 else self.two)(inputs)
+
+
+def test_a_layer_that_is_not_entered_is_not_left_without_its_update():
+    task = make_task(Alternating(), batch=_numbers, loss=_square, name="alternating")
+    plan = METHODS["ByteScheduler-PS"].plan(trace(task, 2))
+    with pytest.raises(ModelError, match="layer 'one' was not entered"):
+        train_together(task, plan, OPTIMIZERS["sgd"])
+
+
+def test_a_plan_of_another_model_is_refused():
+    plan = METHODS["BSP-A2A"].plan(trace(mlp([4]), 2))
+    with pytest.raises(ModelError, match="make the plan from this model"):
+        Replica(mlp([5]).build(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
+    with pytest.raises(ModelError, match="make the plan from this model"):
+        Replica(mlp([4, 4]).build(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
+
+
+def test_a_plan_in_another_precision_is_refused():
+    plan = METHODS["BSP-A2A"].plan(trace(mlp([4]), 2))
+    with pytest.raises(ModelError, match="bytes per element"):
+        Replica(mlp([4]).build().float(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
+
+
+def test_closing_takes_every_hook_off_the_model():
+    task = mlp([4])
+    module = task.build()
+    plan = METHODS["ByteScheduler-PS"].plan(trace(task, 2))
+    Replica(module, plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], WORKERS).close()
+    task.loss(module, task.batch(2, 0)).backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+    assert all(not child._forward_pre_hooks for child in module.modules())
+
+
+@pytest.mark.parametrize("name", ["ByteScheduler-PS", "ByteScheduler-A2A"])
+def test_workers_whose_gradients_come_in_different_orders_do_not_wait_for_ever(name):
+    """With credit for one message, each worker's first push must not wait for the other's."""
+    method = METHODS[name].tuned(partition="520 B", credit="1 B")
+    plan = method.plan(TOY, cost=COST)
+    table, averages = Table(), {}
+
+    def work(rank):
+        memory = GradientMemory(plan, torch.float32)
+        courier = Courier(plan, memory, ThreadTransport(table), timeout_seconds=5)
+        positions = range(len(plan.gradients))
+        for position in positions if rank else reversed(positions):
+            memory.gradient(plan.gradients[position].name).fill_(rank + 1)
+            courier.gradient_ready(position)
+        assert courier.backward_done() == []
+        for message in range(len(plan.messages)):
+            courier.wait(message)
+        averages[rank] = [memory.gradient(g.name).unique().item() for g in plan.gradients]
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert averages == {0: [3.0, 3.0, 3.0], 1: [3.0, 3.0, 3.0]}

@@ -1,0 +1,290 @@
+"""A density for every layer: as a compressor, as a choice for a cluster, and in the study."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.toy_exchange import normal
+
+import ddlnb
+from ddlnb.compression.base import Round, Traffic
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.compression.layer_top_k import LayerTopK
+from ddlnb.compression.payloads import Payloads
+from ddlnb.compression.seconds import CompressionProfile, CompressorSeconds, Line
+from ddlnb.compression.top_k import TopK
+from ddlnb.compression.uncompressed import Uncompressed
+from ddlnb.errors import InputError
+from ddlnb.figures import density_steps, layer_bars
+from ddlnb.plans.requests import AllReduce, lockstep
+from ddlnb.studies.sec5_challenges.layer_density import (
+    FASTER,
+    OPEN,
+    SLOWER,
+    alike,
+    by_layer,
+    density_by_layer,
+    hidden_table,
+    layer_methods,
+    layer_times,
+)
+from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
+from ddlnb.training.cost.iteration import compressed_cost, lossy_cost
+from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
+from ddlnb.training.cost.traffic import compressed_bytes, pieces
+from ddlnb.training.executors.null_worker import null_run
+from ddlnb.training.executors.replaying import run_in_lockstep
+from ddlnb.training.job import learning_job
+from ddlnb.training.method import training_method
+from ddlnb.training.runs.study import study
+from ddlnb.workloads.workload import Gradient, Layer, Workload
+
+RESNET = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+DIGITS = made_up_digits(1e4)
+NETWORKS = ["survey-10GbE", "survey-100GbE", "survey-100GbIB"]
+DENSITIES = (0.1, 0.02, 1.0, 0.5, 0.001, 0.01)  # one for every tensor of digits
+
+
+# The compressor.
+
+
+def test_its_text_is_read_back_to_the_bit():
+    compressor = LayerTopK((1 / 3, 1e-05, 1.0))
+    assert get_compressor(str(compressor)) == compressor
+    method = training_method(by_layer(compressor))
+    assert training_method(str(method)) == method
+
+
+@pytest.mark.parametrize("text", ["layer-top-k", "layer-top-k(0.1)", "layer-top-k(())"])
+def test_without_a_density_for_every_piece_it_is_refused(text):
+    with pytest.raises(InputError, match="densities"):
+        get_compressor(text)
+    with pytest.raises(InputError, match=r"density 2.0 must be above 0 and at most 1"):
+        get_compressor("layer-top-k((0.1, 2.0))")
+
+
+def test_another_number_of_pieces_is_refused_before_anything_runs():
+    said = r"layer-top-k has 2 densities, and the model has 6 pieces.*give one for each"
+    job = partial(learning_job, "digits", workers=2)
+    with pytest.raises(InputError, match=said):
+        job("bsp + layer-top-k((0.1, 0.2)) + feedback").worker(0)
+    with pytest.raises(InputError, match=said):
+        Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes  # noqa: B018
+    with pytest.raises(InputError, match=said):
+        compressed_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), "bsp + layer-top-k((0.1, 0.2))")
+    with pytest.raises(InputError, match=r"2 densities, and the model has 1 piece "):
+        job("bsp + layer-top-k((0.1, 0.2)) + whole-model")
+
+
+def test_one_piece_is_top_k_and_at_density_one_an_all_reduce():
+    alone, tensor = LayerTopK((0.1,)), normal(50)
+    payload = alone.encode(tensor, Round(0, 1, 0), {})
+    assert torch.equal(payload, TopK(0.1).encode(tensor, Round(0, 1, 0), {}))
+    assert alone.traffic((50,), 4) == TopK(0.1).traffic((50,), 4)
+    assert training_method("bsp + layer-top-k((0.1,)) + whole-model").compressor == TopK(0.1)
+    assert LayerTopK((1.0,)).traffic((50,), 4) == [Traffic(AllReduce, 200)]
+
+
+def test_what_is_not_compressed_loses_nothing_and_is_not_written_to():
+    tensors = [normal(3, 4, seed=rank) for rank in range(3)]
+    before = [tensor.clone() for tensor in tensors]
+    flows = [
+        Uncompressed().average(tensor, Round(rank, 3, 0), {}) for rank, tensor in enumerate(tensors)
+    ]
+    for averaged, tensor, old in zip(lockstep(flows), tensors, before, strict=True):
+        torch.testing.assert_close(averaged.average, sum(before) / 3)
+        assert torch.equal(averaged.sent, old)
+        assert torch.equal(tensor, old)
+    payload = Uncompressed().encode(tensors[0], Round(0, 3, 0), {})
+    assert len(payload) == Uncompressed().payload_bytes(12)
+    assert torch.equal(Uncompressed().decode(payload, 12), tensors[0].flatten())
+
+
+def trained(method: str, steps: int = 5) -> torch.Tensor:
+    return run_in_lockstep(learning_job("digits", method, workers=3, steps=steps)).workers[0]
+
+
+@pytest.mark.parametrize("where", ["bsp + {} + feedback on A2A", "ssp(1) + {} + feedback on PS"])
+def test_equal_densities_are_top_k(where):
+    layered = trained(where.format(LayerTopK((0.05,) * 6)))
+    fixed = trained(where.format("top-k(0.05)"))
+    assert torch.equal(layered.parameters, fixed.parameters)
+    assert layered.bytes_sent == fixed.bytes_sent
+
+
+def test_densities_of_one_are_bsp():
+    layered = trained(by_layer(LayerTopK((1.0,) * 6)))
+    dense = trained("bsp")
+    torch.testing.assert_close(layered.parameters, dense.parameters, rtol=1e-5, atol=1e-6)
+    assert layered.bytes_sent == pytest.approx(dense.bytes_sent)
+
+
+def test_every_piece_keeps_its_own_share_of_entries():
+    job = learning_job("digits", by_layer(LayerTopK(DENSITIES)), workers=2, steps=1)
+    start, end = job.worker(0).parameters, run_in_lockstep(job).workers[0].parameters
+    for (a, b, _), density in zip(job.worker(0).pieces(), DENSITIES, strict=True):
+        changed = int((end[a:b] != start[a:b]).sum())
+        assert changed <= 2 * max(1, round(density * (b - a)))
+
+
+@pytest.mark.parametrize("where", ["A2A", "PS"])
+def test_bytes_are_counted_as_they_are_sent(where):
+    method = training_method(f"bsp + {LayerTopK(DENSITIES)} on {where}")
+    shapes = pieces(DIGITS, whole_model=False)
+    counted = null_run(method, shapes, 4, 3).bytes_sent
+    real = run_in_lockstep(learning_job("digits", method, workers=4, steps=3)).workers[0].bytes_sent
+    assert counted == pytest.approx(real / 3)
+    if where == "A2A":
+        assert counted == pytest.approx(compressed_bytes(method.compressor, shapes, 4))
+
+
+# The choice for a cluster.
+
+
+@pytest.mark.parametrize("base", ["WFBP-A2A", "MG-WFBP"])
+@pytest.mark.parametrize("workers", [8, 32])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_an_iteration_takes_hardly_longer_than_with_the_least_density(network, workers, base):
+    here = ddlnb.get_cluster(network, workers)
+    for longer in (HIDDEN, 0.1):
+        chosen = layer_densities(RESNET, here, base=base, longer=longer)
+        layered, least = (
+            lossy_cost(RESNET, here, by_layer(one), base=base)
+            for one in (chosen, alike(LEAST, chosen))
+        )
+        allowed = least.iteration_seconds + longer * layered.compute_seconds
+        assert layered.iteration_seconds <= allowed + 1e-9
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_no_layer_sends_less_than_the_largest_fixed_density_that_takes_no_longer(network):
+    table = hidden_table(RESNET, [network], 16)
+    assert (table["least"] >= table["fixed"]).all()
+    assert (table["sent"] >= table["fixed"]).all()
+    assert (table["seconds"] >= table["computing"]).all()
+
+
+@pytest.mark.parametrize("longer", [0.0, HIDDEN, 0.2])
+def test_what_is_ready_earlier_sends_no_less(longer):
+    """Also where gathering many entries costs more than reducing all of them."""
+    for bandwidth in ("10 Mb/s", "100 Mb/s", "1 Gb/s", "10 Gb/s"):
+        here = made_up_cluster(bandwidth, "5 us").with_workers(8)
+        table = density_table(DIGITS, layer_densities(DIGITS, here, longer=longer))
+        assert (table["density"].diff().dropna() <= 0).all()
+
+
+def test_a_free_network_takes_everything_and_a_hopeless_one_the_least():
+    fast, slow = (made_up_cluster(speed, "0 us") for speed in ("100000 Gb/s", "10 kb/s"))
+    assert set(layer_densities(DIGITS, fast).densities) == {1.0}
+    hopeless = density_table(DIGITS, layer_densities(DIGITS, slow, longer=0))
+    assert set(hopeless.loc[hopeless["elements"] > 1000, "density"]) == {LEAST}
+    # All ten of a bias, summed, are fewer bytes than one of them and its place from every worker.
+    assert set(hopeless.loc[hopeless["elements"] == 10, "density"]) == {1.0}
+
+
+def test_more_workers_more_traffic_smaller_densities():
+    few, many = (layer_densities(RESNET, "survey-10GbE", workers=n).densities for n in (8, 32))
+    assert np.mean(np.array(many) <= np.array(few)) > 0.9
+
+
+def test_densities_stand_in_the_order_of_the_workers_pieces():
+    """The linear layer, the last parameters, is the first to be ready."""
+    here = made_up_cluster("100 Mb/s", "5 us").with_workers(8)
+    chosen = layer_densities(DIGITS, here)
+    assert chosen.densities[-1] == max(chosen.densities) > min(chosen.densities)
+    assert chosen.densities[0] == min(chosen.densities)
+    assert set(density_table(DIGITS, chosen)["tensor"][:2]) == {"5.weight", "5.bias"}
+
+
+def test_selection_that_takes_time_leaves_less_to_hide():
+    slow = CompressionProfile(
+        "made up",
+        {f"top-k({one})": CompressorSeconds(Line(1e-4, 0.0)) for one in (0.001, 0.01, 0.1)},
+    )
+    here = made_up_cluster("1 Gb/s", "5 us").with_workers(8)
+    options = {"candidates": (0.001, 0.01, 0.1), "feedback": False}
+    free, paid = (
+        np.array(layer_densities(DIGITS, here, profile, **options).densities)
+        for profile in ("free", slow)
+    )
+    assert (paid <= free).all()
+    with pytest.raises(InputError, match=r"no seconds for top-k\(0.002\)"):
+        layer_densities(DIGITS, here, slow)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"base": "ByteScheduler-A2A"}, "cuts tensors"),
+        ({"base": "WFBP-PS"}, "goes through servers"),
+        ({"candidates": (0.1, 2.0)}, r"candidates \[0.1, 2.0\] must be densities from 0.001 to 1"),
+        ({"candidates": ()}, "candidates"),
+        ({"longer": -0.1}, "longer -0.1 must be a share"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, reason):
+    with pytest.raises(InputError, match=reason):
+        layer_densities(RESNET, "survey-10GbE", **options)
+
+
+def test_a_model_whose_parameters_are_not_known_is_refused():
+    unknown = Workload("mine", 1, (Layer("l"),), (Gradient("w", "l", 10),), "by hand")
+    with pytest.raises(InputError, match="of no built-in model"):
+        layer_densities(unknown, "survey-10GbE")
+
+
+# The study.
+
+LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
+
+
+@pytest.fixture(scope="module")
+def curves() -> pd.DataFrame:
+    methods = ["bsp", "bsp + top-k(0.01) + feedback", "bsp + top-k(0.1) + feedback"]
+    methods += layer_methods(DIGITS, [LINK], 4)
+    return study("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
+
+
+def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
+    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
+    times = layer_times(curves, target, DIGITS, [LINK], 4)
+    assert times["kind"].tolist()[:3] == ["dense", "fixed", "fixed"]
+    assert set(times["kind"][3:]) == {"by layer"}
+    np.testing.assert_allclose(times["seconds"], times["iterations"] * times["iteration_seconds"])
+    best = times[times["kind"] == "fixed"]["seconds"].idxmin()
+    assert times.loc[best, "verdict"] == ""
+    assert set(times["verdict"].drop(best)) <= {FASTER, SLOWER, OPEN}
+    figure = layer_bars(times)
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert labels[:2] == ["best lossless", "k/D = 0.01"]
+    assert "by layer, up to 1 % longer" in labels
+
+
+def test_a_verdict_follows_the_interval_over_seeds(curves):
+    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
+    slow = curves[~curves["method"].str.contains("layer")]
+    with pytest.raises(InputError, match="curves lack"):
+        layer_times(slow, target, DIGITS, [LINK], 4)
+    never = curves["method"].str.contains(" top-k")
+    lost = curves.assign(test_loss=curves["test_loss"].mask(never, 9.0))
+    with pytest.raises(InputError, match="no fixed density reaches"):
+        layer_times(lost, target, DIGITS, [LINK], 4)
+    # Who is there at once in every run is faster, who is never there slower.
+    layered = curves["method"].str.contains("layer")
+    early = curves.assign(test_loss=curves["test_loss"].mask(layered & (curves["step"] > 0), 0.0))
+    late = curves.assign(test_loss=curves["test_loss"].mask(layered, 9.0))
+    for changed, said in ((early, FASTER), (late, SLOWER)):
+        times = layer_times(changed, target, DIGITS, [LINK], 4)
+        assert set(times.loc[times["kind"] == "by layer", "verdict"]) == {said}
+
+
+def test_densities_are_drawn_for_every_network():
+    table = density_by_layer(RESNET, NETWORKS[:2], 8)
+    assert len(table) == 2 * len(RESNET.gradients)
+    figure = density_steps(table)
+    assert [ax.get_title() for ax in figure.axes] == ["10GbE", "100GbE"]
+    assert "resnet50, 8 workers" in figure.get_supxlabel()
