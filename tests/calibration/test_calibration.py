@@ -8,6 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+import ddlnb.calibration.fit
+from ddlnb.calibration.fit import calibrate_parameters, unexplained
+from ddlnb.calibration.misfit import Misfit
+from ddlnb.calibration.observations import AllReduceTime, HopTime, observe, predictions
+from ddlnb.calibration.parameters import Parameter, World
+from ddlnb.calibration.posterior import draw_within
+from ddlnb.calibration.validation import predict_intervals
+from ddlnb.errors import InputError, UnknownName
 from tests.toy_world import (
     BANDWIDTH,
     FAST,
@@ -22,15 +31,6 @@ from tests.toy_world import (
     cells,
     seen,
 )
-
-import ddlnb.calibration.fit
-from ddlnb.calibration.fit import calibrate_parameters, unexplained
-from ddlnb.calibration.misfit import Misfit
-from ddlnb.calibration.observations import AllReduceTime, HopTime, observe, predictions
-from ddlnb.calibration.parameters import Parameter, World
-from ddlnb.calibration.posterior import draw_within
-from ddlnb.calibration.validation import predict_intervals
-from ddlnb.errors import InputError, UnknownName
 
 TRUE = dict(zip([p.name for p in PARAMETERS], TRUTH.values, strict=True))
 ELSEWHERE = Parameter("between_bandwidth", ("elsewhere",), low=1e8, high=1e10, prior=2e9)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.toy_world import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, cells, seen
 
 import ddlnb.calibration.observations
 from ddlnb.calibration.observations import (
@@ -24,6 +23,7 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import SOURCES as SOURCES_OF_ROWS
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+from tests.toy_world import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, cells, seen
 
 PAIR = SLOW.with_workers(4)
 

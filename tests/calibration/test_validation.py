@@ -7,6 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from ddlnb.calibration.baselines import (
+    TRIVIAL_FORECASTS,
+    linear_scaling,
+    ring_scaling,
+    textbook_ring,
+)
+from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.observations import HopTime, IterationTime, observe
+from ddlnb.calibration.validation import ablation, coverage, cross_validate, error_summary, folds_of
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.plans.alpha_beta import AlphaBeta
 from tests.toy_world import (
     BANDWIDTH,
     FAST,
@@ -21,18 +33,6 @@ from tests.toy_world import (
     cells,
     seen,
 )
-
-from ddlnb.calibration.baselines import (
-    TRIVIAL_FORECASTS,
-    linear_scaling,
-    ring_scaling,
-    textbook_ring,
-)
-from ddlnb.calibration.fit import calibrate_parameters
-from ddlnb.calibration.observations import HopTime, IterationTime, observe
-from ddlnb.calibration.validation import ablation, coverage, cross_validate, error_summary, folds_of
-from ddlnb.errors import InputError, UnknownName
-from ddlnb.plans.alpha_beta import AlphaBeta
 
 FEW = (INSIDE, SHARE, BANDWIDTH, STARTUP)
 ROWS = seen(cells(workers=(2, 4)))

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.toy_exchange import normal, recorded
 
 from ddlnb.compression.base import Codec, Compressor, Round, Traffic
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
@@ -15,6 +14,7 @@ from ddlnb.compression.half import Half
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import AllGather, lockstep
 from ddlnb.training.method import training_method
+from tests.toy_exchange import normal, recorded
 
 WRITTEN = (
     *("top-k(0.5)", "gtop-k(0.5)", "random-k(0.5)", "random-k(0.5, True)", "powersgd(1)"),

@@ -10,7 +10,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.toy_exchange import normal
 
 from ddlnb.compression import packing
 from ddlnb.compression.base import Averaged, Codec, Round, Traffic
@@ -24,6 +23,7 @@ from ddlnb.compression.terngrad import TernGrad
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce, lockstep
 from ddlnb.training.method import training_method
+from tests.toy_exchange import normal
 
 ALONE = Round(rank=0, workers=1, step=0)
 ERROR_LEVEL = 1e-9  # of every test by Hoeffding's inequality

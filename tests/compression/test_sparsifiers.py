@@ -10,8 +10,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from tests.toy_exchange import normal, recorded
-from tests.toy_training import make_workers
 
 from ddlnb.compression import selection
 from ddlnb.compression.base import Averaged, Round, Traffic
@@ -30,6 +28,8 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.base import BulkSynchronousParallel
 from ddlnb.training.worker import Worker
+from tests.toy_exchange import normal, recorded
+from tests.toy_training import make_workers
 
 TEXTS = ("top-k", "gtop-k", "random-k", "dgc", "powersgd", "powersgd(1, True)")
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tests.toy import in_double, mlp, train_alone
 
+from benchmarks.byteps_stress import load, stress
 from ddlnb.engines.byteps.engine import partition_and_credit
 from ddlnb.engines.byteps.runtime import World, serve
-from ddlnb.engines.byteps_stress import load, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
@@ -26,6 +25,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
 from ddlnb.units import MIB
 from ddlnb.workloads.tracing import trace
+from tests.toy import in_double, mlp, train_alone
 
 LACK = get_engine("byteps").missing()
 needs_byteps = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]

@@ -8,17 +8,8 @@ from functools import partial
 
 import pytest
 import torch
-from tests.toy_training import (
-    FEATURES,
-    MOMENTUM,
-    broken_batches,
-    draw,
-    finite_error,
-    model,
-    square_error,
-)
 
-from ddlnb.engines.byteps_stress import load, stress
+from benchmarks.byteps_stress import load, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
@@ -33,6 +24,15 @@ from ddlnb.training.runs.train import EXECUTORS, train
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
+from tests.toy_training import (
+    FEATURES,
+    MOMENTUM,
+    broken_batches,
+    draw,
+    finite_error,
+    model,
+    square_error,
+)
 
 LACK = get_engine("byteps").missing()
 needs_byteps = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.toy import COST, in_double, mlp, train_alone
 
 from ddlnb.engines.job import OPTIMIZERS, Job
 from ddlnb.engines.worker import run_job
@@ -15,6 +14,7 @@ from ddlnb.errors import RankError
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.tracing import trace
+from tests.toy import COST, in_double, mlp, train_alone
 
 STEPS, BATCH = 10, 2
 PARTITION = "100KB"

@@ -17,7 +17,6 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from tests.toy import COST, in_double, mlp, train_alone
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
@@ -30,6 +29,7 @@ from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tracing import trace
+from tests.toy import COST, in_double, mlp, train_alone
 
 LACK = get_engine("horovod").missing()
 needs_horovod = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]

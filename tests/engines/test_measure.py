@@ -7,7 +7,6 @@ from functools import partial
 import pandas as pd
 import pytest
 import torch
-from tests.toy import mlp
 
 import ddlnb
 from ddlnb.engines.job import get_optimizer
@@ -15,6 +14,7 @@ from ddlnb.engines.measure import measure, record_timelines, speedups
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
+from tests.toy import mlp
 
 QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}
 

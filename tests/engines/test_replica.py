@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.toy import COST, TOY, mlp, train_alone
 
 from ddlnb.engines.courier import Courier
 from ddlnb.engines.job import OPTIMIZERS
@@ -23,6 +22,7 @@ from ddlnb.plans.requests import PushPull
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tasks import task as make_task
 from ddlnb.workloads.tracing import trace
+from tests.toy import COST, TOY, mlp, train_alone
 
 WORKERS, STEPS, BATCH = 2, 3, 2
 

@@ -268,7 +268,7 @@ def test_emulated_rows_say_so_and_hold_real_seconds(nodes):
 
 OWNER = """
 import time
-from ddlnb.ranks import Ranks
+from ddlnb.launch.ranks import Ranks
 ranks = Ranks(2, launcher="emulated", network="100MbE")
 print(ranks.network.pid, *ranks.pids, flush=True)
 time.sleep(60)

@@ -24,6 +24,7 @@ from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.slurm import queue_says
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
+from ddlnb.paths import ROOT
 from ddlnb.plans.methods import METHODS
 from ddlnb.studies.launchers import whereabouts
 
@@ -219,7 +220,7 @@ def test_ranks_are_numbered_as_their_launcher_does_and_a_death_is_one_error(laun
 
 OWNER = """
 import sys
-from ddlnb.ranks import Ranks
+from ddlnb.launch.ranks import Ranks
 print("starting", flush=True)
 ranks = Ranks(2, launcher=sys.argv[1], hosts=sys.argv[2:])
 print("running", flush=True)

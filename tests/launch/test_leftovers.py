@@ -20,7 +20,7 @@ from ddlnb.launch.ranks import Ranks
 
 OWNER = """
 import time
-from ddlnb.ranks import Ranks
+from ddlnb.launch.ranks import Ranks
 ranks = Ranks(1)
 print(ranks._world.token, ranks._world._reaper.pid, flush=True)
 time.sleep(60)

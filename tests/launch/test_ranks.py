@@ -342,7 +342,7 @@ def script(*lines: str) -> str:
     """A script that starts two ranks and goes on with the lines."""
     start = """
         import signal
-        from ddlnb.ranks import Ranks
+        from ddlnb.launch.ranks import Ranks
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
 

@@ -6,7 +6,6 @@ from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.toy import COST, TOY
 
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import (
@@ -18,6 +17,7 @@ from ddlnb.plans.bucketing import (
     per_tensor,
 )
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.toy import COST, TOY
 
 
 def end_of(messages, workload, cost):

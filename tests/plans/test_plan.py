@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.toy import COST, TOY
 
 from ddlnb.errors import InputError, PlanError, UnknownName
 from ddlnb.plans.bucketing import partitioned
 from ddlnb.plans.methods import METHODS, get_method
 from ddlnb.plans.placement import balanced
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
+from tests.toy import COST, TOY
 
 
 def make_plan(messages, **changes):

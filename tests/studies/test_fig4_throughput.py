@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from tests.toy import COST, TOY
 
 from ddlnb.plans.methods import METHODS
 from ddlnb.studies.fig4_throughput import about_published, beside_published, claims_here
 from ddlnb.studies.sec2_message_size import bert_large_example, quoted_fits
 from ddlnb.studies.sec4_methods import plans, plans_table
+from tests.toy import COST, TOY
 
 
 def rows(fast: float, slow: float, std: float) -> pd.DataFrame:

@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 import torch
-from tests.toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error
 
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
@@ -26,6 +25,7 @@ from ddlnb.training.runs.train import train
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
+from tests.toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error
 
 WORKERS, STEPS = 4, 5
 CODEC = "top-k(0.3)"

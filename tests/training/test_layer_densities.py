@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.toy_exchange import normal
 
 import ddlnb
 from ddlnb.compression.base import Round, Traffic
@@ -42,6 +41,7 @@ from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.study import study
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.toy_exchange import normal
 
 RESNET = ddlnb.read_profile("resnet50_b64_rtx2080ti")
 DIGITS = made_up_digits(1e4)

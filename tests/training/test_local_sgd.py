@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, draw, model, square_error
 
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.local import AdaptiveLocalSGD
+from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, draw, model, square_error
 
 ONCE_EACH = ["local(1)", "post-local(4, 1000)", "adaptive-local(1, 1)"]
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS
@@ -20,6 +19,7 @@ from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import activity
 from ddlnb.training.executors.stragglers import ExponentialTail, LogNormal, OneSlow
 from ddlnb.training.method import training_method
+from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 
 BOUNDS = st.one_of(st.none(), st.integers(0, 4))
 

@@ -317,7 +317,7 @@ def _pid() -> int:
 
 INTERRUPTED = """
 import sys
-from ddlnb.training.study import study
+from ddlnb.training.runs.study import study
 if __name__ == "__main__":
     study("digits", ["bsp"], seeds=40, workers=8, steps=100, folder=sys.argv[1], jobs=2)
 """

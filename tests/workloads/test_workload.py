@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.toy import TOY
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.units import bytes_from, show_bytes
 from ddlnb.workloads.workload import Layer, Workload, read_profile
+from tests.toy import TOY
 
 
 def test_times_of_the_toy_add_up():
