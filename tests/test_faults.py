@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults.campaign import KINDS, append, read, summary
-from faults.injection import Moment
-from faults.outcome import Outcome
-from faults.sweep import Onlooker, Sweep
 
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.results.rows import RUN_COLUMNS
+from tests.faults.campaign import KINDS, append, read, summary
+from tests.faults.injection import Moment
+from tests.faults.outcome import Outcome
+from tests.faults.sweep import Onlooker, Sweep
 
 ROOT = Path(__file__).parents[1]
 EMULATED = {"link-cut", "link-restored", "loss-10%"}

@@ -239,8 +239,8 @@ WRONG_EFFECTS = {
         ["compute_factor", "1000", "from 0.01 to 100"],
     ),
     "an unknown effect": (
-        {"inside_latency": "1 us"},
-        ["unknown effect 'inside_latency'", "choose one of inside_latency"],
+        {"inside_startup": "1 us"},
+        ["unknown effect 'inside_startup'", "choose one of inside_latency"],
     ),
     "a misspelt effect": (
         {"betwen_latency": "1 us"},

@@ -12,7 +12,7 @@ from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claims import CLAIMS
 from ddlnb.results.published import FIG4_KEY, quotes
-from ddlnb.studies import fig4_forecast
+from ddlnb.studies import fig4_forecast, sec4_2_findings
 
 RATE = fig4_forecast.RATE
 
@@ -83,7 +83,7 @@ def test_without_published_cells_no_error_is_claimed():
 
 
 def test_single_gpu_rows_follow_from_throughput_and_speed_up():
-    rows = fig4_forecast.with_single(forecasts())
+    rows = sec4_2_findings.with_single(forecasts())
     alone = rows[rows["method"] == "single"]
     assert len(alone) == len(BATCHES) * len(CLUSTERS)
     assert alone[RATE].tolist() == pytest.approx([100.0] * len(alone))
@@ -92,49 +92,49 @@ def test_single_gpu_rows_follow_from_throughput_and_speed_up():
 
 
 def test_every_claim_is_judged_or_says_why_not():
-    found = fig4_forecast.verdicts(forecasts(), published=cells().iloc[:0])
+    found = sec4_2_findings.verdicts(forecasts(), published=cells().iloc[:0])
     assert list(found) == ["simulated"]
     assert list(found["simulated"]["claim"]) == list(CLAIMS)
-    counts = fig4_forecast.count_of(found["simulated"])
+    counts = sec4_2_findings.count_of(found["simulated"])
     assert counts["not judged"] == 1  # A57, for want of a second batch
     assert sum(counts.values()) == len(CLAIMS)
-    table = fig4_forecast.verdicts_table(found)
+    table = sec4_2_findings.verdicts_table(found)
     assert table.loc["A57", ("simulated", "verdict")] == "not judged"
-    assert "second local_batch" in fig4_forecast.against(found).loc["A57", "is"]
+    assert "second local_batch" in sec4_2_findings.against(found).loc["A57", "is"]
 
 
 def test_a_larger_batch_judges_its_claim_and_no_other():
     larger = forecasts().query("model == 'bert-large'").assign(local_batch=128)
     larger = larger.assign(speedup=larger["speedup"] * 1.2, **{RATE: 5 * larger[RATE]})
-    before = fig4_forecast.verdicts(forecasts())["simulated"].set_index("claim")
-    after = fig4_forecast.verdicts(forecasts(), larger)["simulated"].set_index("claim")
+    before = sec4_2_findings.verdicts(forecasts())["simulated"].set_index("claim")
+    after = sec4_2_findings.verdicts(forecasts(), larger)["simulated"].set_index("claim")
     assert after.loc["A57", "holds"] is True
     assert after.drop("A57").equals(before.drop("A57"))
 
 
 def test_the_failing_cells_are_those_that_the_verdicts_count():
-    found = fig4_forecast.verdicts(forecasts())["simulated"].set_index("claim")
-    failing = fig4_forecast.failing_cells(forecasts())
+    found = sec4_2_findings.verdicts(forecasts())["simulated"].set_index("claim")
+    failing = sec4_2_findings.failing_cells(forecasts())
     fails = found[[holds is False for holds in found["holds"]]]
     assert len(fails) > 2
     counted = failing.groupby("claim").size()
     expected = ((1 - fails["share"]) * fails["cells"]).round()
     assert counted.to_dict() == expected.to_dict()
-    places = fig4_forecast.where(failing)
+    places = sec4_2_findings.where(failing)
     assert places["model"].sum(axis=1).to_dict() == expected.to_dict()
-    assert fig4_forecast.where(failing.iloc[:0]).empty
+    assert sec4_2_findings.where(failing.iloc[:0]).empty
 
 
 def test_published_cells_are_judged_beside_the_forecasts():
-    found = fig4_forecast.verdicts(forecasts(), published=cells())
+    found = sec4_2_findings.verdicts(forecasts(), published=cells())
     assert list(found) == ["simulated", "published"]
-    table = fig4_forecast.verdicts_table(found)
+    table = sec4_2_findings.verdicts_table(found)
     assert set(table["published"]["verdict"]) == {"holds", "fails", "not judged"}
     assert (table["published"]["cells"] <= table["simulated"]["cells"]).all()
 
 
 def test_best_speed_ups_keep_the_order_of_the_figure():
-    best = fig4_forecast.best_speedups(forecasts())
+    best = sec4_2_findings.best_speedups(forecasts())
     assert list(best.index) == list(CLUSTERS)
     assert list(best.columns) == list(BATCHES)
     assert best.loc["10GbE", "resnet50"] == pytest.approx(0.95 * 32)

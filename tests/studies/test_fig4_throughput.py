@@ -57,7 +57,7 @@ def test_claims_about_methods_that_did_not_run_are_left_out():
 
 def test_absent_published_cells_are_said_to_be_absent(monkeypatch):
     nothing = pd.DataFrame({"model": []})
-    monkeypatch.setattr("ddlnb.studies.sec4_methods.fig4_cells", lambda: nothing)
+    monkeypatch.setattr("ddlnb.studies.fig4_throughput.fig4_cells", lambda: nothing)
     ours = rows(2, 1, 0)
     assert "not in this edition" in about_published()
     assert beside_published(ours) is ours
@@ -65,7 +65,7 @@ def test_absent_published_cells_are_said_to_be_absent(monkeypatch):
 
 def test_published_cells_stand_beside_ours_when_they_are_there(monkeypatch):
     cells = pd.DataFrame({"model": ["resnet50", "bert-base"], "source": "published"})
-    monkeypatch.setattr("ddlnb.studies.sec4_methods.fig4_cells", lambda: cells)
+    monkeypatch.setattr("ddlnb.studies.fig4_throughput.fig4_cells", lambda: cells)
     assert about_published().startswith("2 published cells")
     assert len(beside_published(rows(2, 1, 0), model="resnet50")) == 3
 

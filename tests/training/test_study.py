@@ -198,7 +198,7 @@ def test_the_sources_that_define_training_are_told_apart(tmp_path):
     for part in code_digest.ALGORITHMS:
         place = code_digest.PACKAGE / part
         copy = shutil.copytree if place.is_dir() else shutil.copy
-        package.mkdir(exist_ok=True)
+        (package / part).parent.mkdir(parents=True, exist_ok=True)
         copy(place, package / part)
     ours = code_digest.source_hash(code_digest.PACKAGE)
     assert code_digest.source_hash(package) == ours
