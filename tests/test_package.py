@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -65,3 +66,10 @@ def test_an_installed_package_has_all_of_its_folders():
     listed = find_packages(str(ROOT), **found["find"])
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "ddlnb").rglob("*.py")}
     assert set(listed) == {".".join(folder.parts) for folder in folders}
+
+
+def test_rooms_import_downwards_and_without_circles():
+    """The contracts are in pyproject.toml, section importlinter."""
+    lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(lint, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout
