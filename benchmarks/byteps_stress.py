@@ -234,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
                 )
                 seen = [count for count in counts if count is not None]
                 wrong += sum(count.wrong for count in seen)
-                print(  # noqa: T201
+                print(
                     f"{workers} workers, {servers} servers: {given.rounds} rounds, "
                     f"{sum(count.sums for count in seen)} sums, "
                     f"{sum(count.wrong for count in seen)} wrong, {seen[0].seconds:.1f} s",
