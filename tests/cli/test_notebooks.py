@@ -28,6 +28,30 @@ from ddlnb.paths import NOTEBOOKS
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
 SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
+WITH_OTHER_IMPORTS = {
+    "calibration",
+    "convergence_rates",
+    "fig2_taxonomy",
+    "fig3_timelines",
+    "fig4_emulated",
+    "fig4_forecast",
+    "fig4_throughput",
+    "index",
+    "launchers",
+    "sec2_message_size",
+    "sec3_1_1_large_batch",
+    "sec3_1_2_synchronisation",
+    "sec3_1_3_compression",
+    "sec3_2_architectures",
+    "sec3_3_1_protocols",
+    "sec4_2_findings",
+    "sec4_engines",
+    "sec4_methods",
+    "sec5_challenges",
+    "simulated_here",
+    "table1_attributes",
+    "time_to_target",
+}
 MOST_CODE_CELLS = 12
 MOST_PARAMETERS = 7
 CHECKED = "# NBVAL_CHECK_OUTPUT"
@@ -82,6 +106,20 @@ def test_a_notebook_is_thin(name):
             assert number == 0 or not is_import(node), f"{name} imports late: {cell.source}"
         assert "plt." not in cell.source
         assert not re.search(r"['\"](/|~|[A-Z]:\\\\)", cell.source), "an absolute path"
+
+
+def imported_modules(name: str) -> set[str]:
+    nodes = [node for cell in code_cells(name) for node in ast.walk(ast.parse(cell.source))]
+    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return modules | {
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_imports_only_the_public_face(name):
+    public = {"ddlnb", "ddlnb.figures", f"ddlnb.studies.{name}"}
+    assert name in WITH_OTHER_IMPORTS or imported_modules(name) <= public
 
 
 @pytest.mark.parametrize("name", NAMES)
