@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Batch, Credit, Csv, Partition, print_table
+from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -72,7 +72,7 @@ def forecast(
     model: ModelName = "",
     cluster: OneCluster = "",
     gpus: Annotated[
-        list[int] | None, typer.Option(help="Workers; repeatable. Default: all of the cluster.")
+        list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
     ] = None,
     method: Methods = None,
     batch: Batch = None,
@@ -268,7 +268,7 @@ def calibrate(
         Path | None, typer.Option(help="Rows of `ddlnb measure` on the cluster.")
     ] = None,
     workers: Annotated[
-        list[int] | None, typer.Option(help="For 'here': numbers of workers; default 2 and 4.")
+        list[int] | None, numbers("For 'here': numbers of workers. Default: 2,4.")
     ] = None,
     out: Annotated[
         Path | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.forecast import ModelName, OneCluster, Throughput, workload_for
-from ddlnb.cli.options import Batch, Csv, print_table
+from ddlnb.cli.options import Batch, Csv, numbers, print_table
 
 if TYPE_CHECKING:
     from ddlnb.workloads.workload import Workload
@@ -23,7 +23,7 @@ def lossy(
     model: ModelName = "",
     cluster: OneCluster = "",
     gpus: Annotated[
-        list[int] | None, typer.Option(help="Workers; repeatable. Default: all of the cluster.")
+        list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
     ] = None,
     method: Annotated[
         list[str] | None,

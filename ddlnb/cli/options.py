@@ -1,8 +1,9 @@
-"""What the commands share: options that mean the same everywhere, and how tables are printed."""
+"""Options that mean the same in every command, and the printing of tables."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,28 @@ Partition = Annotated[
 Credit = Annotated[
     str | None, typer.Option(help="Bytes in flight of methods with a credit, such as 1MB.")
 ]
+
+
+def numbers(help: str, number: Callable[[str], float] = int) -> Any:
+    """Return an option that takes several numbers, as ``--gpus 8,16`` or ``--gpus 8 --gpus 16``.
+
+    The command declares it as ``Annotated[list[int] | None, numbers("...")]`` and is given one flat
+    list, or None if the option is left out. ``number`` reads one number: ``int`` or ``float``.
+    """
+
+    def parse(text: str) -> list[float]:
+        try:
+            return [number(part) for part in text.split(",")]
+        except ValueError:
+            kind = "whole numbers" if number is int else "numbers"
+            raise typer.BadParameter(
+                f"{text!r} must be {kind}, separated by commas, such as 8,16"
+            ) from None
+
+    def joined(given: list[list[float]] | None) -> list[float] | None:
+        return [value for values in given for value in values] if given else None
+
+    return typer.Option(help=help, parser=parse, callback=joined, metavar="N[,N...]")
 
 
 def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.options import Csv, numbers, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,16 +28,14 @@ def train(
             help="Such as 'bsp', 'ssp(3)' or 'bsp + top-k(0.01) + feedback on A2A'; repeatable."
         ),
     ] = None,
-    workers: Annotated[
-        list[int] | None, typer.Option(help="Workers; repeatable. Default: 8.")
-    ] = None,
+    workers: Annotated[list[int] | None, numbers("Workers, such as 4,8. Default: 8.")] = None,
     steps: Annotated[int, typer.Option(help="Gradients of every worker.")] = 300,
     local_batch: Annotated[
         int | None, typer.Option(help="Samples of a gradient; default: the task's own.")
     ] = None,
     lr: Annotated[
         list[float] | None,
-        typer.Option(help="Learning rate; repeatable. Default: the task's first guess."),
+        numbers("Learning rates, such as 0.1,0.2. Default: the task's first guess.", float),
     ] = None,
     tune: Annotated[
         bool,
