@@ -111,7 +111,8 @@ class Ranks:
         self._world: World | None = None
         self._end: Callable = lambda: None
         self._ready_world()
-        self.verified = verify(self) if links else None
+        emulated = self.network
+        self.verified = emulated and verify(self.run, emulated, self.launch.links, ranks_per_node)
 
     @property
     def pids(self) -> list[int]:

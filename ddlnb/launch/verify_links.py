@@ -7,16 +7,18 @@ import statistics
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import DdlnbError
 from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.emulation.network import EmulatedNetwork
+from ddlnb.launch.rank import RankContext
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.launch.rank import RankContext
-    from ddlnb.launch.ranks import Ranks
+Run = Callable[..., list]  # as `Ranks.run`: calls a function on every rank
 
 PAYLOAD_SHARE = 1448 / 1538  # of a full Ethernet frame on the wire, with its preamble and gap
 BULK_SECONDS, LEAST_BULK, MOST_BULK = 0.5, 1 << 18, 1 << 26
@@ -26,11 +28,13 @@ UNUSABLE, DOUBTFUL = 0.3, 0.1  # relative difference of the bandwidth
 DOUBTFUL_TRIP, TIMER_SECONDS = 0.25, 200e-6  # of the round trip; what timers may add on their own
 
 
-def verify(ranks: Ranks) -> pd.DataFrame:
-    """What every node's link to the next one carries, all at once, as a ring does.
+def verify(
+    run: Run, network: EmulatedNetwork, links: Sequence[Link], ranks_per_node: int = 1
+) -> pd.DataFrame:
+    """Return what every node's link to the next one carries, all at once, as a ring does.
 
-    One row per node, in the units of the emulated (slowed) world: ``asked_bandwidth`` of the
-    payload in bytes per second, the ``bandwidth`` measured, ``asked_round_trip`` in seconds and the
+    One row per node, in the seconds of the slowed network: ``asked_bandwidth`` of the payload in
+    bytes per second, the ``bandwidth`` measured, ``asked_round_trip`` in seconds and the
     ``round_trip`` measured (median), ``late`` the mean lateness of the switch's packets. Warns of
     doubtful links; raises DdlnbError if a bandwidth is off by more than 30 %, so that no run is
     labelled with a network it did not have. Links that lose packets have no bandwidth to verify,
@@ -38,12 +42,11 @@ def verify(ranks: Ranks) -> pd.DataFrame:
     """
     import pandas as pd
 
-    launch = ranks.launch
-    nodes = len(launch.links)
-    if nodes < 2 or any(link.loss for link in launch.links):
+    if len(links) < 2 or any(link.loss for link in links):
         return pd.DataFrame()
     for _ in range(ATTEMPTS):
-        table = _table(ranks)
+        found = run(_measure, links, ranks_per_node)[::ranks_per_node]
+        table = _table(links, found, network.statistics()["late"])
         if _off(table).max() <= UNUSABLE:
             break
     _judge(table)
@@ -54,30 +57,27 @@ def _off(table: pd.DataFrame) -> pd.Series:
     return (table["bandwidth"] / table["asked_bandwidth"] - 1).abs()
 
 
-def _table(ranks: Ranks) -> pd.DataFrame:
+def _table(
+    links: Sequence[Link], found: Sequence[tuple[float, float]], late: float
+) -> pd.DataFrame:
+    """Return one row per node of what was asked and what was found."""
     import pandas as pd
 
-    launch = ranks.launch
-    nodes = len(launch.links)
-    found = ranks.run(_measure, launch.links, launch.ranks_per_node)
-    assert ranks.network is not None
-    late = ranks.network.statistics()["late"]
-    rows = []
-    for node, link in enumerate(launch.links):
-        following = launch.links[(node + 1) % nodes]
-        bandwidth, round_trip = found[node * launch.ranks_per_node]
-        rows.append(
-            {
-                "node": node,
-                "link": str(link),
-                "asked_bandwidth": PAYLOAD_SHARE * min(link.bandwidth, following.bandwidth),
-                "bandwidth": bandwidth,
-                "asked_round_trip": link.latency + following.latency,
-                "round_trip": round_trip,
-                "late": late,
-            }
+    following = [*links[1:], links[0]]
+    return pd.DataFrame(
+        {
+            "node": node,
+            "link": str(link),
+            "asked_bandwidth": PAYLOAD_SHARE * min(link.bandwidth, after.bandwidth),
+            "bandwidth": bandwidth,
+            "asked_round_trip": link.latency + after.latency,
+            "round_trip": round_trip,
+            "late": late,
+        }
+        for node, (link, after, (bandwidth, round_trip)) in enumerate(
+            zip(links, following, found, strict=True)
         )
-    return pd.DataFrame(rows)
+    )
 
 
 def _judge(table: pd.DataFrame) -> None:
@@ -113,7 +113,7 @@ def _rate(bandwidth: float) -> str:
 
 
 def _measure(
-    context: RankContext, links: tuple[Link, ...], ranks_per_node: int
+    context: RankContext, links: Sequence[Link], ranks_per_node: int
 ) -> tuple[float, float]:
     """(bytes per second, seconds of a round trip) to the first rank of the next node."""
     if context.rank % ranks_per_node:
