@@ -36,6 +36,13 @@ def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
     assert (rows["low"] <= rows["high"]).all()
 
 
+def test_numbers_may_be_listed_or_repeated():
+    words = ["forecast", *BERT, "--method", "BSP-A2A", "--draws", "0"]
+    listed = ddlnb(*words, "--gpus", "8, 16", check=True).stdout
+    assert listed == ddlnb(*words, "--gpus", "8", "--gpus", "16", check=True).stdout
+    assert listed.count("BSP-A2A") == 3  # two rows and the advice
+
+
 def test_a_forecast_without_a_profile_takes_a_throughput():
     words = ["--model", "small-conv", "--cluster", "v100-nvlink", "--method", "BSP-A2A"]
     refused = ddlnb("forecast", *words, "--draws", "0")
