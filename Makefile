@@ -74,7 +74,7 @@ pictures: reproduce ## refresh the README's pictures from the report
 	mkdir -p docs/pictures
 	cp build/$(PROFILE)/figures/fig3_timelines-1.png docs/pictures/timelines.png
 	cp build/$(PROFILE)/figures/fig4_throughput-1.png docs/pictures/throughput.png
-	cp build/$(PROFILE)/figures/sec3_1_4_resnet50-2.png docs/pictures/losses.png
+	cp build/$(PROFILE)/figures/sec3_1_4_resnet50-2.png docs/pictures/breakdown.png
 
 clean: ## remove what was built, not the environment
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

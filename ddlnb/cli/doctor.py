@@ -111,7 +111,7 @@ def _engine(name: str) -> Callable[[], Finding]:
 def _emulated() -> Finding:
     lack = lacking()
     detail = lack or "nodes in network namespaces, as far as can be seen without making one"
-    return Finding("launcher emulated", not lack, detail, "see docs/emulation.md")
+    return Finding("launcher emulated", not lack, detail, "see docs/emulate.md")
 
 
 def _program(part: str, name: str, mend: str) -> Callable[[], Finding]:
