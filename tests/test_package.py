@@ -16,6 +16,7 @@ from setuptools import find_packages
 import ddlnb
 from ddlnb.paths import ROOT
 
+DOCS = list((ROOT / "docs").glob("*.md"))
 HEAVY = ("torch", "pandas", "matplotlib", "numpy", "transformers", "ipyparallel", "zmq")
 
 
@@ -73,3 +74,23 @@ def test_rooms_import_downwards_and_without_circles():
     lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(lint, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_readme_fits_on_a_page_or_two():
+    assert len((ROOT / "README.md").read_text().split()) <= 1100
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in DOCS)])
+def test_links_and_paths_in_the_documents_lead_somewhere(page):
+    file = ROOT / page if (ROOT / page).exists() else ROOT / "docs" / page
+    text = file.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert "://" in target or (file.parent / target).exists(), target
+    for path in re.findall(r"`((?:ddlnb|tests|docs|data|benchmarks|scripts)/[\w./-]+)`", text):
+        assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_every_notebook_is_in_the_page_on_reproducing():
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f"`{notebook.stem}`" in page, notebook.stem
