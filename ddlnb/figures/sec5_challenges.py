@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from ddlnb.errors import require
 from ddlnb.figures.learning import PALETTE
 from ddlnb.figures.style import METHOD_COLOURS, legend_line, say_source, styled
-from ddlnb.studies.sec5_challenges.gradient_sizes import SCALED
+from ddlnb.studies.sec5_2_relaxed_compression.gradient_sizes import SCALED
 from ddlnb.units import MB, MS
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -18,18 +17,11 @@ from ddlnb.compression.seconds import CompressionProfile, CompressorSeconds, Lin
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
-from ddlnb.figures import density_steps, layer_bars
 from ddlnb.plans.requests import AllReduce, lockstep
-from ddlnb.studies.sec5_challenges.layer_density import (
-    FASTER,
-    OPEN,
-    SLOWER,
+from ddlnb.studies.sec5_3_compression_level.layer_density import (
     alike,
     by_layer,
-    density_by_layer,
     hidden_table,
-    layer_methods,
-    layer_times,
 )
 from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.iteration import compressed_cost, lossy_cost
@@ -39,7 +31,6 @@ from ddlnb.training.executors.null_worker import null_run
 from ddlnb.training.executors.replaying import run_in_lockstep
 from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.study import study
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.toy_exchange import normal
 
@@ -235,56 +226,3 @@ def test_a_model_whose_parameters_are_not_known_is_refused():
     unknown = Workload("mine", 1, (Layer("l"),), (Gradient("w", "l", 10),), "by hand")
     with pytest.raises(InputError, match="of no built-in model"):
         layer_densities(unknown, "survey-10GbE")
-
-
-# The study.
-
-LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
-
-
-@pytest.fixture(scope="module")
-def curves() -> pd.DataFrame:
-    methods = ["bsp", "bsp + top-k(0.01) + feedback", "bsp + top-k(0.1) + feedback"]
-    methods += layer_methods(DIGITS, [LINK], 4)
-    return study("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
-
-
-def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
-    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
-    times = layer_times(curves, target, DIGITS, [LINK], 4)
-    assert times["kind"].tolist()[:3] == ["dense", "fixed", "fixed"]
-    assert set(times["kind"][3:]) == {"by layer"}
-    np.testing.assert_allclose(times["seconds"], times["iterations"] * times["iteration_seconds"])
-    best = times[times["kind"] == "fixed"]["seconds"].idxmin()
-    assert times.loc[best, "verdict"] == ""
-    assert set(times["verdict"].drop(best)) <= {FASTER, SLOWER, OPEN}
-    figure = layer_bars(times)
-    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert labels[:2] == ["best lossless", "k/D = 0.01"]
-    assert "by layer, up to 1 % longer" in labels
-
-
-def test_a_verdict_follows_the_interval_over_seeds(curves):
-    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
-    slow = curves[~curves["method"].str.contains("layer")]
-    with pytest.raises(InputError, match="curves lack"):
-        layer_times(slow, target, DIGITS, [LINK], 4)
-    never = curves["method"].str.contains(" top-k")
-    lost = curves.assign(test_loss=curves["test_loss"].mask(never, 9.0))
-    with pytest.raises(InputError, match="no fixed density reaches"):
-        layer_times(lost, target, DIGITS, [LINK], 4)
-    # Who is there at once in every run is faster, who is never there slower.
-    layered = curves["method"].str.contains("layer")
-    early = curves.assign(test_loss=curves["test_loss"].mask(layered & (curves["step"] > 0), 0.0))
-    late = curves.assign(test_loss=curves["test_loss"].mask(layered, 9.0))
-    for changed, said in ((early, FASTER), (late, SLOWER)):
-        times = layer_times(changed, target, DIGITS, [LINK], 4)
-        assert set(times.loc[times["kind"] == "by layer", "verdict"]) == {said}
-
-
-def test_densities_are_drawn_for_every_network():
-    table = density_by_layer(RESNET, NETWORKS[:2], 8)
-    assert len(table) == 2 * len(RESNET.gradients)
-    figure = density_steps(table)
-    assert [ax.get_title() for ax in figure.axes] == ["10GbE", "100GbE"]
-    assert "resnet50, 8 workers" in figure.get_supxlabel()

@@ -140,7 +140,7 @@ class AdaptiveLocalSGD(Local):
         raise InputError(
             f"an iteration of {self} has no one cost: how often it averages depends on the losses; "
             f"ask for the cost of local({self.low}) and local({self.high}), it lies between them, "
-            f"and for a time to target leave its curves out (ddlnb.studies.sec5_challenges.periods judges them)"
+            f"and for a time to target leave its curves out (ddlnb.studies.sec5_1_adaptive_periods judges them)"
         )
 
     @property
