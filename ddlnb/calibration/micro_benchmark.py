@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,17 +87,13 @@ def _with_seconds(workload: Workload, bandwidth: float) -> Workload:
     for gradient in workload.gradients:
         size[gradient.layer] += gradient.bytes
     share = {layer: bytes_ / workload.gradient_bytes for layer, bytes_ in size.items()}
-    return replace(
-        workload,
-        layers=tuple(
-            replace(layer, forward_seconds=seconds / 3 * share.get(layer.name, 0.0))
-            for layer in workload.layers
-        ),
-        gradients=tuple(
-            replace(g, backward_seconds=2 * seconds / 3 * g.bytes / workload.gradient_bytes)
-            for g in workload.gradients
-        ),
-        source=f"made up: what {CARRIED:g} times the gradient take on a link of this bandwidth",
+    return workload.with_seconds(
+        {layer: seconds / 3 * part for layer, part in share.items()},
+        {
+            gradient.name: 2 * seconds / 3 * gradient.bytes / workload.gradient_bytes
+            for gradient in workload.gradients
+        },
+        f"made up: what {CARRIED:g} times the gradient take on a link of this bandwidth",
     )
 
 

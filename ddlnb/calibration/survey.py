@@ -197,22 +197,9 @@ def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
 def _rescaled(workload: Workload, found: Calibration, name: str) -> Workload:
     """The workload with the fitted pace and its spread."""
     low, high = found.intervals[name]
-    return scaled(
-        workload,
-        found.value_of[name],
-        spread=math.log(high / low) / (2 * Z90),
-        source=f"FLOPs of the trace shared out over seconds fitted by ddlnb calibrate survey "
-        f"to {len(found.observations)} observations",
+    source = (
+        f"FLOPs of the trace shared out over seconds fitted by ddlnb calibrate survey "
+        f"to {len(found.observations)} observations"
     )
-
-
-def scaled(workload: Workload, factor: float, *, spread: float, source: str) -> Workload:
-    """The workload with all seconds multiplied."""
-    layers = tuple(
-        replace(layer, forward_seconds=layer.forward_seconds * factor) for layer in workload.layers
-    )
-    gradients = tuple(
-        replace(gradient, backward_seconds=gradient.backward_seconds * factor)
-        for gradient in workload.gradients
-    )
-    return replace(workload, layers=layers, gradients=gradients, spread=spread, source=source)
+    spread = math.log(high / low) / (2 * Z90)
+    return replace(workload.scaled(found.value_of[name], source), spread=spread)

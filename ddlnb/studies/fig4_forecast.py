@@ -5,19 +5,17 @@ Everything works on the rows of `ddlnb.simulator.forecast`; published cells join
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
 from ddlnb.calibration.testbed import CLUSTERS, GPUS, as_run, fig4_workload
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import require_whole
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.published import FIG4_KEY, fig4_cells, quoted
 from ddlnb.results.table import GPUS_PER_NODE
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.workloads.workload import Workload
 
 RATE = "throughput_samples_per_s"
 LARGE = "bert-large"  # the model whose batch the memory of the survey's GPU limits
@@ -69,26 +67,9 @@ QUOTED = (
 # Forecasts beyond the cells of Fig. 4.
 
 
-def at_batch(workload: Workload, local_batch: int) -> Workload:
-    """The workload at another batch, if all of its seconds grow with the samples."""
-    require_whole(local_batch=local_batch)
-    factor = local_batch / workload.local_batch
-    layers = tuple(
-        replace(layer, forward_seconds=layer.forward_seconds * factor) for layer in workload.layers
-    )
-    gradients = tuple(
-        replace(gradient, backward_seconds=gradient.backward_seconds * factor)
-        for gradient in workload.gradients
-    )
-    source = f"seconds at batch {workload.local_batch} times {factor:g}; {workload.source}"
-    return replace(
-        workload, local_batch=local_batch, layers=layers, gradients=gradients, source=source
-    )
-
-
 def forecast_larger_batch(local_batch: int = LARGE_BATCH, draws: int = 0) -> pd.DataFrame:
     """Forecasts of BERT-Large at a batch that the survey's GPU has no memory for (A57)."""
-    workload = at_batch(fig4_workload(LARGE), local_batch)
+    workload = fig4_workload(LARGE).at_batch(local_batch)
     clusters = [get_cluster(name, count) for name in CLUSTERS.values() for count in GPUS]
     cells = [Cell(workload, cluster, as_run(name)) for cluster in clusters for name in METHODS]
     return forecast_cells(cells, draws=draws)
@@ -99,7 +80,7 @@ def forecast_nvlink(local_batch: int = LARGE_BATCH, draws: int = 0) -> pd.DataFr
 
     The GPUs are taken to be as fast as the survey's, and their seconds to grow with the batch.
     """
-    workload, cluster = at_batch(fig4_workload(LARGE), local_batch), get_cluster(NVLINK)
+    workload, cluster = fig4_workload(LARGE).at_batch(local_batch), get_cluster(NVLINK)
     methods = [as_run(method) for method in METHODS.values() if method.architecture == "A2A"]
     return forecast_cells([Cell(workload, cluster, method) for method in methods], draws=draws)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import ModelError, require
+from ddlnb.files import write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.units import MS
 from ddlnb.workloads.tasks import Task, get_task
@@ -76,7 +75,7 @@ def profile(
             module = task.build().to(device)
         measured = measure(task, module, workload, warmup + iterations, device)[warmup:]
         source = f"measured on {_where(device)}, torch {torch.__version__.split('+')[0]}, "
-    return with_seconds(workload, measured, source + f"{iterations} iterations")
+    return with_medians(workload, measured, source + f"{iterations} iterations")
 
 
 def measure(
@@ -134,8 +133,8 @@ def measure(
     return measured
 
 
-def with_seconds(workload: Workload, measured: Iterable[Iteration], source: str) -> Workload:
-    """The workload with each duration the median of the measured ones, and this source.
+def with_medians(workload: Workload, measured: Iterable[Iteration], source: str) -> Workload:
+    """Return the workload with each duration the median of the measured ones, and this source.
 
     Gradients take the order in which they arrived; ModelError unless that is always the same one.
     """
@@ -148,23 +147,15 @@ def with_seconds(workload: Workload, measured: Iterable[Iteration], source: str)
                 f"gradients of model {workload.model!r} arrive in another order or number from one "
                 f"iteration to the next; take out control flow that depends on data or chance"
             )
-    layers = tuple(
-        replace(
-            layer,
-            forward_seconds=statistics.median(
-                one.forward_seconds.get(layer.name, 0.0) for one in measured
-            ),
-        )
+    forward = {
+        layer.name: statistics.median(one.forward_seconds.get(layer.name, 0.0) for one in measured)
         for layer in workload.layers
-    )
-    gradients = tuple(
-        replace(
-            expected[name],
-            backward_seconds=statistics.median(one.backward_seconds[name] for one in measured),
-        )
-        for name in arrived
-    )
-    return replace(workload, layers=layers, gradients=gradients, source=source)
+    }
+    backward = {
+        name: statistics.median(one.backward_seconds[name] for one in measured) for name in arrived
+    }
+    in_order = replace(workload, gradients=tuple(expected[name] for name in arrived))
+    return in_order.with_seconds(forward, backward, source)
 
 
 def from_throughput(workload: Workload, samples_per_second: float, source: str) -> Workload:
@@ -180,33 +171,16 @@ def from_throughput(workload: Workload, samples_per_second: float, source: str) 
         f"workload {workload.model!r} has no FLOPs to share the time by; take it from trace()",
     )
     seconds_per_flop = workload.local_batch / samples_per_second / workload.flops
-    layers = tuple(
-        replace(layer, forward_seconds=layer.forward_flops * seconds_per_flop)
-        for layer in workload.layers
-    )
+    forward = {layer.name: layer.forward_flops * seconds_per_flop for layer in workload.layers}
     left = {layer.name: layer.backward_flops * seconds_per_flop for layer in workload.layers}
-    gradients = tuple(
-        replace(gradient, backward_seconds=left.pop(gradient.layer, 0.0))
-        for gradient in workload.gradients
-    )
-    return replace(workload, layers=layers, gradients=gradients, source=source)
+    backward = {one.name: left.pop(one.layer, 0.0) for one in workload.gradients}
+    return workload.with_seconds(forward, backward, source)
 
 
 def write_profile(workload: Workload, name: str, folder: Path = PROFILES) -> Path:
-    """The file that ``read_profile(name, folder)`` reads, written whole or not at all."""
+    """Write the file that ``read_profile(name, folder)`` reads, and return its path."""
     require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json"
-    handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(workload.to_json() + "\n")
-        Path(unfinished).chmod(0o644)  # mkstemp makes files that only their owner can read
-        Path(unfinished).replace(path)
-    except BaseException:
-        Path(unfinished).unlink()
-        raise
-    return path
+    return write_atomically(folder / f"{name}.json", workload.to_json() + "\n")
 
 
 def _stamp(device: str) -> Stamp:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.paths import PROFILES
 from ddlnb.units import show_bytes, show_seconds
 
@@ -122,6 +123,37 @@ class Workload:
     def ready_seconds(self) -> tuple[float, ...]:
         """When each gradient is ready, in seconds from the start of the backward pass."""
         return tuple(accumulate(gradient.backward_seconds for gradient in self.gradients))
+
+    def with_seconds(
+        self, forward: Mapping[str, float], backward: Mapping[str, float], source: str
+    ) -> Workload:
+        """Return the workload with these seconds of layers and of gradients, by name.
+
+        A layer or gradient that is not named takes no time.
+        """
+        layers = tuple(
+            replace(layer, forward_seconds=forward.get(layer.name, 0.0)) for layer in self.layers
+        )
+        gradients = tuple(
+            replace(gradient, backward_seconds=backward.get(gradient.name, 0.0))
+            for gradient in self.gradients
+        )
+        return replace(self, layers=layers, gradients=gradients, source=source)
+
+    def scaled(self, factor: float, source: str) -> Workload:
+        """Return the workload with all of its seconds multiplied by a factor."""
+        return self.with_seconds(
+            {layer.name: layer.forward_seconds * factor for layer in self.layers},
+            {one.name: one.backward_seconds * factor for one in self.gradients},
+            source,
+        )
+
+    def at_batch(self, local_batch: int) -> Workload:
+        """Return the workload at another batch, if all of its seconds grow with the samples."""
+        require_whole(local_batch=local_batch)
+        factor = local_batch / self.local_batch
+        source = f"seconds at batch {self.local_batch} times {factor:g}; {self.source}"
+        return replace(self.scaled(factor, source), local_batch=local_batch)
 
     @property
     def structure(self) -> str:

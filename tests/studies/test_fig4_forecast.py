@@ -7,8 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
-from ddlnb.errors import InputError
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claims import CLAIMS
 from ddlnb.results.published import FIG4_KEY, quotes
@@ -138,16 +137,6 @@ def test_best_speed_ups_keep_the_order_of_the_figure():
     assert list(best.index) == list(CLUSTERS)
     assert list(best.columns) == list(BATCHES)
     assert best.loc["10GbE", "resnet50"] == pytest.approx(0.95 * 32)
-
-
-def test_another_batch_takes_proportional_seconds_and_the_same_gradients():
-    workload = fig4_workload("bert-large")
-    larger = fig4_forecast.at_batch(workload, 128)
-    assert larger.compute_seconds == pytest.approx(16 * workload.compute_seconds)
-    assert larger.gradient_bytes == workload.gradient_bytes
-    assert "times 16" in larger.source
-    with pytest.raises(InputError, match="local_batch"):
-        fig4_forecast.at_batch(workload, 0)
 
 
 def test_four_gpus_on_nvlink_scale_better_at_the_large_batch():

@@ -14,7 +14,7 @@ from ddlnb.workloads.profiling import (
     from_throughput,
     measure,
     profile,
-    with_seconds,
+    with_medians,
     write_profile,
 )
 from ddlnb.workloads.tasks import get_task
@@ -73,7 +73,7 @@ def test_seconds_are_medians_over_the_iterations():
     runs = [
         Iteration({"conv1": seconds}, dict.fromkeys(order, seconds)) for seconds in (1.0, 9.0, 2.0)
     ]
-    workload = with_seconds(traced, runs, "by hand")
+    workload = with_medians(traced, runs, "by hand")
     assert workload.layers[0].forward_seconds == 2.0
     assert workload.layers[1].forward_seconds == 0.0
     assert workload.backward_seconds == 2.0 * len(order)
@@ -84,7 +84,7 @@ def test_gradients_that_change_their_order_are_refused():
     order = [gradient.name for gradient in traced.gradients]
     runs = [Iteration({}, dict.fromkeys(names, 1.0)) for names in (order, order[::-1])]
     with pytest.raises(ModelError, match="arrive in another order"):
-        with_seconds(traced, runs, "by hand")
+        with_medians(traced, runs, "by hand")
 
 
 def test_throughput_gives_the_iteration_time_and_shares_it_by_flops():

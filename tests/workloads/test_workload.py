@@ -29,6 +29,16 @@ def test_an_unknown_profile_is_answered_with_those_there_are(tmp_path):
         read_profile("toi", tmp_path)
 
 
+def test_another_batch_takes_proportional_seconds_and_the_same_gradients():
+    workload = read_profile("bert-large_b8_rtx2080ti")
+    larger = workload.at_batch(128)
+    assert larger.compute_seconds == pytest.approx(16 * workload.compute_seconds)
+    assert larger.gradient_bytes == workload.gradient_bytes
+    assert "times 16" in larger.source
+    with pytest.raises(InputError, match="local_batch"):
+        workload.at_batch(0)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": 1}', "nonsense"])
 def test_a_file_that_is_no_profile_is_refused(text):
     with pytest.raises(InputError, match="not a workload profile"):
