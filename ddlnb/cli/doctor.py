@@ -1,4 +1,4 @@
-"""What this machine can run, and the mend for each lack."""
+"""Find out what this machine can run, and how to fix what it cannot."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ddlnb.provenance import cores, machine
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked for. ``needed`` parts make `ddlnb doctor` fail when they are missing."""
+    """One part of this machine. If a ``needed`` one is missing, `ddlnb doctor` fails."""
 
     part: str
     found: bool
     detail: str
-    mend: str = ""
+    fix: str = ""
     needed: bool = False
 
 
 def examine() -> list[Finding]:
-    """Findings on engines, launchers, GPUs, compilers and leftovers of this machine."""
+    """Return findings on engines, launchers, GPUs, compilers and leftovers of this machine."""
     return [check() for check in _CHECKS]
 
 
@@ -54,14 +54,14 @@ def _torch() -> Finding:
 
 
 def _gloo() -> Finding:
-    mend = "install a torch build with distributed and gloo"
+    fix = "install a torch build with distributed and gloo"
     try:
         import torch.distributed as dist
 
         found = dist.is_available() and dist.is_gloo_available()
     except ImportError:
         found = False
-    return Finding("engine torch/ddp, backend gloo", found, "all-reduce on CPUs", mend, True)
+    return Finding("engine torch/ddp, backend gloo", found, "all-reduce on CPUs", fix, True)
 
 
 def _nccl() -> Finding:
@@ -73,8 +73,8 @@ def _nccl() -> Finding:
     gpus = torch.cuda.device_count()
     found = gpus > 0 and dist.is_nccl_available()
     detail = f"{gpus} GPU" if found else "no NVIDIA GPU seen by torch"
-    mend = "on a machine with NVIDIA GPUs install a CUDA build of torch"
-    return Finding("engine torch/ddp, backend nccl", found, detail, mend)
+    fix = "on a machine with NVIDIA GPUs install a CUDA build of torch"
+    return Finding("engine torch/ddp, backend nccl", found, detail, fix)
 
 
 def _servers() -> Finding:
@@ -95,15 +95,15 @@ def _mpi() -> Finding:
     detail = program or "no mpiexec"
     if program and not has_binding:
         detail += ", but no mpi4py"
-    mend = "apt-get install openmpi-bin libopenmpi-dev, then .venv/bin/pip install mpi4py"
-    return Finding("launcher mpi", bool(program) and has_binding, detail, mend)
+    fix = "apt-get install openmpi-bin libopenmpi-dev, then .venv/bin/pip install mpi4py"
+    return Finding("launcher mpi", bool(program) and has_binding, detail, fix)
 
 
 def _engine(name: str) -> Callable[[], Finding]:
     def check() -> Finding:
         lack = ENGINES[name].missing()
-        mend = "install g++ and make, then: make engines"
-        return Finding(f"engine {name}", not lack, lack or ENGINES[name].about, mend)
+        fix = "install g++ and make, then: make engines"
+        return Finding(f"engine {name}", not lack, lack or ENGINES[name].about, fix)
 
     return check
 
@@ -114,18 +114,18 @@ def _emulated() -> Finding:
     return Finding("launcher emulated", not lack, detail, "see docs/emulate.md")
 
 
-def _program(part: str, name: str, mend: str) -> Callable[[], Finding]:
+def _program(part: str, name: str, fix: str) -> Callable[[], Finding]:
     def check() -> Finding:
         path = shutil.which(name)
-        return Finding(part, path is not None, path or f"no {name}", mend)
+        return Finding(part, path is not None, path or f"no {name}", fix)
 
     return check
 
 
 def _batch_policy() -> Finding:
     found = hasattr(os, "SCHED_BATCH")
-    mend = "none: without it (outside Linux) small all-reduces are slower when ranks share cores"
-    return Finding("batch scheduling", found, "quicker small all-reduces on shared cores", mend)
+    fix = "none: without it (outside Linux) small all-reduces are slower when ranks share cores"
+    return Finding("batch scheduling", found, "quicker small all-reduces on shared cores", fix)
 
 
 def _leftovers() -> Finding:

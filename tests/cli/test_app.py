@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
+import typer
 
 from ddlnb.cli.app import main
+from ddlnb.cli.methods import methods
+from ddlnb.plans.methods import METHODS
 
 COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
 
@@ -67,10 +71,56 @@ def test_a_mistake_is_one_line_and_exit_status_2(words, told):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_the_doctor_names_a_mend_for_what_is_missing():
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["forcast"], "no such command 'forcast'. Did you mean 'forecast'"),
+        (["plan", "--method", "BSP-PS"], "missing option '--model'; see 'ddlnb plan --help'"),
+        (["models", "--cvs"], "no such option: --cvs (Possible options: --csv)"),
+        (["measure", "--model", "small-conv", "--workers", "two"], "'--workers': Input should be"),
+        (["forecast", "--gpus", "8,x"], "'8,x' must be whole numbers, separated by commas"),
+    ],
+)
+def test_wrong_usage_is_one_line_without_a_box(words, told):
+    done = ddlnb(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ddlnb: ")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_place_that_cannot_be_written_is_one_line(monkeypatch, capsys, tmp_path):
+    def write(**options: object) -> None:
+        (tmp_path / "missing" / "rows.csv").write_text("")
+
+    monkeypatch.setattr("ddlnb.cli.app.app", write)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "rows.csv': no such file or directory" in capsys.readouterr().err
+
+
+def test_the_version_and_the_short_form_of_help():
+    assert ddlnb("--version", check=True).stdout.startswith("ddlnb 0.")
+    assert "Usage" in ddlnb("forecast", "-h", check=True).stdout
+
+
+def test_several_numbers_are_given_at_once_or_repeated():
+    words = ["forecast", "--model", "resnet50", "--cluster", "survey-10GbE", "--draws", "0"]
+    at_once, repeated = ["--gpus", "4,8"], ["--gpus", "4", "--gpus", "8"]
+    assert ddlnb(*words, *at_once).stdout == ddlnb(*words, *repeated, check=True).stdout
+
+
+def test_a_method_of_the_reader_s_own_is_listed(monkeypatch, capsys):
+    mine = dataclasses.replace(METHODS["MG-WFBP"], name="mine", bucketing=lambda *_: [])
+    monkeypatch.setitem(METHODS, "mine", mine)
+    methods(csv=True)
+    assert "\nmine,BSP," in capsys.readouterr().out
+
+
+def test_the_doctor_names_a_fix_for_what_is_missing():
     table = pd.read_csv(io.StringIO(ddlnb("doctor", "--csv").stdout))
     missing = table[table.iloc[:, 1] != "yes"]
-    assert missing["mend"].notna().all()
+    assert missing["fix"].notna().all()
 
 
 @pytest.mark.ranks
@@ -83,9 +133,9 @@ def test_measure_writes_rows_that_can_be_read(tmp_path):
     assert len(pd.read_csv(out)) == 3
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, lambda: SystemExit(130)])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, typer.Abort])
 def test_ctrl_c_is_one_line_and_status_130(interrupt, monkeypatch, capsys):
-    def pressed() -> None:
+    def pressed(**options: object) -> None:
         raise interrupt()
 
     monkeypatch.setattr("ddlnb.cli.app.app", pressed)

@@ -115,7 +115,7 @@ def test_the_doctor_mentions_leftovers_and_cleans_them_when_asked(folders, monke
     (said,) = [one for one in doctor.examine() if one.part == "no leftovers"]
     assert not said.found
     assert said.detail == "of crashed sessions: 1 folder"
-    assert said.mend == "ddlnb doctor --clean"
+    assert said.fix == "ddlnb doctor --clean"
     result = CliRunner().invoke(app, ["doctor", "--clean", "--csv"])
     assert f"removed folder {folder}" in result.output
     assert "no leftovers,yes" in result.output

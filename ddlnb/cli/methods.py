@@ -1,0 +1,103 @@
+"""The commands about methods: what there is, and the plan that a method makes of a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddlnb.cli.options import Batch, Credit, Csv, Model, Partition, Servers, print_table
+
+if TYPE_CHECKING:
+    from ddlnb.plans.methods import Method
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(methods)
+    app.command()(plan)
+
+
+def methods(csv: Csv = False) -> None:
+    """List the methods, their six aspects, and the engines that run each."""
+    from ddlnb.engines.catalogue import ENGINES, support
+    from ddlnb.plans.methods import METHODS
+    from ddlnb.units import show_bytes
+
+    rows = [
+        {
+            "method": method.name,
+            "sync": method.synchronisation,
+            "compression": method.compression or "-",
+            "scheduling": method.scheduling or "-",
+            "arch.": method.architecture,
+            "messages": _bucketing(method),
+            "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
+            "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
+            "forward needs": method.gate.value,
+            "engines": " ".join(e for m, e, reason in support() if m == method.name and not reason),
+        }
+        for method in METHODS.values()
+    ]
+    print_table(rows, csv, "Methods")
+    if not csv:
+        for method in METHODS.values():
+            typer.echo(f"{method.name}: {method.sentence()}.")
+        for engine in ENGINES.values():
+            lack = engine.missing()
+            typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
+
+
+def _bucketing(method: Method) -> str:
+    """Return how the method groups gradients, in words; a bucketing may be any callable."""
+    name = getattr(method.bucketing, "__name__", type(method.bucketing).__name__)
+    return name.replace("_", " ")
+
+
+def plan(
+    model: Model,
+    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`.")],
+    batch: Batch = None,
+    servers: Servers = 1,
+    partition: Partition = None,
+    credit: Credit = None,
+    latency: Annotated[
+        float, typer.Option(help="Latency of one all-reduce, in seconds (a in a + b M).")
+    ] = 5e-4,
+    bandwidth: Annotated[
+        float, typer.Option(help="Asymptotic all-reduce bandwidth, in bytes per second (1 / b).")
+    ] = 1e9,
+    profile: Annotated[
+        str | None, typer.Option(help="A profile of data/profiles; default: measured here and now.")
+    ] = None,
+) -> None:
+    """Print a method's plan: which gradients travel together, in what order."""
+    from ddlnb.errors import require
+    from ddlnb.plans.alpha_beta import AlphaBeta
+    from ddlnb.plans.methods import get_method
+    from ddlnb.workloads.tasks import get_task
+    from ddlnb.workloads.workload import read_profile
+
+    require(
+        profile is None or batch is None,
+        f"profile {profile!r} has a batch of its own; leave out --batch {batch}",
+    )
+    require(latency >= 0, f"latency {latency} must not be negative")
+    require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
+    chosen = get_method(method).tuned(partition=partition, credit=credit)
+    if profile is not None:
+        workload = read_profile(profile)
+        task = get_task(model)
+        require(
+            workload.model == task.name,
+            f"profile {profile!r} is of model {workload.model!r}, not of {task.name!r}",
+        )
+    else:
+        from ddlnb.workloads.profiling import profile as measure_profile
+
+        workload = measure_profile(model, batch, iterations=3, warmup=1)
+    typer.echo(f"{workload!r}, {workload.source}")
+    cost = AlphaBeta(latency, 1 / bandwidth)
+    if chosen.needs_cost:
+        typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
+    typer.echo(chosen.plan(workload, cost=cost, servers=servers))
