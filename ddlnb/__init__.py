@@ -20,6 +20,7 @@ _HOME = {
     "clusters.cluster": ("Cluster",),
     "clusters.effects": ("Effects",),
     "clusters.file": ("get_cluster",),
+    "compression.catalogue": ("register_compressor",),
     "engines.bench": ("Bench",),
     "engines.horovod.timeline": ("read_horovod_timeline",),
     "engines.measure": ("measure", "measure_scaling", "record_timelines", "speedups"),

@@ -28,7 +28,7 @@ def ring(nodes: int, per_node: int) -> Traffic:
 
     >>> ring(nodes=2, per_node=4)
     Traffic(inside_hops=10.5, between_hops=3.5, inside_bytes=1.75, between_bytes=1.75, overlaps=True)
-    """  # noqa: E501
+    """
     workers = nodes * per_node
     hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
     between = hops * nodes / workers if nodes > 1 else 0.0

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.choices import shown
+from ddlnb.compression.literature import NONE, Bound, Quote
 from ddlnb.plans.requests import AllGather, Flow, made_once
 from ddlnb.seeding import generator
 
@@ -68,6 +69,7 @@ class Compressor(ABC):
     """A lossy way to average."""
 
     name: ClassVar[str]
+    family: ClassVar[str] = ""  # one of FAMILIES; empty for what only carries other compressors
     why_no_feedback: str = ""  # where it is refused
     why_no_payload: str = ""  # of one that is no `Codec`
 
@@ -99,6 +101,14 @@ class Compressor(ABC):
     def for_whole_model(self) -> Compressor:
         """This compressor for the vector of a whole model, which may need another form of it."""
         return self
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote | None:
+        """Return the ratio that is quoted for a matrix of this shape; None if none is."""
+        return None
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        """Return what theory allows this compressor to lose of a tensor that is not all zero."""
+        return Bound(math.inf, NONE, "none is declared")
 
     def __str__(self) -> str:
         return shown(self.name, self)

@@ -1,15 +1,17 @@
-"""The compressors there are, by name, and how their parameters are written."""
+"""The compressors by name: those of the package, and those that a user registers."""
 
 from __future__ import annotations
 
-import torch
+import dataclasses
+import re
 
 from ddlnb.choices import parsed
-from ddlnb.compression.base import Averaged, Compressor, Round
+from ddlnb.compression.base import Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.half import BFloat16, Float16
 from ddlnb.compression.layer_top_k import LayerTopK
+from ddlnb.compression.literature import FAMILIES
 from ddlnb.compression.powersgd import PowerSGD
 from ddlnb.compression.qsgd import QSGD
 from ddlnb.compression.random_k import RandomK
@@ -17,7 +19,7 @@ from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.compression.top_k import TopK
-from ddlnb.plans.requests import lockstep
+from ddlnb.errors import require
 
 COMPRESSORS: dict[str, type[Compressor]] = {
     kind.name: kind
@@ -26,46 +28,57 @@ COMPRESSORS: dict[str, type[Compressor]] = {
         *(TopK, GTopK, RandomK, DeepGradientCompression, PowerSGD),
     )
 }
-# These are made for one model, so that there is no default that fits any.
+# These are made for one model, so that no default fits all models.
 FOR_ONE_MODEL: dict[str, type[Compressor]] = {LayerTopK.name: LayerTopK}
 
 
 def get_compressor(text: str | Compressor | None) -> Compressor | None:
-    """The compressor that a text such as ``"top-k(0.01)"`` stands for; None for "none".
+    """Return the compressor that a text such as ``"top-k(0.01)"`` names; None for "none".
 
     Raises UnknownName and InputError.
 
     >>> get_compressor("top-k(0.01)")
     TopK(density=0.01)
     """
-    if text is None or text == "none" or isinstance(text, Compressor):
-        return None if text == "none" else text  # type: ignore[return-value]
+    if text is None or text == "none":
+        return None
+    if isinstance(text, Compressor):
+        return text
     return parsed("compression", text, COMPRESSORS | FOR_ONE_MODEL)
 
 
-# What kind of compressor it is: found out by what it keeps of a random matrix, not by its name.
-QUANTISATION, SPARSIFICATION, LOW_RANK = "quantisation", "sparsification", "low rank"
-FAMILIES = (QUANTISATION, SPARSIFICATION, LOW_RANK)
-SIDE = 64  # of the matrix
+def register_compressor(kind: type[Compressor]) -> None:
+    """Add a compressor to COMPRESSORS, so that its name works wherever a compressor is named.
 
-
-def family(compressor: Compressor) -> str:
-    """One of FAMILIES: few values of each entry, few entries, or few directions.
-
-    A sparsifier keeps less than half of the entries and their different values. A compressor is of
-    low rank if what it keeps has fewer directions than the matrix. The others round values. A
-    sparsifier that keeps half of the entries or more counts as a quantiser.
-
-    >>> from ddlnb.compression.top_k import TopK
-    >>> family(TopK(0.01))
-    'sparsification'
+    ``kind`` is a frozen dataclass whose parameters all have defaults, with a ``name`` and a
+    ``family``. Registering a class anew, as a notebook does whose cell runs again, replaces it;
+    ``del COMPRESSORS[name]`` removes it. Raises InputError for anything else.
     """
-    matrix = torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    [found] = lockstep([compressor.average(matrix, Round(0, 1, 0), {})])
-    assert isinstance(found, Averaged)
-    kept = found.sent[found.sent != 0]
-    if 2 * len(kept) < matrix.numel() and len(kept.unique()) > len(kept) / 2:
-        return SPARSIFICATION
-    if torch.linalg.matrix_rank(found.sent.view(SIDE, SIDE)) < SIDE / 2:
-        return LOW_RANK
-    return QUANTISATION
+    parameters = getattr(kind, "__dataclass_params__", None)
+    require(
+        parameters is not None and parameters.frozen and issubclass(kind, Compressor),
+        f"compressor {kind!r} must be a frozen dataclass that inherits from Compressor or Codec",
+    )
+    where, name = f"compressor {kind.__qualname__}", getattr(kind, "name", "")
+    require(
+        re.fullmatch(r"[a-z][a-z0-9._-]*", name) is not None and name != "none",
+        f"{where} has the name {name!r}, and needs one of small letters, digits, dots and dashes",
+    )
+    require(
+        kind.family in FAMILIES,
+        f"{where} declares the family {kind.family!r}; choose one of {', '.join(FAMILIES)}",
+    )
+    abstract = sorted(getattr(kind, "__abstractmethods__", ()))
+    require(not abstract, f"{where} does not define {', '.join(abstract)}")
+    missing = [
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    require(not missing, f"{where} needs a default for each parameter; give one to {missing}")
+    known = (COMPRESSORS | FOR_ONE_MODEL).get(name, kind)
+    require(
+        (known.__module__, known.__qualname__) == (kind.__module__, kind.__qualname__),
+        f"{where} has the name {name!r} of {known.__qualname__}; choose another name",
+    )
+    COMPRESSORS[name] = kind

@@ -25,7 +25,8 @@ from ddlnb.compression.base import (
     Traffic,
     as_bytes,
 )
-from ddlnb.compression.packing import require_finite
+from ddlnb.compression.literature import QUANTISATION, ROUNDING, Bound, Quote
+from ddlnb.compression.packing import require_finite, squared_norm
 from ddlnb.plans.requests import AllReduce, Flow
 
 
@@ -34,7 +35,18 @@ class Half(Codec):
     """Numbers rounded to the nearest of a format of two bytes; beyond its largest, that one."""
 
     dtype: ClassVar[torch.dtype]
+    family = QUANTISATION
     feedback = "optional"
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        return Quote.of(2)
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        about = torch.finfo(self.dtype)
+        unit = about.eps / 2
+        least = about.tiny * unit  # half the distance of the numbers near zero
+        floor = tensor.numel() * least**2 / squared_norm(tensor)
+        return Bound(unit**2 + floor, ROUNDING, "half a unit in the last place")
 
     def payload_bytes(self, elements: int) -> int:
         return 2 * elements

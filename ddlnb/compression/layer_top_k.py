@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round, Traffic
+from ddlnb.compression.literature import SPARSIFICATION, Bound
 from ddlnb.compression.sparse import require_density
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
@@ -29,6 +30,7 @@ class LayerTopK(Codec):
     densities: tuple[float, ...]
 
     name = "layer-top-k"
+    family = SPARSIFICATION
     feedback = "needed"
 
     def __post_init__(self) -> None:
@@ -63,6 +65,9 @@ class LayerTopK(Codec):
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         return self._only.traffic(shape, workers)
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        return self._only.error_bound(tensor)
 
     def payload_bytes(self, elements: int) -> int:
         return self._only.payload_bytes(elements)

@@ -35,6 +35,11 @@ def flat_values(tensor: Tensor) -> Floats:
     return values
 
 
+def squared_norm(tensor: Tensor) -> float:
+    """Return the sum of the squares of all entries, in double precision."""
+    return tensor.double().square().sum().item()
+
+
 def leading_floats(payload: Tensor, count: int) -> Floats:
     """The first so many float32 numbers of a payload, wherever it lies in memory."""
     floats: Floats = np.frombuffer(payload[: 4 * count].numpy().tobytes(), np.float32)

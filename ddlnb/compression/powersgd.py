@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
+from ddlnb.compression.literature import CONTRACTION, LOW_RANK, Bound, Quote
 from ddlnb.errors import require_whole
 from ddlnb.plans.requests import AllReduce, Flow
 
@@ -35,11 +36,26 @@ class PowerSGD(Compressor):
     warm_start: bool = True
 
     name = "powersgd"
+    family = LOW_RANK
     feedback = "needed"
     why_no_payload = "its second message depends on the sum of the first over all workers"
 
     def __post_init__(self) -> None:
         require_whole(rank=self.rank)
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        return Quote.of(math.prod(shape) / (self.rank * sum(shape)))
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        """Return 1 - r/b: a random subspace of r of b columns keeps r/b on average.
+
+        A power iteration keeps more.
+        """
+        formula = "1 - r / b, vectors whole"
+        sides = self.factored(tuple(tensor.shape))
+        if sides is None:
+            return Bound(0.0, CONTRACTION, formula)
+        return Bound(max(0.0, 1 - self.rank / sides[1]), CONTRACTION, formula)
 
     def for_whole_model(self) -> PowerSGD:
         return replace(self, fold=True)

@@ -7,6 +7,7 @@ fixed length here, not Elias codes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round
+from ddlnb.compression.literature import QUANTISATION, UNBIASED, Bound, Quote
 from ddlnb.compression.packing import (
     bucket_norms,
     code_bits,
@@ -41,6 +43,7 @@ class QSGD(Codec):
     bucket: int | None = None
 
     name = "qsgd"
+    family = QUANTISATION
     feedback = "optional"
 
     def __post_init__(self) -> None:
@@ -48,6 +51,14 @@ class QSGD(Codec):
         code_bits(self.levels)
         if self.bucket is not None:
             require_whole(bucket=self.bucket)
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        return Quote.of(32 / code_bits(self.levels))
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        elements = min(tensor.numel(), self.bucket or tensor.numel())
+        loss = min(elements / self.levels**2, math.sqrt(elements) / self.levels)
+        return Bound(loss, UNBIASED, "min(D / s^2, sqrt(D) / s)")
 
     def payload_bytes(self, elements: int) -> int:
         code_bytes = -(-elements * code_bits(self.levels) // 8)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Codec, Memory, Round, Traffic, as_bytes
+from ddlnb.compression.literature import CONTRACTION, UNBIASED, Bound, Quote
 from ddlnb.compression.packing import seed_from
 from ddlnb.compression.sparse import Sparse, Sparsifier, kept
 from ddlnb.plans.requests import AllReduce, Flow
@@ -43,6 +44,16 @@ class RandomK(Sparsifier, Codec):
     def feedback(self) -> str:
         """Refused if ``unbiased``."""
         return "refused" if self.unbiased else "optional"
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        """Return D / k: values travel without their indices."""
+        return Quote.of(1 / self.density)
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        share = kept(self.density, tensor.numel()) / tensor.numel()
+        if self.unbiased:
+            return Bound(1 / share - 1, UNBIASED, "D / k - 1", exact=True)
+        return Bound(1 - share, CONTRACTION, "1 - k / D", exact=True)
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """All workers draw the same entries, so that one all-reduce of the values is enough."""

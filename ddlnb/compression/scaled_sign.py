@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round, as_bytes
+from ddlnb.compression.literature import CONTRACTION, QUANTISATION, SURVEY, Bound, Quote
 from ddlnb.compression.packing import (
     flat_values,
     leading_floats,
     magnitudes,
     pack_signs,
+    squared_norm,
     unpack_signs,
 )
 
@@ -28,7 +30,16 @@ class ScaledSign(Codec):
     """Four bytes and one bit per element. Zero counts as positive."""
 
     name = "ef-sign"
+    family = QUANTISATION
     feedback = "needed"
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        return Quote.of(32, SURVEY)
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        total = tensor.abs().sum(dtype=torch.float64).item()
+        loss = 1 - total**2 / (tensor.numel() * squared_norm(tensor))
+        return Bound(loss, CONTRACTION, "1 - |v|_1^2 / (D |v|^2)", exact=True)
 
     def payload_bytes(self, elements: int) -> int:
         return SCALE_BYTES + -(-elements // 8)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
+from ddlnb.compression.literature import NONE, QUANTISATION, SURVEY, Bound, Quote
 from ddlnb.compression.packing import (
     flat_values,
     magnitudes,
@@ -35,6 +36,7 @@ class SignVote(Compressor):
     magnitude: float = 1.0
 
     name = "signsgd"
+    family = QUANTISATION
     feedback = "refused"
     why_no_feedback = "a majority is no average of votes, and magnitudes are not sent; use ef-sign"
     why_no_payload = (
@@ -45,6 +47,12 @@ class SignVote(Compressor):
         require(
             0 < self.magnitude < math.inf, f"magnitude {self.magnitude!r} must be a number above 0"
         )
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        return Quote.of(32, SURVEY)
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        return Bound(math.inf, NONE, "magnitudes are lost")
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """As for every compressor; ``sent`` is this worker's vote. Raises NotFinite."""

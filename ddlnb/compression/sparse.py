@@ -12,6 +12,7 @@ from numba import njit
 from torch import Tensor
 
 from ddlnb.compression.base import Compressor
+from ddlnb.compression.literature import CONTRACTION, SPARSIFICATION, Bound, Quote
 from ddlnb.compression.selection import largest
 from ddlnb.errors import DdlnbError, require
 
@@ -114,9 +115,20 @@ class Sparsifier(Compressor):
 
     density: float = 0.01
 
+    family = SPARSIFICATION
+
     def __post_init__(self) -> None:
         require_density(self.density)
 
     def keeping(self, density: float) -> Self:
         """The same with this density. Raises InputError unless it is a share."""
         return replace(self, density=density)
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote | None:
+        """Return D / 2k: a value travels with its index."""
+        return Quote.of(0.5 / self.density)
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        """Return 1 - k/D: the largest entries have no less than their share of the norm."""
+        share = kept(self.density, tensor.numel()) / tensor.numel()
+        return Bound(1 - share, CONTRACTION, "1 - k / D")

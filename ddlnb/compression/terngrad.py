@@ -14,12 +14,14 @@ from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round, as_bytes
 from ddlnb.compression.kernels import TRITS
+from ddlnb.compression.literature import NONE, QUANTISATION, UNBIASED, Bound, Quote
 from ddlnb.compression.packing import (
     flat_values,
     leading_floats,
     magnitudes,
     pack_ternary,
     seed_from,
+    squared_norm,
     unpack_ternary,
 )
 from ddlnb.errors import require
@@ -40,6 +42,7 @@ class TernGrad(Codec):
     clip: float | None = None
 
     name = "terngrad"
+    family = QUANTISATION
     feedback = "optional"
 
     def __post_init__(self) -> None:
@@ -47,6 +50,16 @@ class TernGrad(Codec):
             self.clip is None or 1 <= self.clip < math.inf,
             f"clip {self.clip!r} must be at least 1 standard deviation, or None for no clipping",
         )
+
+    def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
+        return Quote.of(32 / math.log2(3))
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        if self.clip is not None:
+            return Bound(math.inf, NONE, "clipping loses what it clips")
+        total = tensor.abs().sum(dtype=torch.float64).item()
+        loss = tensor.abs().max().item() * total / squared_norm(tensor) - 1
+        return Bound(loss, UNBIASED, "|v|_max |v|_1 / |v|^2 - 1", exact=True)
 
     def payload_bytes(self, elements: int) -> int:
         return SCALE_BYTES + -(-elements // TRITS)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.compression.base import Compressor
-from ddlnb.compression.catalogue import COMPRESSORS, FAMILIES, family
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.literature import FAMILIES
 from ddlnb.compression.seconds import FREE
 from ddlnb.engines.transports.algorithms import ALGORITHMS
 from ddlnb.engines.transports.connect import TOPOLOGIES
@@ -101,9 +102,9 @@ def taxonomy() -> tuple[Aspect, ...]:
     synchronisations = _grouped(
         "SYNCHRONISATIONS", SYNCHRONISATIONS, lambda name: _kind(SYNCHRONISATIONS[name])
     )
-    # Parameters do not change the kind of a compressor.
-    families = {name: family(kind()) for name, kind in COMPRESSORS.items()}
-    compressions = _grouped("COMPRESSORS", COMPRESSORS, families.__getitem__, FAMILIES)
+    compressions = _grouped(
+        "COMPRESSORS", COMPRESSORS, lambda name: COMPRESSORS[name].family, FAMILIES
+    )
     schedules = _grouped(
         "METHODS", METHODS, lambda name: METHODS[name].scheduling or "no scheduling"
     )

@@ -1,13 +1,12 @@
 """What compressors take, lose and save: bits, errors beside their bounds, residuals, traffic.
 
-Every number is made by running the compressors; `compression_claims` has what is quoted of them.
+Every number is made by running the compressors, which also declare what is quoted of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,9 @@ from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.random_k import RandomK
 from ddlnb.compression.seconds import CompressionProfile, compression_profile
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import InputError, NotFinite, require, require_whole
+from ddlnb.errors import NotFinite, require, require_whole
 from ddlnb.paths import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
-from ddlnb.studies.sec3_1_3_bounds import error_bound
 from ddlnb.training.cost.traffic import compression_ratio, requests
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.job import learning_job
@@ -32,48 +30,6 @@ from ddlnb.units import MS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-# What is quoted about compressors, beside what their requests have. Quotes carry a tag of where
-# they are from: "[A s.3.1.3]" is the survey's section, "[k]" is common knowledge of the
-# literature that was not read again, "[d]" is derived.
-@dataclass(frozen=True)
-class Quote:
-    """How many times fewer bytes a message has, as quoted: from ``low`` to ``high``."""
-
-    low: float
-    high: float
-    tag: str
-
-    def __str__(self) -> str:
-        values = [f"{value:.4g}" for value in dict.fromkeys((self.low, self.high))]
-        return f"{' to '.join(values)} {self.tag}"
-
-
-def quoted(compressor: Compressor, shape: tuple[int, int]) -> Quote:
-    """The quoted ratio of one message for a matrix of this shape. Raises InputError if none is."""
-    rows, columns = shape
-    name, elements = compressor.name, rows * columns
-    options: dict[str, Any] = dict(vars(compressor))
-    if name in ("fp16", "bf16"):
-        return Quote(2, 2, "[d]")
-    if name in ("signsgd", "ef-sign"):
-        return Quote(32, 32, "[A s.3.1.3]")
-    if name == "terngrad":
-        return Quote(32 / math.log2(3), 32 / math.log2(3), "[d]")
-    if name == "qsgd":
-        bits = math.ceil(math.log2(2 * options["levels"] + 1))
-        return Quote(32 / bits, 32 / bits, "[d]")
-    if name == "dgc":
-        return Quote(270, 600, "[k]")
-    if name in ("top-k", "gtop-k"):
-        return Quote(0.5 / options["density"], 0.5 / options["density"], "[d]")
-    if name == "random-k":
-        return Quote(1 / options["density"], 1 / options["density"], "[d]")
-    if name == "powersgd":
-        ratio = elements / (options["rank"] * (rows + columns))
-        return Quote(ratio, ratio, "[d]")
-    raise InputError(f"no ratio is quoted for {compressor}")
 
 
 def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFrame:
@@ -181,7 +137,7 @@ def compressor_table(
                 "feedback": compressor.feedback,
                 "bits": bits,
                 "ratio": 32 / bits,
-                "quoted": str(quoted(compressor, (side, side))),
+                "quoted": str(compressor.quoted_ratio((side, side)) or "-"),
                 "entropy": entropy_bits(compressor, tensor),
                 "encode_ms": seconds.before(MEGA) / MS,
                 "decode_ms": seconds.after(MEGA, GATHERED) / MS,
@@ -248,8 +204,8 @@ def compression_errors(
     """One row per compressor: what it loses of the squared norm of these tensors, and the bound.
 
     Each tensor is compressed on its own, without memory, ``draws`` times. ``loss`` is the mean,
-    ``bound`` what theory says (`error_bound`, weighted with squared norms), and ``left`` the share
-    of the loss that stays when the draws are averaged: 1/draws without bias, 1 for those that draw
+    ``bound`` what theory says (`Compressor.error_bound`, weighted with squared norms), and
+    ``left`` the share of the loss that stays when the draws are averaged: 1/draws without bias, 1 for those that draw
     nothing. Raises InputError if all tensors are zero.
     """
     import pandas as pd
@@ -260,7 +216,7 @@ def compression_errors(
     squares = [_squares(tensor) for tensor in tensors]
     rows = []
     for compressor in _all(compressors):
-        bounds = [error_bound(compressor, tensor) for tensor in tensors]
+        bounds = [compressor.error_bound(tensor) for tensor in tensors]
         lost, biased = 0.0, 0.0
         for tensor in tensors:
             sent = torch.stack([_alone(compressor, tensor, draw) for draw in range(draws)])

@@ -11,6 +11,7 @@ from ddlnb.compression.base import Codec, Compressor, Round, Traffic
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.half import Half
+from ddlnb.compression.literature import LOW_RANK, QUANTISATION, SPARSIFICATION
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import AllGather, lockstep
 from ddlnb.training.method import training_method
@@ -52,6 +53,27 @@ def unit_of_sums(spec: str) -> float:
     """By what share one addition of an all-reduce may be off: half precision rounds sums, too."""
     one = compressor(spec)
     return torch.finfo(one.dtype if isinstance(one, Half) else torch.float32).eps / 2
+
+
+def shown_family(one: Compressor) -> str:
+    """The family that the numbers show: what is left of a random matrix.
+
+    A sparsifier keeps less than half of the entries and their different values; at a low rank
+    there are fewer directions than the matrix has; the others round values.
+    """
+    matrix = normal(64, 64)
+    [found] = lockstep([one.average(matrix, Round(0, 1, 0), {})])
+    kept = found.sent[found.sent != 0]
+    if 2 * len(kept) < matrix.numel() and len(kept.unique()) > len(kept) / 2:
+        return SPARSIFICATION
+    if torch.linalg.matrix_rank(found.sent.view(64, 64)) < 32:
+        return LOW_RANK
+    return QUANTISATION
+
+
+@pytest.mark.parametrize("spec", COMPRESSORS)
+def test_the_declared_family_is_the_one_that_the_numbers_show(spec):
+    assert compressor(spec).family == shown_family(compressor(spec))
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from ddlnb.compression.catalogue import COMPRESSORS, LOW_RANK, QUANTISATION, SPARSIFICATION, family
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.literature import SPARSIFICATION
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.figures.taxonomy import taxonomy_tree
@@ -57,14 +58,6 @@ def test_a_new_method_appears_by_itself(monkeypatch):
     [sparse] = [branch for branch in compression.branches if branch.name == SPARSIFICATION]
     assert "newly-made" in [leaf.name for leaf in sparse.leaves]
     assert "newly-made" in {one.compression for one in combinations()}
-
-
-def test_compressors_are_told_apart_by_what_they_keep():
-    found = {name: family(kind()) for name, kind in COMPRESSORS.items()}
-    assert found["powersgd"] == LOW_RANK
-    rounding = ("fp16", "bf16", "signsgd", "ef-sign", "qsgd", "terngrad")
-    assert {found[name] for name in rounding} == {QUANTISATION}
-    assert {found[name] for name in ("top-k", "gtop-k", "random-k", "dgc")} == {SPARSIFICATION}
 
 
 def test_every_combination_is_described_or_refused_with_a_reason():

@@ -14,10 +14,10 @@ import torch
 
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
+from ddlnb.compression.literature import CONTRACTION, NONE, UNBIASED
 from ddlnb.compression.seconds import FREE
 from ddlnb.errors import InputError
 from ddlnb.figures.compression import compression_losses, feedback_residuals
-from ddlnb.studies.sec3_1_3_bounds import CONTRACTION, NONE, UNBIASED, error_bound
 from ddlnb.studies.sec3_1_3_compression import (
     COMPARED,
     break_even,
@@ -29,7 +29,6 @@ from ddlnb.studies.sec3_1_3_compression import (
     message_bytes,
     normal_like,
     orderings_table,
-    quoted,
     residual_growth,
     traffic_claims,
 )
@@ -101,11 +100,11 @@ def test_averaging_draws_cures_what_is_unbiased_and_nothing_else(errors):
     ],
 )
 def test_bounds_by_hand(name, tensor, loss):
-    assert error_bound(compressor(name), tensor).loss == pytest.approx(loss)
+    assert compressor(name).error_bound(tensor).loss == pytest.approx(loss)
 
 
 def test_signs_alone_have_no_bound():
-    assert error_bound(compressor("signsgd"), MATRIX) == (
+    assert compressor("signsgd").error_bound(MATRIX) == (
         math.inf,
         NONE,
         "magnitudes are lost",
@@ -127,14 +126,14 @@ def test_a_message_has_as_many_bytes_as_its_formula_says(name):
 def test_ratios_are_those_that_are_quoted_but_for_scales():
     table = compressor_table(profile=FREE, side=512)
     for name, row in table.iterrows():
-        quote = quoted(compressor(str(name)), (512, 512))
+        quote = compressor(str(name)).quoted_ratio((512, 512))
         if quote.tag == "[k]":
             continue  # of whole trainings with other codings
         assert row["ratio"] == pytest.approx(quote.low, rel=0.015), name
     assert (table["encode_ms"] == 0).all()
 
 
-def test_a_compressor_that_nobody_quotes_is_refused():
+def test_nothing_is_quoted_of_a_compressor_that_declares_no_ratio():
     @dataclass(frozen=True)
     class Other(Compressor):
         name = "other"
@@ -144,8 +143,7 @@ def test_a_compressor_that_nobody_quotes_is_refused():
 
         def traffic(self, shape, workers): ...
 
-    with pytest.raises(InputError, match="no ratio is quoted"):
-        quoted(Other(), (2, 2))
+    assert Other().quoted_ratio((2, 2)) is None
 
 
 def test_entropy_is_that_of_the_codes():

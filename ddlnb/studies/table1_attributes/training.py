@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ddlnb.compression.base import Compressor
-from ddlnb.compression.catalogue import COMPRESSORS, QUANTISATION, SPARSIFICATION, family
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.compression.literature import QUANTISATION, SPARSIFICATION
 from ddlnb.compression.sparse import Sparsifier
 from ddlnb.errors import require
 from ddlnb.studies.table1_attributes.attributes import Derived
@@ -64,7 +65,7 @@ def compressions(density: float = SMALL_DENSITY) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {QUANTISATION: [], SPARSIFICATION: []}
     for kind in COMPRESSORS.values():
         compressor = kind()
-        if (row := family(compressor)) in found:
+        if (row := compressor.family) in found:
             if isinstance(compressor, Sparsifier):
                 compressor = compressor.keeping(density)
             feedback = " + feedback" if compressor.feedback == "needed" else ""
