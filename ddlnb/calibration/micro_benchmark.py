@@ -24,7 +24,7 @@ from ddlnb.engines.measure import measure
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import HERE, Setting
+from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
 from ddlnb.provenance import machine
@@ -73,11 +73,11 @@ PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
 CARRIED = 2.0  # times the gradient that a link carries while a replayed probe computes
 
 
-def probes(setting: Setting) -> tuple[Task, ...]:
-    """The made-up models, as they are trained in this setting."""
-    if not setting.emulated:
+def probes(site: Site) -> tuple[Task, ...]:
+    """The made-up models, as they are trained at this site."""
+    if not site.is_emulated:
         return PROBES
-    return tuple(replayed(_with_seconds(trace(probe), setting.bandwidth)) for probe in PROBES)
+    return tuple(replayed(_with_seconds(trace(probe), site.link.bandwidth)) for probe in PROBES)
 
 
 def _with_seconds(workload: Workload, bandwidth: float) -> Workload:
@@ -114,7 +114,7 @@ class MicroBenchmark:
     rows: pd.DataFrame
     workloads: dict[tuple[str, int], Workload]
     all_reduces: tuple[AllReduceTimes, ...]
-    setting: Setting = HERE
+    site: Site = HERE
 
     def planning_cost(self, workers: int) -> AlphaBeta:
         """The time of an all-reduce, where cores are shared while computing: plans rest on it."""
@@ -132,7 +132,7 @@ def micro_benchmark(
     iterations: int = 10,
     warmup: int = 5,
     repetitions: int = 3,
-    setting: Setting = HERE,
+    site: Site = HERE,
     progress: bool = False,
 ) -> MicroBenchmark:
     """The measurements, kept in the folder; a second call completes what is missing.
@@ -146,8 +146,8 @@ def micro_benchmark(
     folder = Path(folder)
     _require_this_machine(folder)
     if _is_complete(folder, workers, repetitions):
-        return read_micro_benchmark(folder, setting)
-    tasks = probes(setting)
+        return read_micro_benchmark(folder, site)
+    tasks = probes(site)
     needed = ranks_needed(contenders("all"), max(workers), servers or max(workers))
     times = folder / ALL_REDUCES
     missing = [
@@ -156,7 +156,7 @@ def micro_benchmark(
         for count in workers
         if not profile_path(folder, task.name, count).exists()
     ]
-    with setting.ranks(needed) as ranks:
+    with Ranks.at(site, needed) as ranks:
         for task, count in missing:
             keep_profile(folder, task, count, ranks)
         if not times.exists():
@@ -183,7 +183,7 @@ def micro_benchmark(
                     ranks=ranks,
                     progress=progress,
                 )
-    return read_micro_benchmark(folder, setting)
+    return read_micro_benchmark(folder, site)
 
 
 def _require_this_machine(folder: Path) -> None:
@@ -212,7 +212,7 @@ def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> 
     return workload
 
 
-def read_micro_benchmark(folder: str | Path, setting: Setting = HERE) -> MicroBenchmark:
+def read_micro_benchmark(folder: str | Path, site: Site = HERE) -> MicroBenchmark:
     """What `micro_benchmark` kept in the folder. Raises ResultsError if it is not complete."""
     folder = Path(folder)
     rows = read_rows(folder / ROWS)
@@ -224,7 +224,7 @@ def read_micro_benchmark(folder: str | Path, setting: Setting = HERE) -> MicroBe
         times = _read_all_reduces(folder)
     except OSError as error:
         raise ResultsError(f"{folder} lacks {error.filename}; measure again") from error
-    return MicroBenchmark(rows, workloads, times, setting)
+    return MicroBenchmark(rows, workloads, times, site)
 
 
 def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:

@@ -1,6 +1,6 @@
 """This machine's simulated twin: calibrated by a micro-benchmark, compared with real runs.
 
-The same for a network emulated on this machine: see `Setting`.
+The same for a network emulated on this machine: see `Site`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddlnb.calibration.observations import AllReduceTime, IterationTime, Observa
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.launch.site import HERE, Setting
+from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
@@ -28,17 +28,17 @@ LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however al
 ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
 
 
-def twin(workers: int, planning: AlphaBeta | None = None, setting: Setting = HERE) -> Cluster:
-    """This machine with a number of workers, joined as the setting says, without any effect yet.
+def twin(workers: int, planning: AlphaBeta | None = None, site: Site = HERE) -> Cluster:
+    """This machine with a number of workers, joined as the site says, without any effect yet.
 
     Every worker is a node of one GPU; the parameter servers are processes beside them, or nodes.
     """
     about = "Processes of one machine, joined by its loopback, which share its cores"
-    if setting.emulated:
-        about = f"Nodes emulated on one machine, joined by {setting.network}"
+    if site.is_emulated:
+        about = f"Nodes emulated on one machine, joined by {site.network_name}"
     return Cluster(
-        name=f"{setting.name}-{workers}-workers",
-        network=setting.network,
+        name=f"{site.name}-{workers}-workers",
+        network=site.network_name,
         nodes=workers,
         gpus_per_node=1,
         effects=Effects(),
@@ -49,7 +49,7 @@ def twin(workers: int, planning: AlphaBeta | None = None, setting: Setting = HER
     )
 
 
-def here_parameters(clusters: Sequence[Cluster], setting: Setting = HERE) -> list[Parameter]:
+def here_parameters(clusters: Sequence[Cluster], site: Site = HERE) -> list[Parameter]:
     """What is fitted: how cores are shared depends on the number of workers, the rest does not.
 
     A hop takes no time of its own between processes of one machine. On an emulated network it
@@ -61,8 +61,8 @@ def here_parameters(clusters: Sequence[Cluster], setting: Setting = HERE) -> lis
         Parameter("priority_latency", low=1e-7, high=1e-2, prior=3e-5, prior_spread=1.5),
         Parameter("sum_bandwidth", low=1e8, high=1e11, prior=2e9, prior_spread=1.0),
     ]
-    if setting.emulated:
-        delay = max(setting.latency, LEAST_DELAY)
+    if site.is_emulated:
+        delay = max(site.link.latency, LEAST_DELAY)
         shared.append(
             Parameter(
                 "between_latency", low=delay / 10, high=10 * delay, prior=delay, prior_spread=1.0
@@ -88,7 +88,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
     observed = []
     for row in found.rows.to_dict("records"):
         workers = int(row["gpus"])
-        cluster = twin(workers, found.planning_cost(workers), found.setting)
+        cluster = twin(workers, found.planning_cost(workers), found.site)
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
         cell = Cell(workload, cluster, _as_run(row), servers)
@@ -99,7 +99,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
         )
     for one in found.all_reduces:
         if not one.while_computing:
-            on = twin(one.workers, setting=found.setting)
+            on = twin(one.workers, site=found.site)
             timed = AllReduceTime(on, one.message_bytes)
             observed.append(observe(timed, one.seconds, ALL_REDUCE_SPREAD, "measured"))
     return observed
@@ -108,10 +108,10 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
 def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration, list[Cluster]]:
     """The fit to a micro-benchmark, and this machine's clusters by number of workers."""
     workers = sorted({one.workers for one in found.all_reduces})
-    bases = [twin(count, found.planning_cost(count), found.setting) for count in workers]
+    bases = [twin(count, found.planning_cost(count), found.site) for count in workers]
     fitted = calibrate_parameters(
         here_observations(found),
-        here_parameters(bases, found.setting),
+        here_parameters(bases, found.site),
         robust=True,
         starts=3,
         seed=seed,

@@ -25,6 +25,7 @@ import typer
 from ddlnb.cli.options import Batch, Credit, Model, Partition, print_table
 from ddlnb.errors import DdlnbError, MissingPart, require
 from ddlnb.launch.rank import RankContext, address_towards, prepare
+from ddlnb.launch.site import Site
 
 
 class Slots:
@@ -33,9 +34,6 @@ class Slots:
     Every process must make the same calls in the same order. Raises InputError in a process that
     horovodrun did not start.
     """
-
-    launcher, source = "horovodrun", "measured"
-    scale, ranks_per_node = 1.0, 1  # as of ranks that are not emulated
 
     def __init__(self, timeout_seconds: float):
         meeting = _meeting(timeout_seconds)
@@ -57,7 +55,8 @@ class Slots:
         )
         self._runs = 0
         hosts = self.run(_host)
-        self.network_name = "loopback" if len(set(hosts)) == 1 else self.launcher
+        network = "loopback" if len(set(hosts)) == 1 else None
+        self.site = Site("horovodrun", network=network)
 
     @property
     def rank(self) -> int:

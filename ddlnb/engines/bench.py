@@ -134,7 +134,7 @@ class Bench:
         cost: AlphaBeta | None = None,
         timeout_seconds: float = 300.0,
     ):
-        self.task = slowed(get_task(task), ranks.scale)
+        self.task = slowed(get_task(task), ranks.site.scale)
         self.ranks, self.workers, self.servers = ranks, workers, servers
         self.local_batch = self.task.local_batch if local_batch is None else local_batch
         require_whole(workers=workers, servers=servers, local_batch=self.local_batch)
@@ -188,7 +188,7 @@ class Bench:
             count=self.workers,
             timeout_seconds=self._timeout_seconds,
         )
-        scale = self.ranks.scale
+        scale = self.ranks.site.scale
         return [(size, scale * max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
 
     def plan(self, method: str | Method) -> Plan:
@@ -233,13 +233,13 @@ class Bench:
                 f"{contender.name} is not lossless here: workers ended with different parameters "
                 f"{[report.digest for report in reports]}"
             )
-        return job, [report.scaled(self.ranks.scale) for report in reports]
+        return job, [report.scaled(self.ranks.site.scale) for report in reports]
 
     def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
         """What every rank did in some iterations of a run."""
         _, reports = self.run(contender, iterations=1, warmup=warmup, traced=iterations)
         spans = tuple(span for report in reports for span in report.spans)
-        return Timeline(contender.name, self.ranks.source, spans)
+        return Timeline(contender.name, self.ranks.site.source, spans)
 
 
 def slowed(task: Task, scale: float) -> Task:

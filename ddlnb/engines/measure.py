@@ -6,6 +6,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ from ddlnb.engines.replica import MakeOptimizer
 from ddlnb.engines.transports.connect import TOPOLOGIES
 from ddlnb.errors import InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.launch.emulation.links import Link
-from ddlnb.launch.launchers import EMULATED
-from ddlnb.launch.ranks import Ranks, name_of
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.site import EMULATED, Site
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method
 from ddlnb.provenance import machine, provenance
@@ -89,9 +90,10 @@ def measure(
     is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
     """
     task = get_task(model)
-    launcher = launcher if ranks is None else ranks.launcher
-    scale = scale if ranks is None else ranks.scale
-    ranks_per_node = ranks_per_node if ranks is None else ranks.ranks_per_node
+    site = Site(launcher, host, hosts, network, scale, ranks_per_node)
+    if ranks is not None:
+        site = replace(ranks.site, network=network or ranks.site.network)
+    launcher, scale, ranks_per_node = site.launcher, site.scale, site.ranks_per_node
     servers = max(1, len(hosts)) if servers is None else servers
     local_batch = task.local_batch if local_batch is None else local_batch
     require_whole(
@@ -121,8 +123,8 @@ def measure(
         "model": task.name,
         "structure": workload.structure,
         "local_batch": local_batch,
-        "network": name_of(network, launcher) if ranks is None or network else ranks.network_name,
-        "source": "emulated" if launcher == EMULATED else "measured",
+        "network": site.network_name,
+        "source": site.source,
         "optimizer": optimizer if isinstance(optimizer, str) else _name_of(make_optimizer),
         "iterations": iterations,
         "warmup": warmup,

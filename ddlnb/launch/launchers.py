@@ -20,6 +20,7 @@ from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import reaper, slurm
 from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.site import EMULATED
 
 # The program without which a launcher cannot start anything, and where it comes from.
 _PROGRAMS = {
@@ -32,7 +33,6 @@ _PROGRAMS = {
     "htcondor": ("condor_submit", "run on a submit node of an HTCondor pool"),
 }
 _ENGINE_MODULE = ("-m", "ipyparallel.engine")
-EMULATED = "emulated"  # local processes on nodes of an emulated network
 _OWN_LAUNCHERS = {
     EMULATED: "local",
     "ssh": "ddlnb.launch.ssh.HostsLauncher",

@@ -18,17 +18,18 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Any
 
 from ddlnb.errors import InputError, RankError, require, require_whole
-from ddlnb.launch.emulation.links import Link, links_of
+from ddlnb.launch.emulation.links import links_of
 from ddlnb.launch.emulation.network import MEETING_HOST, EmulatedNetwork
-from ddlnb.launch.launchers import EMULATED, RankSpec, check_launcher
+from ddlnb.launch.launchers import RankSpec, check_launcher
 from ddlnb.launch.processes import World
 from ddlnb.launch.rank import Failure, RankContext, call, prepare, stack_file
+from ddlnb.launch.site import Network, Site
 from ddlnb.launch.verify_links import verify
 
 GRACE_SECONDS = 2.0  # from the first failure on, what the other ranks may add to the message
@@ -63,7 +64,7 @@ class Ranks:
         launcher: str = "local",
         host: str = "127.0.0.1",
         hosts: Iterable[str] = (),
-        network: str | Link | Sequence[str | Link] | None = None,
+        network: Network | None = None,
         scale: float = 1.0,
         ranks_per_node: int = 1,
         threads: int = 1,
@@ -74,31 +75,21 @@ class Ranks:
         require_whole(threads=threads)
         _require_seconds("start_timeout_seconds", start_timeout_seconds)
         _require_seconds("timeout_seconds", timeout_seconds)
-        hosts = tuple(hosts)
+        self.site = Site(launcher, host, tuple(hosts), network, scale, ranks_per_node)
         require(
-            (launcher == "ssh") == bool(hosts),
-            f"launcher {launcher!r} with hosts={hosts!r}: give hosts=['name', ...] with launcher "
-            f"'ssh', and only with it",
-        )
-        require_whole(ranks_per_node=ranks_per_node)
-        require(0 < scale <= 1, f"scale={scale!r} must be above 0 and at most 1, such as 1/100")
-        require(
-            (launcher == EMULATED) == (network is not None),
+            self.site.is_emulated or network is None,
             f"launcher {launcher!r} with network={network!r}: give network='10GbE' or the like "
             f"with launcher 'emulated', and only with it",
         )
         check_launcher(launcher)
         self.count = count
-        self.launcher = launcher
-        self.scale, self.ranks_per_node = scale, ranks_per_node
-        self.network_name = name_of(network, launcher)
         address = _own_address(host)
         links = [] if network is None else links_of(network, -(-count // ranks_per_node))
         self.launch = RankSpec(
             launcher,
             count,
             address,
-            hosts,
+            self.site.hosts,
             threads,
             start_timeout_seconds,
             tuple(link.slowed(scale) for link in links),
@@ -114,15 +105,24 @@ class Ranks:
         emulated = self.network
         self.verified = emulated and verify(self.run, emulated, self.launch.links, ranks_per_node)
 
+    @classmethod
+    def at(cls, site: Site, count: int, *, timeout_seconds: float = 120) -> Ranks:
+        """Start ranks at a site; where nothing is emulated its network is a name only."""
+        return cls(
+            count,
+            launcher=site.launcher,
+            host=site.host,
+            hosts=site.hosts,
+            network=site.network if site.is_emulated else None,
+            scale=site.scale,
+            ranks_per_node=site.ranks_per_node,
+            timeout_seconds=timeout_seconds,
+        )
+
     @property
     def pids(self) -> list[int]:
         """Process ids by rank; empty while no processes are up."""
         return list(self._world.pids) if self._world and not self._world.ended else []
-
-    @property
-    def source(self) -> str:
-        """What a time taken on these ranks is: "measured", or "emulated"."""
-        return "emulated" if self.launch.links else "measured"
 
     @property
     def network(self) -> EmulatedNetwork | None:
@@ -202,14 +202,7 @@ class Ranks:
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
-        return f"Ranks({self.count}, launcher={self.launcher!r}{state})"
-
-
-def name_of(network: str | Link | Sequence[str | Link] | None, launcher: str) -> str:
-    """What a table calls the network between ranks."""
-    if network is None:
-        return "loopback" if launcher == "local" else launcher
-    return str(network) if isinstance(network, str | Link) else " | ".join(map(str, network))
+        return f"Ranks({self.count}, launcher={self.site.launcher!r}{state})"
 
 
 def _require_seconds(name: str, value: Any) -> None:

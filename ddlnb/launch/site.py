@@ -1,49 +1,117 @@
-"""Where something is measured: processes of this machine, or nodes of a network emulated on it."""
+"""Where ranks run: on this machine, on named hosts, in a queue, or on an emulated network."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
-from ddlnb.launch.emulation.links import get_link
-from ddlnb.launch.launchers import EMULATED
-from ddlnb.launch.ranks import Ranks
+from ddlnb.errors import require, require_whole
+from ddlnb.launch.emulation.links import Link, get_link
+
+EMULATED = "emulated"  # the launcher of local processes on nodes of an emulated network
+Network = str | Link | Sequence[str | Link]
+
+
+def meanings(of: type) -> dict[str, str]:
+    """Return what the fields of a dataclass mean, by name: their help on the command line."""
+    return {each.name: each.metadata["meaning"] for each in fields(of) if each.metadata}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A network between ranks, by its name in tables; slowed to ``scale`` if it is emulated."""
+class Site:
+    """A launcher, and what it has to know of machines and the network between them."""
 
-    network: str = "loopback"
-    emulated: bool = False
-    scale: float = 1.0
+    launcher: str = field(
+        default="local",
+        metadata={"meaning": "local, emulated, mpi, slurm, ssh, or an IPython profile."},
+    )
+    host: str = field(
+        default="127.0.0.1",
+        metadata={"meaning": "This machine's address for ranks on other machines."},
+    )
+    hosts: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "meaning": "A machine to start ranks on, with launcher ssh; repeatable. Names are those "
+            "of ~/.ssh/config, or of the file that DDLNB_SSH_CONFIG names."
+        },
+    )
+    network: Network | None = field(
+        default=None,
+        metadata={
+            "meaning": "What tables call the network, such as 10GbE; with launcher emulated the "
+            "network to emulate, also '1Gb/s 50us', and once for every node if they differ."
+        },
+    )
+    scale: float = field(
+        default=1.0,
+        metadata={"meaning": "Slows an emulated network and replayed computation: 0.01."},
+    )
+    ranks_per_node: int = field(
+        default=1, metadata={"meaning": "Ranks that share the link of an emulated node."}
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", tuple(self.hosts))
+        if self.network is not None and not isinstance(self.network, str | Link):
+            object.__setattr__(self, "network", tuple(self.network))
+        require(
+            (self.launcher == "ssh") == bool(self.hosts),
+            f"launcher {self.launcher!r} with hosts={self.hosts!r}: give hosts=['name', ...] with "
+            f"launcher 'ssh', and only with it",
+        )
+        require_whole(ranks_per_node=self.ranks_per_node)
+        require(
+            0 < self.scale <= 1,
+            f"scale={self.scale!r} must be above 0 and at most 1, such as 1/100",
+        )
+        require(
+            not self.is_emulated or self.network is not None,
+            f"launcher {EMULATED!r} emulates a network; give network='10GbE' or the like",
+        )
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the network between the ranks is an emulated one."""
+        return self.launcher == EMULATED
+
+    @property
+    def source(self) -> str:
+        """What a time taken here is: "measured", or "emulated"."""
+        return "emulated" if self.is_emulated else "measured"
+
+    @property
+    def network_name(self) -> str:
+        """What a table calls the network between the ranks."""
+        if self.network is None:
+            return "loopback" if self.launcher == "local" else self.launcher
+        if isinstance(self.network, str | Link):
+            return str(self.network)
+        return " | ".join(map(str, self.network))
 
     @property
     def name(self) -> str:
-        """A name for files and clusters: ``here``, or one made from the network's."""
-        words = ["emulated", *self.network.split()] if self.emulated else ["here"]
+        """A name for files and clusters: ``here``, or one made from the emulated network's."""
+        words = ["emulated", *self.network_name.split()] if self.is_emulated else ["here"]
         return "-".join(words).replace("/", "p")
 
     @property
-    def bandwidth(self) -> float:
-        """Bytes per second of an emulated link; infinite otherwise."""
-        return get_link(self.network).bandwidth if self.emulated else float("inf")
-
-    @property
-    def latency(self) -> float:
-        """Seconds that an emulated link delays a message; zero otherwise."""
-        return get_link(self.network).latency if self.emulated else 0.0
-
-    def ranks(self, count: int) -> Ranks:
-        """So many ranks, a node for each where the network is emulated."""
-        if not self.emulated:
-            return Ranks(count)
-        return Ranks(count, launcher=EMULATED, network=self.network, scale=self.scale)
+    def link(self) -> Link:
+        """The link of the emulated nodes, which must be the same for all."""
+        require(
+            self.is_emulated and isinstance(self.network, str | Link),
+            f"launcher {self.launcher!r} with network={self.network!r} has no one emulated link",
+        )
+        return get_link(self.network)  # type: ignore[arg-type]
 
 
-HERE = Setting()
+HERE = Site()
 
 
-def emulated(network: str, scale: float = 1.0) -> Setting:
-    """The setting of an emulated network. Raises InputError for a network that makes no sense."""
+def emulated(network: str | Link, scale: float = 1.0) -> Site:
+    """Return the site of an emulated network, a node for each rank, slowed to the scale.
+
+    Raises InputError for a network that makes no sense.
+    """
     get_link(network)
-    return Setting(network, True, scale)
+    return Site(EMULATED, network=network, scale=scale)

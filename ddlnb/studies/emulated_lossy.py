@@ -84,12 +84,12 @@ def lossy_on_emulated(
     for network in networks:
         if network not in PROFILES:
             raise UnknownName("network", network, PROFILES)
-        setting, workload = emulated(network), read_profile(PROFILES[network])
-        there = Path(folder) / setting.name
+        site, workload = emulated(network), read_profile(PROFILES[network])
+        there = Path(folder) / site.name
         if only_kept:
             if not (there / KEPT).exists():
                 continue
-            cluster = _twin(read_micro_benchmark(there, setting))
+            cluster = _twin(read_micro_benchmark(there, site))
             runs = pd.read_csv(there / KEPT)
             runs = runs[runs["method"].isin(methods)].copy()
         else:
@@ -97,7 +97,7 @@ def lossy_on_emulated(
             runs = _runs(
                 there / KEPT,
                 [(repetition, method) for repetition in range(repetitions) for method in methods],
-                partial(setting.ranks, workers),
+                partial(Ranks.at, site, workers),
                 partial(_seconds, replayed(workload), workers, iterations),
                 progress,
             )
@@ -147,7 +147,7 @@ def _probed(folder: Path, network: str, workers: int, progress: bool) -> MicroBe
         iterations=3,
         warmup=WARMUP,
         repetitions=1,
-        setting=emulated(network),
+        site=emulated(network),
         progress=progress,
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.calibration.twin import calibrate_here
-from ddlnb.launch.site import Setting, emulated
+from ddlnb.launch.site import Site, emulated
 from ddlnb.results.published import fig4_cells
 from ddlnb.studies.simulated_here import compare_here, errors_here, kept_comparison
 from ddlnb.workloads.replay import replayed
@@ -30,7 +30,7 @@ class Case:
     scale: float
     profiles: tuple[str, ...]
 
-    def setting(self, network: str) -> Setting:
+    def site(self, network: str) -> Site:
         """Where the case is run."""
         return emulated(network, self.scale)
 
@@ -66,18 +66,18 @@ def run(
     found = []
     for network in networks:
         case = NETWORKS[network]
-        setting = case.setting(network)
-        there = Path(folder) / setting.name
+        site = case.site(network)
+        there = Path(folder) / site.name
         if only_kept and not there.exists():
             continue
         if only_kept:
-            _, clusters = calibrate_here(read_micro_benchmark(there, setting))
+            _, clusters = calibrate_here(read_micro_benchmark(there, site))
             found.append(kept_comparison(clusters, there, draws=DRAWS))
             continue
         found.append(
             study(
                 there,
-                setting,
+                site,
                 case.profiles,
                 workers=workers,
                 partition=PARTITION,
@@ -94,7 +94,7 @@ def run(
 
 def study(
     folder: str | Path,
-    setting: Setting,
+    site: Site,
     profiles: Sequence[str],
     *,
     workers: Sequence[int],
@@ -122,7 +122,7 @@ def study(
         iterations=3,
         warmup=WARMUP,
         repetitions=1,
-        setting=setting,
+        site=site,
         progress=progress,
     )
     _, clusters = calibrate_here(probed)
@@ -138,7 +138,7 @@ def study(
         warmup=WARMUP,
         repetitions=repetitions,
         draws=DRAWS,
-        setting=setting,
+        site=site,
         baselines=baselines,
         progress=progress,
     )

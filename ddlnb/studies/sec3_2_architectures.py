@@ -254,7 +254,7 @@ def measure_topologies(
         }
         for name, size, repetition in found[0]
     ]
-    told = {"network": ranks.network_name, "machine": machine(), "source": ranks.source}
+    told = {"network": ranks.site.network_name, "machine": machine(), "source": ranks.site.source}
     return pd.DataFrame(rows).assign(**told)
 
 

@@ -181,7 +181,7 @@ def _round(
             "seconds": trips.seconds,
             "busy_cores": (trips.cpu_seconds + answered[size].cpu_seconds) / trips.mean_seconds,
             "trips": trips.count,
-            "source": ranks.source,
+            "source": ranks.site.source,
         }
         for size, trips in asked.items()
     ]

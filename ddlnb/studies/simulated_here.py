@@ -10,7 +10,8 @@ from ddlnb.calibration.micro_benchmark import keep_profile, profile_path
 from ddlnb.calibration.twin import _as_run
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.engines.measure import measure
-from ddlnb.launch.site import HERE, Setting
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.site import HERE, Site
 from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
@@ -37,7 +38,7 @@ def compare_here(
     warmup: int = 5,
     repetitions: int = 5,
     draws: int = 100,
-    setting: Setting = HERE,
+    site: Site = HERE,
     engine: str | Sequence[str] = "torch",
     baselines: bool | Sequence[str] = False,
     progress: bool = False,
@@ -50,7 +51,7 @@ def compare_here(
     """
     folder = Path(folder)
     most = max(cluster.workers for cluster in clusters)
-    with setting.ranks(most + (servers or most)) as ranks:
+    with Ranks.at(site, most + (servers or most)) as ranks:
         for model in models:
             for cluster in clusters:
                 name = get_task(model).name

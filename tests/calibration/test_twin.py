@@ -49,7 +49,7 @@ def test_a_twin_is_calibrated_and_compared(tmp_path):
 
 
 def test_only_emulated_networks_have_a_delay_of_their_own():
-    setting = emulated("1Gb/s 1ms")
-    delay = {p.name: p.prior for p in here_parameters([twin(4, setting=setting)], setting)}
+    site = emulated("1Gb/s 1ms")
+    delay = {p.name: p.prior for p in here_parameters([twin(4, site=site)], site)}
     assert delay["between_latency"] == pytest.approx(1e-3)
     assert "between_latency" not in {p.name for p in here_parameters([twin(4)])}

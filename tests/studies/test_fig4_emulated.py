@@ -1,4 +1,4 @@
-"""Ratios to the baselines, errors of forecasts, and where a setting runs."""
+"""Ratios to the baselines, errors of forecasts, and what a site is called."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_forecasts_are_compared_with_our_engine_s_rows_only():
 def test_every_case_of_the_study_exists():
     for network, case in NETWORKS.items():
         assert get_link(network).bandwidth > 0
-        assert case.setting(network).scale == case.scale
+        assert case.site(network).scale == case.scale
         assert all(read_profile(name).compute_seconds > 0 for name in case.profiles)
 
 
@@ -89,9 +89,9 @@ def test_a_setting_names_files_and_clusters():
 
 def test_probes_are_replayed_on_emulated_links_with_as_much_to_compute_as_to_carry():
     assert probes(HERE) is PROBES
-    setting = emulated("100Mb/s 1ms")
-    for task in probes(setting):
-        carried = CARRIED * task.recorded.gradient_bytes / setting.bandwidth
+    site = emulated("100Mb/s 1ms")
+    for task in probes(site):
+        carried = CARRIED * task.recorded.gradient_bytes / site.link.bandwidth
         assert task.recorded.compute_seconds == pytest.approx(carried)
         assert "made up" in task.recorded.source
 
