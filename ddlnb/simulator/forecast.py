@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DRAWS = 200
 # A 90 % interval of a normal distribution reaches this many standard deviations to each side.
 Z90 = 1.6448536269514722
+# Words of effects and of their sources, and what stood for them in the names of random streams.
+SPELLED_BEFORE = {"latency": "startup", "not identified by": "not told by"}
 
 
 def forecast(
@@ -130,7 +132,7 @@ def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
 
 def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndarray:
     """Log-normal draws around the value; an interval that reaches zero is drawn uniformly."""
-    generator = np.random.default_rng([seed, *f"{effect}|{fit.source}".encode()])
+    generator = np.random.default_rng([seed, *_stream_name(effect, fit).encode()])
     unit = UNITS[effect]
     if fit.low <= 0 or math.isinf(fit.high):
         top = fit.high if math.isfinite(fit.high) else 2 * value
@@ -139,6 +141,17 @@ def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndar
         spread = math.log(fit.high / fit.low) / (2 * Z90)
         drawn = value * np.exp(spread * generator.standard_normal(count))
     return np.clip(drawn, unit.least, unit.most)
+
+
+def _stream_name(effect: str, fit: Fit) -> str:
+    """Return the name of an effect's stream of random numbers.
+
+    Effects are spelled as they were when data/forecasts was made, or its intervals would move.
+    """
+    name = f"{effect}|{fit.source}"
+    for today, then in SPELLED_BEFORE.items():
+        name = name.replace(today, then)
+    return name
 
 
 def _drawn_seconds(
