@@ -1,7 +1,7 @@
 """Model parallelism and data parallelism on real ranks (survey, section 1, Fig. 1).
 
-Both train the same multi-layer perceptron on the same batches as one worker does, and must end
-with its parameters, up to rounding.
+Both train a multi-layer perceptron on the batches that one worker also trains it on, and end with
+that worker's parameters up to rounding.
 """
 
 from __future__ import annotations
@@ -32,32 +32,29 @@ if TYPE_CHECKING:
 
 WIDTHS = (256, 96, 64, 48, 10)
 SEED = 0
-BATCHES = 8  # different ones; later steps start over
+BATCHES = 8  # Distinct batches; later steps start over with the first.
 
 
-def compare_parallelism(
-    *, workers: int = 2, batch: int = 64, steps: int = 8, ranks: Ranks | None = None
-) -> pd.DataFrame:
-    """One row each for one worker, model parallelism and data parallelism with these workers.
+def compare_parallelism(*, workers: int = 2, batch: int = 64, steps: int = 8) -> pd.DataFrame:
+    """Return one row each for one worker, model parallelism and data parallelism.
 
     ``difference`` is the largest difference of a parameter from the one worker's after ``steps``
     steps; ``parameters`` and ``samples`` are those that the busiest worker handles, and
-    ``bytes_sent`` what all workers together send in a step.
+    ``bytes_sent`` what all workers together send in a step. Raises InputError for a batch that
+    the workers cannot share, and for more workers than the model has linear layers.
     """
     require_whole(workers=workers, batch=batch, steps=steps)
     require(2 <= workers < len(WIDTHS), f"workers {workers} must be 2 to {len(WIDTHS) - 1}")
     require(batch % workers == 0, f"batch {batch} must divide evenly among {workers} workers")
-    if ranks is None:
-        with Ranks(workers) as started:
-            return compare_parallelism(workers=workers, batch=batch, steps=steps, ranks=started)
-    [alone] = ranks.run(run_job, _job(1, batch, steps), count=1)
-    halves = ranks.run(run_job, _job(workers, batch, steps), count=workers)
-    stages = ranks.run(_train_stage, _mlp_task(1), batch, steps, count=workers)
-    return _table(alone, halves, stages, batch, steps)
+    with Ranks(workers) as ranks:
+        [alone] = ranks.run(run_job, _job(1, batch, steps), count=1)
+        shares = ranks.run(run_job, _job(workers, batch, steps), count=workers)
+        stages = ranks.run(_train_stage, _mlp_task(1), batch, steps, count=workers)
+    return _table(alone, shares, stages, batch, steps)
 
 
 def mlp(widths: Sequence[int] = WIDTHS) -> nn.Sequential:
-    """A multi-layer perceptron on the 256 pixels of a handwritten digit."""
+    """Return a multi-layer perceptron for the 256 pixels of a handwritten digit."""
     layers: list[nn.Module] = [nn.Flatten()]
     for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
@@ -65,13 +62,13 @@ def mlp(widths: Sequence[int] = WIDTHS) -> nn.Sequential:
 
 
 def _mlp_task(parts: int) -> Task:
-    """The perceptron, with batches of which each worker draws its part."""
+    """Return the task of training the perceptron, with batches that the workers share."""
     digits = get_task("small-conv")
     return replace(digits, name="mlp", build=mlp, batch=partial(_part, parts))
 
 
 def _part(parts: int, local_batch: int, seed: int) -> Batch:
-    """Part ``seed % parts`` of the joined batch number ``seed // parts``."""
+    """Return part ``seed % parts`` of the joined batch number ``seed // parts``."""
     joined = get_task("small-conv").batch(local_batch * parts, seed // parts)
     first = seed % parts * local_batch
     return tuple(tensor[first : first + local_batch] for tensor in joined)
@@ -94,7 +91,7 @@ def _job(workers: int, batch: int, steps: int) -> Job:
 
 
 def stages_of(model: nn.Sequential, count: int) -> list[nn.Sequential]:
-    """The model cut into this many runs of layers, each beginning at a linear layer.
+    """Cut the model into the given number of stages, each beginning at a linear layer.
 
     >>> [len(stage) for stage in stages_of(mlp(), 2)]
     [5, 3]
@@ -109,7 +106,7 @@ def stages_of(model: nn.Sequential, count: int) -> list[nn.Sequential]:
 
 
 def _train_stage(context: RankContext, task: Task, batch: int, steps: int) -> dict:
-    """Train this rank's layers: activations come from the rank before, gradients from the next."""
+    """Train this rank's layers; activations come from below, gradients from above."""
     torch.manual_seed(SEED)
     stage = stages_of(task.build(), context.count)[context.rank]  # type: ignore[arg-type]
     optimizer = OPTIMIZERS["sgd"](stage.parameters())
@@ -154,47 +151,35 @@ def _send(tensor: Tensor, rank: int) -> int:
 
 
 def _table(
-    alone: Report, halves: list[Report], stages: list[dict], batch: int, steps: int
+    alone: Report, shares: list[Report], stages: list[dict], batch: int, steps: int
 ) -> pd.DataFrame:
     import pandas as pd
 
     assert alone.parameters is not None
-    assert halves[0].parameters is not None
-    split = {name: value for stage in stages for name, value in stage["parameters"].items()}
-    whole = _count(alone.parameters)
-    losses = [sum(step) / len(halves) for step in zip(*(r.losses for r in halves), strict=True)]
-    rows = {
-        "one worker": (1, batch, whole, 0, alone.losses, 0.0),
-        "model parallelism": (
-            len(stages),
-            batch,
-            max(_count(stage["parameters"]) for stage in stages),
-            sum(stage["sent"] for stage in stages) / steps,
-            stages[-1]["losses"],
-            _difference(split, alone.parameters),
-        ),
-        "data parallelism": (
-            len(halves),
-            batch // len(halves),
-            whole,
-            sum(report.bytes_sent for report in halves) / steps,
-            losses,
-            _difference(halves[0].parameters, alone.parameters),
-        ),
-    }
+    assert shares[0].parameters is not None
+    joined = {name: value for stage in stages for name, value in stage["parameters"].items()}
+    workers, whole = len(shares), _count(alone.parameters)
+    largest = max(_count(stage["parameters"]) for stage in stages)
+    activations = round(sum(stage["sent"] for stage in stages) / steps)
+    gradients = round(sum(report.bytes_sent for report in shares) / steps)
+    losses = [sum(step) / workers for step in zip(*(r.losses for r in shares), strict=True)]
+    columns = ["parallelism", "workers", "samples", "parameters", "bytes_sent"]
+    rows = [
+        ("one worker", 1, batch, whole, 0, alone.losses, alone.parameters),
+        ("model parallelism", workers, batch, largest, activations, stages[-1]["losses"],
+         joined),
+        ("data parallelism", workers, batch // workers, whole, gradients, losses,
+         shares[0].parameters),
+    ]  # fmt: skip
     return pd.DataFrame(
         [
             {
-                "parallelism": name,
-                "workers": workers,
-                "samples": samples,
-                "parameters": parameters,
-                "bytes_sent": round(sent),
+                **dict(zip(columns, facts, strict=True)),
                 "first_loss": losses[0],
                 "last_loss": losses[-1],
-                "difference": difference,
+                "difference": _difference(parameters, alone.parameters),
             }
-            for name, (workers, samples, parameters, sent, losses, difference) in rows.items()
+            for *facts, losses, parameters in rows
         ]
     ).set_index("parallelism")
 

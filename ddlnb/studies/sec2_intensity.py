@@ -7,25 +7,27 @@ convention and shows the published value in a column of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import pandas as pd
 
 from ddlnb.results.published import quoted
-from ddlnb.workloads.intensity import FLOPS_PER_MAC, _per_parameter, c2c, intensity
+from ddlnb.studies.findings import Findings, findings
+from ddlnb.workloads.intensity import FLOPS_PER_MAC, c2c, intensity
 from ddlnb.workloads.workload import Workload
 
 AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")
-AGREES_WITHIN = 0.05
+AGREES_WITHIN = 0.05  # Relative difference up to which two intensities count as equal.
 ENCODER = "bert.encoder."
-QUOTED_BATCH = 8  # the batch of the BERT-Large iteration whose FLOPs the survey quotes
+QUOTED_BATCH = 8  # The survey quotes the FLOPs of a BERT-Large iteration at this batch (A11).
 GIGA = 1e9
 
 
 @dataclass(frozen=True)
 class IntensityRow:
-    """One model under one counting convention; relative_error is against the published value."""
+    """One model under one counting convention; ``relative_error`` is to the published value."""
 
     model: str
     convention: str
@@ -36,11 +38,10 @@ class IntensityRow:
 
 
 def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
-    """Intensity by model and convention beside the published one, models of the survey only.
+    """Return the intensity by model and convention, each beside the published one.
 
     Without workloads, the survey's three models are traced now (a few seconds). The last row
-    divides the FLOPs that the survey itself quotes for an iteration of BERT-Large, and disagrees
-    with the intensity it quotes.
+    divides the FLOPs that the survey itself quotes for an iteration of BERT-Large.
     """
     if workloads is None:
         from ddlnb.workloads.tracing import trace
@@ -50,7 +51,7 @@ def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
         _row(workload.model, convention, count(workload))
         for workload in workloads
         for convention, count in CONVENTIONS.items()
-        if convention != ENCODER_ONLY or _encoder_forward_macs(workload)
+        if convention != ENCODER_ONLY or _forward_macs(workload, ENCODER)
     ]
     flops = quoted("A11", "work of one bert-large iteration at batch 8") * GIGA
     quoted_parameters = quoted("A10", "parameters of bert-large")
@@ -61,9 +62,9 @@ def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
 
 
 def ordering_holds(rows: Iterable[IntensityRow]) -> dict[str, bool]:
-    """By convention that covers all three models: whether the survey's ordering comes out.
+    """Return by convention that covers all three models whether the survey's ordering comes out.
 
-    The ordering: ResNet-50 well above both BERTs (at least 1.5 times), and these two alike.
+    The ordering: ResNet-50 well above both BERT models (at least 1.5 times), and these two alike.
     """
     by_convention: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -76,10 +77,40 @@ def ordering_holds(rows: Iterable[IntensityRow]) -> dict[str, bool]:
     }
 
 
+def intensity_findings(rows: Sequence[IntensityRow]) -> Findings:
+    """Say which conventions give the published intensities, and whether the order comes out."""
+    agreeing = {row.convention for row in rows if row.verdict == "agrees"}
+    all_three = [
+        name
+        for name in CONVENTIONS
+        if sum(row.convention == name and row.verdict == "agrees" for row in rows) == 3
+    ]
+    berts = [
+        f"{row.intensity:.0f} for {row.model}"
+        for row in rows
+        if row.convention == AS_COUNTED and row.model != "resnet50"
+    ]
+    own = rows[-1]
+    order = ordering_holds(rows)
+    return findings(
+        f"{len(agreeing)} conventions agree with a published value, and "
+        f"{len(all_three) or 'none'} with all three: {AS_COUNTED} agrees for resnet50 and gives "
+        f"{' and '.join(berts)}.",
+        f"The FLOPs that the survey quotes for one iteration of {own.model} (A11) make an "
+        f"intensity of {own.intensity:.0f}, where the survey prints {own.published:.0f} (A06).",
+        f"The order, ResNet-50 well above two BERT models that are alike, comes out under "
+        f"{sum(order.values())} of the {len(order)} conventions that cover all three models.",
+    )
+
+
 def _row(model: str, convention: str, value: float) -> IntensityRow:
-    published = quoted("A06", f"intensity of {model}")
+    published = _published(model)
     error = value / published - 1
     return IntensityRow(model, convention, value, published, error, _verdict(error))
+
+
+def _published(model: str) -> float:
+    return quoted("A06", f"intensity of {model}")
 
 
 def _verdict(relative_error: float) -> str:
@@ -88,70 +119,45 @@ def _verdict(relative_error: float) -> str:
     return "too high" if relative_error > 0 else "too low"
 
 
-def _forward_macs(workload: Workload) -> float:
-    return sum(layer.forward_flops for layer in workload.layers) / FLOPS_PER_MAC
+def _forward_macs(workload: Workload, only: str = "") -> float:
+    """Return the multiply-adds of the forward pass, of layers whose names begin like this."""
+    layers = (layer for layer in workload.layers if layer.name.startswith(only))
+    return sum(layer.forward_flops for layer in layers) / FLOPS_PER_MAC
 
 
-def _encoder_forward_macs(workload: Workload) -> float:
-    encoder = (layer for layer in workload.layers if layer.name.startswith(ENCODER))
-    return sum(layer.forward_flops for layer in encoder) / FLOPS_PER_MAC
+def _times_forward(workload: Workload, times: int, only: str = "") -> float:
+    work = times * _forward_macs(workload, only)
+    return work / workload.local_batch / workload.parameters
 
 
-def _as_counted(workload: Workload) -> float:
-    return intensity(workload)
-
-
-def _as_counted_twice(workload: Workload) -> float:
-    return intensity(workload, flops_per_fma=2)
-
-
-def _three_forward(workload: Workload) -> float:
-    return _per_parameter(workload, 3 * _forward_macs(workload))
-
-
-def _four_forward(workload: Workload) -> float:
-    return _per_parameter(workload, 4 * _forward_macs(workload))
-
-
-def _encoder_only(workload: Workload) -> float:
-    return _per_parameter(workload, 3 * FLOPS_PER_MAC * _encoder_forward_macs(workload))
-
-
+AS_COUNTED = "forward + backward, FMA = 1"
 ENCODER_ONLY = "3x forward, FMA = 2, encoder only"
 CONVENTIONS: dict[str, Callable[[Workload], float]] = {
-    "forward + backward, FMA = 1": _as_counted,
-    "forward + backward, FMA = 2": _as_counted_twice,
-    "3x forward, FMA = 1": _three_forward,
-    "4x forward, FMA = 1": _four_forward,
-    ENCODER_ONLY: _encoder_only,
+    AS_COUNTED: intensity,
+    "forward + backward, FMA = 2": partial(intensity, flops_per_fma=2),
+    "3x forward, FMA = 1": partial(_times_forward, times=3),
+    "4x forward, FMA = 1": partial(_times_forward, times=4),
+    ENCODER_ONLY: partial(_times_forward, times=3 * FLOPS_PER_MAC, only=ENCODER),
 }
 
 
 def intensity_table(rows: Iterable[IntensityRow]) -> pd.DataFrame:
-    """The audit, one row per model and convention, the published intensity beside ours."""
+    """Return the audit by model and convention, the published intensity beside ours."""
     frame = pd.DataFrame([asdict(row) for row in rows])
-    return frame.round({"intensity": 0, "relative_error": 3}).set_index(["model", "convention"])
+    frame["off by (%)"] = (100 * frame.pop("relative_error")).round(1)
+    table = frame.round({"intensity": 0}).set_index(["model", "convention"])
+    return table[["intensity", "published", "off by (%)", "verdict"]]
 
 
 def c2c_table(rows: Iterable[IntensityRow], batches: Mapping[str, int]) -> pd.DataFrame:
-    """C2C of the models, with the published intensities and with ours, relative to the first model.
+    """Return the C2C of each model at its local batch, by the published intensity and by ours.
 
-    ``batches`` gives each model's local batch. Ours is forward + backward with FMA = 1.
+    Ours counts forward and backward with FMA = 1. The ratios are to the first model.
     """
-    ours = {r.model: r.intensity for r in rows if r.convention == "forward + backward, FMA = 1"}
-    first = next(iter(batches))
-    table = []
-    for model, batch in batches.items():
-        published = quoted("A06", f"intensity of {model}")
-        table.append(
-            {
-                "model": model,
-                "local_batch": batch,
-                "published_c2c": c2c(published, batch),
-                "our_c2c": c2c(ours[model], batch),
-            }
-        )
-    frame = pd.DataFrame(table).set_index("model")
-    for column in ("published_c2c", "our_c2c"):
-        frame[f"{column.split('_')[0]}_relative"] = frame[column] / frame.loc[first, column]
-    return frame
+    ours = {row.model: row.intensity for row in rows if row.convention == AS_COUNTED}
+    frame = pd.DataFrame({"local batch": pd.Series(batches, name="model")})
+    for source, value in (("published", _published), ("ours", ours.__getitem__)):
+        ratio = [c2c(value(model), batch) for model, batch in batches.items()]
+        frame[f"C2C, {source}"] = pd.Series(ratio, frame.index)
+        frame[f"relative, {source}"] = frame[f"C2C, {source}"] / ratio[0]
+    return frame.rename_axis("model").round(6)

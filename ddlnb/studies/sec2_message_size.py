@@ -1,4 +1,4 @@
-"""Message size and effective bandwidth: measured here, and quoted by the survey (section 2)."""
+"""Effective bandwidth by message size: measured here, and quoted by the survey (section 2)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.provenance import machine
 from ddlnb.results.published import quoted
+from ddlnb.studies.findings import Findings, findings
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ BERT_LARGE_GPUS = 4
 def measure_bandwidth(
     sizes: Sequence[int] = SIZES, *, workers: int = 2, repetitions: int = 9
 ) -> pd.DataFrame:
-    """Seconds and Gb/s by message size of an all-reduce among workers and of one message.
+    """Return seconds and Gb/s by message size, of an all-reduce and of one message.
 
     The message goes from rank 0 to rank 1; its time is half of a round trip. Both are medians.
     """
@@ -49,7 +50,7 @@ def measure_bandwidth(
     require_whole(2, workers=workers)
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
     with Ranks(workers) as ranks:
-        bench = Bench("small-conv", ranks, workers=workers)  # which model does not matter here
+        bench = Bench("small-conv", ranks, workers=workers)  # Any model would do.
         reductions = bench.all_reduce_seconds(tuple(sizes), repetitions)
         trips = ranks.run(_time_round_trips, tuple(sizes), repetitions, count=2)[0]
     rows = [
@@ -60,7 +61,7 @@ def measure_bandwidth(
 
 
 def quoted_bandwidth() -> pd.DataFrame:
-    """The survey's times (A14, A15) in the columns of `measure_bandwidth`."""
+    """Return the survey's times (A14, A15) in the columns of `measure_bandwidth`."""
     import pandas as pd
 
     rows = [
@@ -72,16 +73,32 @@ def quoted_bandwidth() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def beside_quoted(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `measure_bandwidth` followed by those of the survey."""
+    import pandas as pd
+
+    return pd.concat([measured, quoted_bandwidth()], ignore_index=True)
+
+
 def fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
-    """The fitted a + b M of every network in the rows."""
+    """Return the fitted a + b M of every network in the rows."""
     return {
         str(network): fit_alpha_beta(part["bytes"].tolist(), part["seconds"].tolist())
         for network, part in rows.groupby("network", sort=False)
     }
 
 
+def bandwidth_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return Gb/s by message size (down) and by network (across), to read beside the figure."""
+    table = rows.pivot_table(
+        index="bytes", columns="network", values="gigabits_per_second", sort=False
+    )
+    table = table.sort_index().rename(index=size_in_words).rename_axis(index="message")
+    return table.add_suffix(" (Gb/s)").rename_axis(columns=None).round(3)
+
+
 def quoted_fits() -> pd.DataFrame:
-    """The a + b M through the survey's two quoted messages, with what their rounding allows.
+    """Return the a + b M through the survey's two quoted messages, with what rounding allows.
 
     A quoted time and a quoted rate each bound the true time; low and high are the extremes of a and
     of the bandwidth 1 / b over all pairs of times within these bounds.
@@ -91,11 +108,40 @@ def quoted_fits() -> pd.DataFrame:
     return pd.DataFrame([_quoted_fit(network) for network in NETWORKS]).set_index("network")
 
 
-def bert_large_example() -> pd.DataFrame:
-    """The survey's example: BERT-Large, batch 8, on 4 GPUs, computed from the quoted inputs.
+def quoted_table() -> pd.DataFrame:
+    """Return `quoted_fits` with a range per quantity, to be read."""
+    fitted = quoted_fits().round(2)
+    units = {"latency_us": "latency (us)", "gigabits_per_second": "bandwidth (Gb/s)"}
+    for name, header in units.items():
+        fitted[header] = fitted[name]
+        fitted[f"{header.split()[0]} between"] = (
+            fitted[f"{name}_low"].map("{:.2f} and ".format)
+            + fitted[f"{name}_high"].map("{:.2f}".format)
+        )  # fmt: skip
+    columns = [header for header in fitted if " " in header]
+    return fitted[columns].assign(**{"half of it at (KiB)": fitted["half_peak_KiB"]})
 
-    Times are the survey's (A11, A12), everything computed follows from them and from the number of
-    parameters. The last speed-up hides all communication under the computation.
+
+def quoted_findings() -> Findings:
+    """Compare the bandwidths that the survey's messages imply with the names of the networks."""
+    rates = quoted_fits()["gigabits_per_second"]
+    shares = [
+        f"{quoted('A15', f'rate of a 16 KB message over {network}'):g} of "
+        f"{quoted('A14', f'rate of a 1 MB message over {network}'):g} Gb/s on {network}"
+        for network in NETWORKS
+    ]
+    return findings(
+        f"A message of 16 KB reaches this much of the rate of one of 1 MB: {', '.join(shares)}.",
+        f"100GbE, which is TCP over InfiniBand, saturates near {rates['100GbE']:.0f} Gb/s: "
+        f"{rates['100GbE'] / rates['10GbE']:.1f} times the bandwidth of 10GbE, not 10 times.",
+    )
+
+
+def bert_large_example() -> pd.DataFrame:
+    """Compute the survey's example, BERT-Large at batch 8 on 4 GPUs, from the quoted inputs.
+
+    Times are the survey's (A11, A12); all that is computed follows from them and from the number
+    of parameters. The last speed-up hides all communication behind the computation.
     """
     import pandas as pd
 
@@ -119,7 +165,7 @@ def bert_large_example() -> pd.DataFrame:
         ("speed-up with everything hidden", hidden, most, "A13"),
     ]
     frame = pd.DataFrame(rows, columns=["quantity", "computed", "published", "item"])
-    return frame.set_index("quantity")
+    return frame.set_index("quantity").round(3)
 
 
 def _rows(network: str, points: Sequence[tuple[int, float]], source: str) -> list[dict]:
@@ -141,7 +187,7 @@ def _quoted_seconds(quote: str, network: str) -> float:
 
 
 def _bounds(quote: str, network: str) -> tuple[float, float]:
-    """The seconds that both the quoted time and the quoted rate allow."""
+    """Return the least and the most seconds that both the quoted time and rate allow."""
     text, size = QUOTED_SIZES[quote]
     rate = quoted(quote, f"rate of a {text} message over {network}")
     bits = size * BITS_PER_BYTE
@@ -152,7 +198,7 @@ def _bounds(quote: str, network: str) -> tuple[float, float]:
 
 
 def _line(small: float, large: float) -> tuple[float, float]:
-    """(a, b) of the line through the times of the two quoted sizes."""
+    """Return a and b of the line through the times of the two quoted sizes."""
     sizes = [QUOTED_SIZES[quote][1] for quote in ("A15", "A14")]
     slope = (large - small) / (sizes[1] - sizes[0])
     return small - slope * sizes[0], slope
@@ -166,13 +212,13 @@ def _quoted_fit(network: str) -> dict[str, object]:
         for t in _bounds("A14", network)
     ]  # fmt: skip
     line = AlphaBeta(*_line(small, large))
-    starts = [a / US for a, _ in corners]
+    latencies = [a / US for a, _ in corners]
     rates = [gigabits_per_second(1 / b) for _, b in corners]
     return {
         "network": network,
         "latency_us": line.latency_seconds / US,
-        "latency_us_low": min(starts),
-        "latency_us_high": max(starts),
+        "latency_us_low": min(latencies),
+        "latency_us_high": max(latencies),
         "gigabits_per_second": gigabits_per_second(line.bytes_per_second),
         "gigabits_per_second_low": min(rates),
         "gigabits_per_second_high": max(rates),
@@ -183,7 +229,7 @@ def _quoted_fit(network: str) -> dict[str, object]:
 def _time_round_trips(
     context: RankContext, sizes: tuple[int, ...], repetitions: int
 ) -> list[tuple[int, float]]:
-    """(bytes, seconds) of half a round trip between ranks 0 and 1, as rank 0 sees it."""
+    """Return bytes and seconds of half a round trip between ranks 0 and 1, as rank 0 sees it."""
     import torch
     import torch.distributed as dist
 
@@ -200,11 +246,3 @@ def _time_round_trips(
                 seconds.append((time.perf_counter() - start) / 2)
             found.append((size, statistics.median(seconds[1:])))
     return found
-
-
-def as_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gb/s by size (down) and by network and source (across), to read beside the figure."""
-    table = rows.pivot_table(
-        index="bytes", columns=["source", "network"], values="gigabits_per_second", sort=False
-    )
-    return table.sort_index().rename(index=size_in_words)

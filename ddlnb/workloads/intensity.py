@@ -11,7 +11,8 @@ FLOPS_PER_MAC = 2  # workloads count a multiply and an add; FMA = 1 counts them 
 def intensity(workload: Workload, flops_per_fma: int = 1) -> float:
     """FLOPs per parameter and sample, forward and backward as counted; an FMA is 1 by default."""
     require(flops_per_fma in (1, 2), f"an FMA counts as 1 or 2 FLOPs, not {flops_per_fma}")
-    return _per_parameter(workload, workload.flops / FLOPS_PER_MAC * flops_per_fma)
+    work = workload.flops / FLOPS_PER_MAC * flops_per_fma
+    return work / workload.local_batch / workload.parameters
 
 
 def c2c(intensity: float, batch: int, traffic: float = 1.0) -> float:
@@ -25,7 +26,3 @@ def c2c(intensity: float, batch: int, traffic: float = 1.0) -> float:
     require(intensity > 0, f"intensity {intensity} must be positive")
     require(batch >= 1, f"batch {batch} must be at least 1")
     return traffic / (batch * intensity)
-
-
-def _per_parameter(workload: Workload, work: float) -> float:
-    return work / workload.local_batch / workload.parameters

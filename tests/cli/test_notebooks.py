@@ -38,7 +38,6 @@ WITH_OTHER_IMPORTS = {
     "fig4_throughput",
     "index",
     "launchers",
-    "sec2_message_size",
     "sec3_1_1_large_batch",
     "sec3_1_2_synchronisation",
     "sec3_1_3_compression",

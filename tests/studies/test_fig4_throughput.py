@@ -1,4 +1,4 @@
-"""Tables: plans counted anew, claims about speed with their noise, quotes and their fits."""
+"""Tables: plans counted anew, claims about speed with their noise, published cells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 from ddlnb.plans.methods import METHODS
 from ddlnb.studies.fig4_throughput import about_published, beside_published, claims_here
-from ddlnb.studies.sec2_message_size import bert_large_example, quoted_fits
 from ddlnb.studies.sec4_methods import plans, plans_table
 from tests.toy import COST, TOY
 
@@ -68,18 +67,3 @@ def test_published_cells_stand_beside_ours_when_they_are_there(monkeypatch):
     monkeypatch.setattr("ddlnb.studies.fig4_throughput.fig4_cells", lambda: cells)
     assert about_published().startswith("2 published cells")
     assert len(beside_published(rows(2, 1, 0), model="resnet50")) == 3
-
-
-def test_the_line_through_the_quoted_messages():
-    fits = quoted_fits()
-    assert fits.loc["10GbE", "latency_us"] == pytest.approx(95.56, abs=0.01)
-    assert fits.loc["100GbE", "gigabits_per_second"] == pytest.approx(17.2, abs=0.01)
-    assert fits.loc["100GbIB", "half_peak_KiB"] == pytest.approx(71.7, abs=0.1)
-
-
-def test_the_bert_large_example_gives_the_quoted_speed_up():
-    example = bert_large_example()
-    assert example.loc["speed-up without overlap", "computed"] == pytest.approx(1.08, abs=0.005)
-    assert example.loc["rate of a link of the ring (GB/s)", "computed"] == pytest.approx(
-        4.57, abs=0.01
-    )

@@ -1,0 +1,55 @@
+"""Effective bandwidth: the lines through the quoted messages, and what is measured here."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.errors import InputError
+from ddlnb.studies.sec2_message_size import (
+    bandwidth_table,
+    bert_large_example,
+    beside_quoted,
+    fits,
+    measure_bandwidth,
+    quoted_findings,
+    quoted_fits,
+    quoted_table,
+)
+
+
+def test_the_line_through_the_quoted_messages():
+    fitted = quoted_fits()
+    assert fitted.loc["10GbE", "latency_us"] == pytest.approx(95.56, abs=0.01)
+    assert fitted.loc["100GbE", "gigabits_per_second"] == pytest.approx(17.2, abs=0.01)
+    assert fitted.loc["100GbIB", "half_peak_KiB"] == pytest.approx(71.7, abs=0.1)
+    assert (fitted["latency_us_low"] <= fitted["latency_us_high"]).all()
+
+
+def test_what_the_quoted_messages_say_is_computed():
+    said = quoted_findings()
+    assert "16.5 Gb/s on 100GbE" in said
+    assert "saturates near 17 Gb/s: 1.9 times" in said
+    assert quoted_table().loc["10GbE", "latency between"] == "90.40 and 99.65"
+
+
+def test_the_bert_large_example_gives_the_quoted_speed_up():
+    example = bert_large_example()
+    assert example.loc["speed-up without overlap", "computed"] == pytest.approx(1.08, abs=0.005)
+    assert example.loc["rate of a link of the ring (GB/s)", "computed"] == pytest.approx(
+        4.57, abs=0.01
+    )
+
+
+@pytest.mark.ranks
+def test_measured_rows_stand_beside_the_quoted_ones():
+    measured = measure_bandwidth([1024, 1 << 20], workers=2, repetitions=2)
+    assert (measured["seconds"] > 0).all()
+    rows = beside_quoted(measured)
+    assert set(rows["source"]) == {"measured", "published"}
+    assert len(fits(rows)) == 5
+    assert bandwidth_table(measured).shape == (2, 2)
+
+
+def test_one_worker_has_no_link():
+    with pytest.raises(InputError, match="workers"):
+        measure_bandwidth(workers=1)
