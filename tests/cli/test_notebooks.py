@@ -31,7 +31,6 @@ SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
 WITH_OTHER_IMPORTS = {
     "calibration",
     "convergence_rates",
-    "fig2_taxonomy",
     "fig3_timelines",
     "fig4_emulated",
     "fig4_forecast",

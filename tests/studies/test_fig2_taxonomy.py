@@ -15,16 +15,17 @@ from ddlnb.figures.taxonomy import taxonomy_tree
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
 from ddlnb.studies.fig2_taxonomy import (
-    ANY,
-    CHOICES,
     LEVELS,
+    combination_findings,
     combinations,
     refusals,
-    registries,
     scheduling_refusals,
+    sentences,
     taxonomy,
     taxonomy_table,
 )
+from ddlnb.studies.fig2_taxonomy.combinations import ANY, CHOICES
+from ddlnb.studies.fig2_taxonomy.tree import registries
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 
@@ -34,7 +35,7 @@ TRIED = combinations()
 
 def test_everything_registered_is_in_the_tree_exactly_once():
     in_tree = Counter(
-        place for aspect in TREE for leaf in aspect.leaves for place in leaf.registered
+        where for aspect in TREE for leaf in aspect.leaves for where in leaf.registered
     )
     known = {(registry, name) for registry, names in registries().items() for name in names}
     assert set(in_tree) == known
@@ -86,6 +87,17 @@ def test_sentences_name_the_choices_in_the_survey_s_words():
     for lossless in METHODS.values():
         text = f"bsp on {lossless.architecture}"
         assert training_method(text).sentence(lossless.scheduling) == lossless.sentence()
+
+
+def test_sentences_begin_with_the_chosen_method():
+    table = sentences("choco(torus)", None, "RoCE").set_index("method")["in one sentence"]
+    assert list(table.index) == ["choco(torus)", *METHODS]
+    assert table["choco(torus)"].endswith("RoCE and a torus")
+
+
+def test_findings_count_what_was_tried():
+    fitting = sum(one.method is not None for one in TRIED)
+    assert f"{fitting} of {len(TRIED)} combinations can be run" in combination_findings(TRIED)
 
 
 def test_only_registered_names_have_a_spelling_of_their_own():

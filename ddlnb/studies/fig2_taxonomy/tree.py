@@ -1,40 +1,33 @@
 """The survey's Fig. 2 as data: three levels, six aspects, and what this edition has for each.
 
-Every leaf comes from a registry, so that a new method is in the tree once it is registered. What is
-known under one name by several registries, because one runs it and one computes its cost, is one
-leaf. Levels are called as in the journal edition of the survey (IEEE Network 35(3), 2021,
-abstract); sections are those of arXiv 2005.13247, version 1.
+Every leaf comes from a registry, so a new method is in the tree once it is registered. A name that
+several registries know, because one runs it and another computes its cost, is one leaf. The names
+of the levels are those of the survey's journal edition (IEEE Network 35(3), 2021, abstract);
+sections are those of arXiv 2005.13247, version 1.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
-from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import FAMILIES
-from ddlnb.compression.seconds import FREE
 from ddlnb.engines.transports.algorithms import ALGORITHMS
 from ddlnb.engines.transports.connect import TOPOLOGIES
-from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.studies.sec3_3_1_channels import KINDS
 from ddlnb.studies.sec3_3_1_protocols import facts
 from ddlnb.studies.table1_attributes.networks import NETWORK_GRAPHS
-from ddlnb.training.cost.iteration import compressed_cost
-from ddlnb.training.method import ARCHITECTURES, TrainingMethod
+from ddlnb.training.method import ARCHITECTURES
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.synchronisation.graphs import GRAPHS
 from ddlnb.training.synchronisation.local import Local
 from ddlnb.training.synchronisation.relaxed import Relaxed
-from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,12 +35,12 @@ if TYPE_CHECKING:
 
 Registration = tuple[str, str]  # the registry and the name there
 LEVELS = ("learning algorithm", "system architecture", "network infrastructure")
-SAME = {"mesh": "direct mesh"}  # the name of an all-reduce in a setting, and its own
+SAME = {"mesh": "direct mesh"}  # Two registries have this all-reduce under different names.
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """Something that can be chosen, and where it is registered."""
+    """A choice, and where it is registered."""
 
     name: str
     registered: tuple[Registration, ...]
@@ -63,7 +56,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Aspect:
-    """One of the six. ``level`` is its place in LEVELS, from 1."""
+    """One of the six aspects; ``level`` counts LEVELS from 1."""
 
     name: str
     level: int
@@ -72,12 +65,12 @@ class Aspect:
 
     @property
     def leaves(self) -> list[Leaf]:
-        """All choices, branch by branch."""
+        """Return all choices, branch by branch."""
         return [leaf for branch in self.branches for leaf in branch.leaves]
 
 
 def registries() -> dict[str, tuple[str, ...]]:
-    """The names in every registry that the tree is made of."""
+    """Return the names in every registry that the tree is made of."""
     return {
         "SYNCHRONISATIONS": tuple(SYNCHRONISATIONS),
         "COMPRESSORS": tuple(COMPRESSORS),
@@ -97,7 +90,7 @@ def registries() -> dict[str, tuple[str, ...]]:
 
 
 def taxonomy() -> tuple[Aspect, ...]:
-    """The six aspects in the survey's order, with all that is registered now."""
+    """Return the six aspects in the survey's order, with all that is registered now."""
     known = registries()
     synchronisations = _grouped(
         "SYNCHRONISATIONS", SYNCHRONISATIONS, lambda name: _kind(SYNCHRONISATIONS[name])
@@ -144,7 +137,7 @@ def taxonomy() -> tuple[Aspect, ...]:
 
 
 def taxonomy_table(aspects: Iterable[Aspect]) -> pd.DataFrame:
-    """One row per leaf: level, aspect, kind, choice, and the registries that know it."""
+    """Return one row per leaf: level, aspect, kind, choice, and the registries that know it."""
     import pandas as pd
 
     rows = [
@@ -189,122 +182,3 @@ def _branch(name: str, known: dict[str, tuple[str, ...]], *from_: str) -> Branch
         for entry in known[registry]:
             found.setdefault(SAME.get(entry, entry), []).append((registry, entry))
     return Branch(name, tuple(Leaf(leaf, tuple(where)) for leaf, where in found.items()))
-
-
-# Which choices fit together: every combination is tried, and those refused say why. Nothing is
-# listed here: the reasons are those that `TrainingMethod` and the simulator give.
-ANY = "any"
-CHOICES = ("synchronisation", "compression", "feedback", "architecture")
-
-
-@dataclass(frozen=True)
-class Combination:
-    """One choice per aspect, by name, the method they make if they do, and why they do not."""
-
-    synchronisation: str
-    compression: str
-    feedback: str
-    architecture: str
-    method: TrainingMethod | None
-    refusal: str
-
-
-def combinations() -> list[Combination]:
-    """Every registered synchronisation with every compressor, with feedback and without, on every
-    architecture; parameters are the defaults.
-    """
-    compressors: dict[str, Compressor | None] = {"none": None}
-    compressors |= {name: kind() for name, kind in COMPRESSORS.items()}
-    return [
-        _tried(kind(), name, compressor, feedback, architecture)
-        for kind, (name, compressor), feedback, architecture in product(
-            SYNCHRONISATIONS.values(), compressors.items(), (False, True), ARCHITECTURES
-        )
-    ]
-
-
-def _tried(
-    synchronisation: Synchronisation,
-    compression: str,
-    compressor: Compressor | None,
-    feedback: bool,
-    architecture: str,
-) -> Combination:
-    method, refusal = None, ""
-    try:
-        method = TrainingMethod(
-            synchronisation, compressor, feedback=feedback, architecture=architecture
-        )
-    except InputError as error:
-        refusal = _without_names(str(error), synchronisation, compressor)
-    names = (synchronisation.name, compression, "yes" if feedback else "no", architecture)
-    return Combination(*names, method, refusal)
-
-
-def _without_names(
-    message: str, synchronisation: Synchronisation, compressor: Compressor | None
-) -> str:
-    """The reason with the names of the choices taken out, so that alike reasons are equal."""
-    for choice, word in (
-        (synchronisation, "this synchronisation"),
-        (compressor, "this compressor"),
-    ):
-        if choice is not None:
-            message = re.sub(rf"(?<![\w-]){re.escape(str(choice))}(?![\w(])", word, message)
-    return re.sub(r"does not run on \w+", "does not run on this architecture", message)
-
-
-def refusals(found: list[Combination]) -> pd.DataFrame:
-    """One row per reason: the combinations that it is the first one to refuse, and their number.
-
-    A column lists the choices in question, ``any`` where it is all of them.
-    """
-    import pandas as pd
-
-    every = {name: {getattr(one, name) for one in found} for name in CHOICES}
-    by_reason: dict[str, list[Combination]] = {}
-    for one in found:
-        if one.refusal:
-            by_reason.setdefault(one.refusal, []).append(one)
-    rows = []
-    for reason, refused in by_reason.items():
-        row: dict[str, object] = {}
-        for name in CHOICES:
-            values = list(dict.fromkeys(getattr(one, name) for one in refused))
-            row[name] = ANY if set(values) == every[name] else ", ".join(values)
-        rows.append({**row, "combinations": len(refused), "why": reason})
-    return pd.DataFrame(rows, columns=[*CHOICES, "combinations", "why"])
-
-
-def scheduling_refusals() -> pd.DataFrame:
-    """Which schedule a compressed BSP can follow: one row per lossless method, and why if not.
-
-    The reasons are those of `compressed_cost`, for top-k on a small made-up model.
-    """
-    import pandas as pd
-
-    workload = _made_up()
-    rows = []
-    for name, method in METHODS.items():
-        reason = ""
-        try:
-            compressed_cost(workload, "survey-10GbE", "bsp + top-k(0.01)", FREE, name, 4)
-        except InputError as error:
-            reason = str(error)
-        rows.append(
-            {
-                "messages as": name,
-                "scheduling": method.scheduling or "none",
-                "with compression": "no" if reason else "yes",
-                "why": reason,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _made_up() -> Workload:
-    """Two layers, one of them larger than the parts that any method cuts tensors into."""
-    layers = tuple(Layer(name, forward_seconds=1e-3) for name in ("small", "large"))
-    sizes = {"small": 1_000, "large": 20_000_000}
-    gradients = tuple(Gradient(name, name, size, 4, 1e-3) for name, size in sizes.items())
-    return Workload("made up", 1, layers, gradients, "by hand")
