@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.seconds import (
+from ddlnb.compression.profile import (
     CompressionProfile,
     CompressorSeconds,
     Line,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ddlnb.calibration.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.compression.seconds import CompressionProfile
+from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks

@@ -20,11 +20,11 @@ from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.clock import Clock, Link
+from ddlnb.training.executors.dry_run import null_workers
 from ddlnb.training.executors.lockstep import Lockstep, Note, activity
-from ddlnb.training.executors.null_worker import null_workers
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
+from ddlnb.training.loop import Gradient
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.requests import Gradient
 
 if TYPE_CHECKING:
     import pandas as pd

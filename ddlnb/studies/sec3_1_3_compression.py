@@ -16,8 +16,8 @@ from torch import Tensor
 from ddlnb.compression.base import Codec, Compressor, Memory, Round
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
+from ddlnb.compression.profile import CompressionProfile, compression_profile
 from ddlnb.compression.random_k import RandomK
-from ddlnb.compression.seconds import CompressionProfile, compression_profile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import NotFinite, require, require_whole
 from ddlnb.paths import DATA

@@ -15,15 +15,15 @@ from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, Rule
 from ddlnb.training.executors.distributed import train_on_ranks
-from ddlnb.training.executors.replaying import run_in_lockstep
 from ddlnb.training.executors.servers import SERVERS, require_trains
 from ddlnb.training.job import TrainingJob
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.runs.train import EXECUTORS, train
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
+from tests.replay import run_in_lockstep
 from tests.toy_training import (
     FEATURES,
     MOMENTUM,

@@ -15,7 +15,7 @@ import torch
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.literature import CONTRACTION, NONE, UNBIASED
-from ddlnb.compression.seconds import FREE
+from ddlnb.compression.profile import FREE
 from ddlnb.errors import InputError
 from ddlnb.figures.compression import compression_losses, feedback_residuals
 from ddlnb.studies.sec3_1_3_compression import (

@@ -17,14 +17,14 @@ from ddlnb.engines.transports.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
-from ddlnb.training.executors.replaying import run_in_lockstep
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, learning_job
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.runs.train import train
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
+from tests.replay import run_in_lockstep
 from tests.toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error
 
 WORKERS, STEPS = 4, 5

@@ -13,7 +13,7 @@ from ddlnb.compression.base import Round, Traffic
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.payloads import Payloads
-from ddlnb.compression.seconds import CompressionProfile, CompressorSeconds, Line
+from ddlnb.compression.profile import CompressionProfile, CompressorSeconds, Line
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
@@ -27,11 +27,11 @@ from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.iteration import compressed_cost, lossy_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.training.cost.traffic import compressed_bytes, pieces
-from ddlnb.training.executors.null_worker import null_run
-from ddlnb.training.executors.replaying import run_in_lockstep
+from ddlnb.training.executors.dry_run import null_run
 from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.replay import run_in_lockstep
 from tests.toy_exchange import normal
 
 RESNET = ddlnb.read_profile("resnet50_b64_rtx2080ti")

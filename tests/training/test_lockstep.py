@@ -11,8 +11,8 @@ from torch import nn
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.loop import Gradient
 from ddlnb.training.method import training_method
-from ddlnb.training.requests import Gradient
 from ddlnb.training.worker import Worker
 
 ROWS, FEATURES = 8, 6

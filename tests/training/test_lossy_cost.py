@@ -12,8 +12,7 @@ import ddlnb
 from ddlnb.compression.base import Traffic
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.half import Float16
-from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
-from ddlnb.compression.seconds import (
+from ddlnb.compression.profile import (
     FREE,
     KNEE,
     CompressionProfile,
@@ -22,6 +21,7 @@ from ddlnb.compression.seconds import (
     compression_profile,
     write_compression_profile,
 )
+from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName
@@ -40,11 +40,11 @@ from ddlnb.training.cost.iteration import (
 from ddlnb.training.cost.program import CompressedMessage, compressed
 from ddlnb.training.cost.traffic import request_cost, requests_cost
 from ddlnb.training.executors.clock import Clock, Link
+from ddlnb.training.executors.dry_run import null_workers
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.null_worker import null_workers
 from ddlnb.training.executors.stragglers import OneSlow
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.method import training_method
-from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation.graphs import make_graph
 
 CLUSTERS = ["survey-10GbE", "survey-100GbE", "survey-100GbIB"]

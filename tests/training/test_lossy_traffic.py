@@ -24,8 +24,8 @@ from ddlnb.training.cost.traffic import (
     tensor_shapes,
     traffic_table,
 )
+from ddlnb.training.executors.dry_run import null_run
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.null_worker import null_run
 from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.training.worker import Compression, Worker

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import ddlnb
-from ddlnb.compression.seconds import FREE, CompressionProfile, CompressorSeconds, Line
+from ddlnb.compression.profile import FREE, CompressionProfile, CompressorSeconds, Line
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce
 from ddlnb.training.cost.time_to_target import (

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.seconds import FREE
+from ddlnb.compression.profile import FREE
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.studies.findings import Findings, findings

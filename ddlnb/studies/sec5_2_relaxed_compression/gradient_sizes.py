@@ -20,8 +20,8 @@ from ddlnb.plans.requests import Flow
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.job import learning_job
+from ddlnb.training.loop import Gradient
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.requests import Gradient
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import Worker
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.compression.seconds import FREE, CompressionProfile
+from ddlnb.compression.profile import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method

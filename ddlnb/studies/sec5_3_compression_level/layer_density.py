@@ -16,7 +16,7 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
-from ddlnb.compression.seconds import FREE, CompressionProfile
+from ddlnb.compression.profile import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method

@@ -29,9 +29,9 @@ from ddlnb.studies.table1_attributes.rings import (
 )
 from ddlnb.training.cost.iteration import dense_cost
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.null_worker import null_run
+from ddlnb.training.executors.dry_run import null_run
+from ddlnb.training.loop import Gradient
 from ddlnb.training.method import TrainingMethod
-from ddlnb.training.requests import Gradient
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 
 if TYPE_CHECKING:

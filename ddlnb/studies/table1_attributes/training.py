@@ -22,8 +22,8 @@ from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep, Note
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
 from ddlnb.training.job import TrainingJob, learning_job
+from ddlnb.training.loop import Gradient
 from ddlnb.training.method import training_method
-from ddlnb.training.requests import Gradient
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.study import study
 from ddlnb.training.runs.summaries import to_target

@@ -16,7 +16,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.base import Codec, Compressor, Traffic
 from ddlnb.compression.payloads import Payloads
-from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
+from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
@@ -34,7 +34,7 @@ from ddlnb.training.cost.traffic import (
     requests_cost,
     tensor_shapes,
 )
-from ddlnb.training.executors.null_worker import NullRun, null_run
+from ddlnb.training.executors.dry_run import NullRun, null_run
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workloads.workload import Workload
 

@@ -30,7 +30,7 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
-from ddlnb.compression.seconds import FREE, CompressionProfile, compression_profile
+from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan

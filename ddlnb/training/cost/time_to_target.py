@@ -16,7 +16,7 @@ import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.compression.seconds import FREE, CompressionProfile
+from ddlnb.compression.profile import FREE, CompressionProfile
 from ddlnb.errors import InputError, require
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS, Method

@@ -17,7 +17,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.training.executors.servers import get_servers, require_trains
 from ddlnb.training.executors.transport import BlockingTransport
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
-from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.loop import Gradient, StepDone
 
 
 def train_on_ranks(

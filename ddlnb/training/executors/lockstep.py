@@ -21,7 +21,7 @@ from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.clock import Clock, Links
-from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.profiling import torch_threads
 

@@ -10,8 +10,8 @@ from ddlnb.choices import shown
 from ddlnb.compression.base import Compressor
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.worker import Worker
 
 

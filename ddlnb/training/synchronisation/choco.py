@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ddlnb.errors import require
 from ddlnb.plans.requests import Flow
-from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.synchronisation.gossip import Gossip, Mixed, mix
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import Worker

@@ -11,7 +11,7 @@ from ddlnb.choices import one_of
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import Flow
-from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.synchronisation.gossip import Gossip, Mixed, mix
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import Worker

@@ -27,8 +27,8 @@ from ddlnb.choices import one_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.requests import Gradient, StepDone
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import Worker
 

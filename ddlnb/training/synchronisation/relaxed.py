@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BoundedStaleness, DynamicBound, RoundRobin, Rule
-from ddlnb.training.requests import Gradient, StepDone
+from ddlnb.training.loop import Gradient, StepDone
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import Worker
 

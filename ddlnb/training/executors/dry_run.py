@@ -19,8 +19,8 @@ from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages
 from ddlnb.plans.server_rules import Decoding, Rule
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.loop import Gradient
 from ddlnb.training.method import TrainingMethod
-from ddlnb.training.requests import Gradient
 from ddlnb.training.worker import Compression, Worker
 from ddlnb.workloads.tasks import Batch
 
