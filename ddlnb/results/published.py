@@ -122,6 +122,16 @@ def fig4_cells(path: Path = PUBLISHED / "fig4_upto8.csv") -> pandas.DataFrame:
     return cells
 
 
+def about_fig4_cells() -> str:
+    """Return a sentence on how many published cells of Fig. 4 this edition has."""
+    if count := len(fig4_cells()):
+        return f"{count} published cells of Fig. 4 are in this edition."
+    return (
+        "The published cells of Fig. 4 are not in this edition: data/published/fig4_upto8.csv "
+        "could not be obtained. There are only the speed-ups that the survey's text quotes."
+    )
+
+
 def _refuse(path: Path, cells: pandas.DataFrame, wrong: pandas.Series, rule: str) -> None:
     """Raise ResultsError with the first wrong line, if there is one."""
     if wrong.any():

@@ -1,4 +1,4 @@
-"""The measured throughput table beside the published one (survey, section 4.2, Fig. 4)."""
+"""Fig. 4 on this machine: measured throughput beside the published, and claims about speed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from ddlnb.results.published import fig4_cells, quotes
-from ddlnb.results.rows import MEASURES
+from ddlnb.results.published import about_fig4_cells, fig4_cells, quotes
+from ddlnb.results.table import RATE
+from ddlnb.studies.findings import Findings, findings
 
 # (item of the survey, faster method, slower method, in words); section 4.2.2 and 4.2.3.
 SPEED_CLAIMS = (
@@ -22,41 +23,41 @@ SPEED_CLAIMS = (
 )
 
 
-ABSENT = (
-    "The published cells of Fig. 4 are not in this edition: data/published/fig4_upto8.csv\n"
-    "could not be obtained. The speed-ups that the survey's text quotes stand below instead."
-)
-
-
 def quotes_table(ids: Iterable[str]) -> pd.DataFrame:
-    """The values that the survey's text quotes under these ids."""
+    """Return the values that the survey's text quotes under these ids."""
     known = quotes()
     rows = [asdict(quote) for quote_id in ids for quote in known[quote_id]]
     return pd.DataFrame(rows).set_index("id")
 
 
-def beside_published(rows: pd.DataFrame, model: str | None = None) -> pd.DataFrame:
-    """The rows, followed by the published cells of Fig. 4 (of one model) where there are any."""
+def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows, followed by the published cells of Fig. 4 where there are any."""
     cells = fig4_cells()
-    if model is not None:
-        cells = cells[cells["model"] == model]
     return pd.concat([rows, cells], ignore_index=True) if len(cells) else rows
 
 
-def about_published() -> str:
-    """Whether the published cells of Fig. 4 are there, in words."""
-    cells = fig4_cells()
-    return f"{len(cells)} published cells of Fig. 4 are there." if len(cells) else ABSENT
+def speed_findings(rows: pd.DataFrame) -> Findings:
+    """Return the fastest method by number of workers, and what became of the survey's claims."""
+    said = claims_here(rows)["here"]
+    counts = ", ".join(f"{count} {words}" for words, count in said.value_counts().items())
+    return findings(
+        *(_fastest(part) for _, part in rows[rows["gpus"] > 1].groupby("gpus")),
+        f"The survey's {len(SPEED_CLAIMS)} claims about speed, for every number of workers: "
+        f"{counts}.",
+        about_fig4_cells(),
+    )
 
 
-def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Throughput, its deviation, speed-up, waiting time and messages by workers and method."""
-    kept = ["throughput_samples_per_s", "std", "speedup", "exposed_communication_seconds"]
-    return rows.set_index(["gpus", "method"])[[*kept, "messages"]].round(4)
+def _fastest(part: pd.DataFrame) -> str:
+    first = part.loc[part[RATE].idxmax()]
+    return (
+        f"{first['gpus']} workers: {first['method']} is the fastest here, with "
+        f"{first[RATE]:.0f} samples/s and {first['speedup']:.2f} times the speed of one worker."
+    )
 
 
 def claims_here(rows: pd.DataFrame) -> pd.DataFrame:
-    """The survey's claims about speed against these rows: a ratio, its spread and what it says.
+    """Judge the survey's claims about speed by these rows: a ratio, its spread and what it says.
 
     The ratio is that of the throughputs, its spread one standard deviation of the ratio as the
     repetitions give it. A ratio closer to 1 than its spread says nothing, and neither does one
@@ -76,9 +77,8 @@ def claims_here(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(left: pd.Series, right: pd.Series) -> tuple[float, float]:
-    measure = MEASURES[0]
-    ratio = float(left[measure] / right[measure])
-    return ratio, ratio * math.hypot(left["std"] / left[measure], right["std"] / right[measure])
+    ratio = float(left[RATE] / right[RATE])
+    return ratio, ratio * math.hypot(left["std"] / left[RATE], right["std"] / right[RATE])
 
 
 def _verdict(ratio: float, spread: float) -> str:

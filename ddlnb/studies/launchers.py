@@ -1,4 +1,4 @@
-"""Where ranks are: on which machine, started by what, with which GPU."""
+"""The inventory of ranks: on which machine each is, what started it, and which GPU it sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddlnb.launch.ranks import Ranks
 if TYPE_CHECKING:
     import pandas as pd
 
-# What leaves which variable in the environment of those it starts, the most telling one first.
+# The variables that launchers leave in the environment of a rank, the most specific one first.
 _MARKS = {
     "OMPI_COMM_WORLD_RANK": "Open MPI, rank {}",
     "PMI_RANK": "MPI, rank {}",
@@ -24,11 +24,11 @@ _MARKS = {
 }
 
 
-def whereabouts(ranks: Ranks) -> pd.DataFrame:
-    """A row for each rank: machine, what started it, process number, and its GPU if it sees any."""
+def rank_inventory(ranks: Ranks) -> pd.DataFrame:
+    """Return a row per rank: its machine, what started it, its process and its GPU, if it sees any."""
     import pandas as pd
 
-    rows = ranks.run(_own_whereabouts, _marked(os.environ))
+    rows = ranks.run(_described, _marked(os.environ))
     return pd.DataFrame(rows).set_index("rank")
 
 
@@ -36,8 +36,8 @@ def _marked(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in _MARKS if name in environment}
 
 
-def _own_whereabouts(context: RankContext, of_owner: Mapping[str, str]) -> dict[str, object]:
-    """The row of this rank. What the owner has, too, did not start the rank."""
+def _described(context: RankContext, of_owner: Mapping[str, str]) -> dict[str, object]:
+    """Return the row of this rank. A mark that the owner has, too, did not start the rank."""
     import torch
 
     own = [(name, v) for name, v in _marked(os.environ).items() if of_owner.get(name) != v]

@@ -1,4 +1,4 @@
-"""The findings of section 4.2 judged on forecasts and on published cells."""
+"""The findings of section 4.2, judged on forecasts and on published cells."""
 
 from __future__ import annotations
 
@@ -7,16 +7,54 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
+from ddlnb.clusters.file import get_cluster
+from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims
-from ddlnb.results.published import FIG4_KEY, fig4_cells
-from ddlnb.results.table import GPUS_PER_NODE, SINGLE, cell_rates
-from ddlnb.studies.fig4_forecast import RATE
+from ddlnb.results.published import FIG4_KEY, about_fig4_cells, fig4_cells
+from ddlnb.results.quoted_speedups import beside_quotes
+from ddlnb.results.table import GPUS_PER_NODE, RATE, SINGLE, cell_rates
+from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.simulator.simulate import Cell
+from ddlnb.studies.findings import Findings, findings
+
+LARGE = "bert-large"  # the model whose batch the memory of the survey's GPU limits
+LARGE_BATCH = 128  # of the run with V100s that the text reports (A43)
+NVLINK = "v100-nvlink"
+
+
+# Forecasts beyond the cells of Fig. 4.
+
+
+def forecast_larger_batch(local_batch: int = LARGE_BATCH) -> pd.DataFrame:
+    """Forecast BERT-Large at a batch for which the survey's GPU has no memory (A57)."""
+    workload = fig4_workload(LARGE).at_batch(local_batch)
+    clusters = [get_cluster(name, count) for name in CLUSTERS.values() for count in GPUS]
+    cells = [Cell(workload, cluster, as_run(name)) for cluster in clusters for name in METHODS]
+    return forecast_cells(cells, draws=0)
+
+
+def forecast_nvlink(local_batch: int = LARGE_BATCH) -> pd.DataFrame:
+    """Forecast BERT-Large on four GPUs joined by NVLink (A43), by the all-to-all methods.
+
+    The GPUs are taken to be as fast as the survey's, and their seconds to grow with the batch.
+    """
+    workload, cluster = fig4_workload(LARGE).at_batch(local_batch), get_cluster(NVLINK)
+    methods = [as_run(method) for method in METHODS.values() if method.architecture == "A2A"]
+    return forecast_cells([Cell(workload, cluster, method) for method in methods], draws=0)
+
+
+def quotes_beside(rows: pd.DataFrame, nvlink: pd.DataFrame) -> pd.DataFrame:
+    """Return the speed-ups that section 4.2.1 quotes, beside the best method's forecast."""
+    return beside_quotes(pd.concat([rows, nvlink], ignore_index=True))
+
+
+# Verdicts.
 
 
 def with_single(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows and one for every model, batch and network that runs on one GPU alone."""
+    """Return the rows and one for every model, batch and network that runs on one GPU alone."""
     panel = ["model", "local_batch", "network"]
     alone = rows.groupby(panel, sort=False, as_index=False).first()
     alone[RATE] = alone[RATE] / alone["speedup"]
@@ -32,7 +70,7 @@ def verdicts(
     larger_batch: pd.DataFrame | None = None,
     published: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The verdict on every claim by source: "simulated", and "published" where there are cells.
+    """Judge every claim by source: "simulated", and "published" where there are cells.
 
     ``larger_batch`` are further rows, which only the claim about batches (A57) is judged by.
     """
@@ -48,7 +86,7 @@ def verdicts(
 
 
 def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row per claim: holds, fails or not judged, and the supporting cells, by source."""
+    """Return a row per claim: holds, fails or not judged, and the supporting cells, by source."""
     columns = {}
     for source, frame in found.items():
         by_claim = frame.set_index("claim")
@@ -64,7 +102,7 @@ def _in_words(holds: bool | None) -> str:
 
 
 def failing_cells(rows: pd.DataFrame, larger_batch: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Every cell against a claim that fails, worst first: what it is, and the value against it.
+    """Return every cell against a claim that fails, worst first, with the value against it.
 
     The arguments are those of `verdicts`. A cell stands there once for each comparison it fails.
     """
@@ -80,8 +118,8 @@ def failing_cells(rows: pd.DataFrame, larger_batch: pd.DataFrame | None = None) 
     return pd.DataFrame(lines, columns=["claim", *FIG4_KEY, "value", "unit"])
 
 
-def where(failing: pd.DataFrame) -> pd.DataFrame:
-    """In how many of the failing cells each model, network and number of GPUs stands, by claim."""
+def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:
+    """Count the failing cells of every claim by model, network and number of GPUs."""
     known: dict[str, Sequence] = {"model": list(BATCHES), "network": list(CLUSTERS), "gpus": GPUS}
     counts = {
         label: pd.crosstab(failing["claim"], failing[label]).reindex(columns=values, fill_value=0)
@@ -91,13 +129,14 @@ def where(failing: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_speedups(rows: pd.DataFrame, gpus: int = max(GPUS)) -> pd.DataFrame:
-    """The speed-up of the best method: networks by models."""
+    """Return the speed-up of the best method: a row per network, a column per model."""
     found = rows[rows["gpus"] == gpus].groupby(["network", "model"])["speedup"].max().unstack()
-    return found.loc[list(dict.fromkeys(rows["network"])), list(dict.fromkeys(rows["model"]))]
+    order = list(dict.fromkeys(rows["network"])), list(dict.fromkeys(rows["model"]))
+    return found.loc[order].round(1)
 
 
-def against(found: Mapping[str, pd.DataFrame], source: str = "simulated") -> pd.DataFrame:
-    """The worst cells against every claim that fails; why a claim cannot be judged."""
+def contradictions(found: Mapping[str, pd.DataFrame], source: str = "simulated") -> pd.DataFrame:
+    """Return the worst cells against every claim that fails, or why a claim cannot be judged."""
     lines = []
     for _, row in found[source].iterrows():
         if row["holds"] is None:
@@ -109,7 +148,16 @@ def against(found: Mapping[str, pd.DataFrame], source: str = "simulated") -> pd.
     return pd.DataFrame(lines, columns=["claim", "cell", "is"]).set_index("claim")
 
 
-def count_of(found: pd.DataFrame) -> dict[str, int]:
-    """How many claims hold, fail, and are not judged."""
-    said = [_in_words(holds) for holds in found["holds"]]
-    return {word: said.count(word) for word in ("holds", "fails", "not judged")}
+def claim_findings(found: Mapping[str, pd.DataFrame]) -> Findings:
+    """Return which claims hold, fail and are not judged, for every source in a sentence."""
+    return findings(*map(_summary, found, found.values()), about_fig4_cells())
+
+
+def _summary(source: str, judged: pd.DataFrame) -> str:
+    said = judged["holds"].map(_in_words)
+    groups = (
+        f"{len(claims)} {verb} ({', '.join(claims)})"
+        for word, verb in (("holds", "hold"), ("fails", "fail"), ("not judged", "are not judged"))
+        if len(claims := judged.loc[said == word, "claim"])
+    )
+    return f"Of {len(judged)} claims, judged on {source} cells, {'; '.join(groups)}."

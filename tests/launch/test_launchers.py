@@ -26,7 +26,7 @@ from ddlnb.launch.slurm import queue_says
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.paths import ROOT
 from ddlnb.plans.methods import METHODS
-from ddlnb.studies.launchers import whereabouts
+from ddlnb.studies.launchers import rank_inventory
 
 SCRIPTS = ROOT / "scripts" / "launchers"
 PROGRAMS = {
@@ -209,7 +209,7 @@ def hang(context: RankContext, victim: int) -> None:
 @pytest.mark.parametrize("launcher", ELSEWHERE, indirect=True)
 def test_ranks_are_numbered_as_their_launcher_does_and_a_death_is_one_error(launcher, own_tmp):
     with Ranks(3, launcher=launcher, **HOSTS[launcher]) as ranks:
-        places = whereabouts(ranks)
+        places = rank_inventory(ranks)
         assert list(places.index) == [0, 1, 2]
         assert places["started_by"].str.startswith(STARTED_BY[launcher]).all()
         assert set(places["process"]) == set(ranks.pids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import ResultsError, UnknownName
-from ddlnb.results.published import FIG4_COLUMNS, fig4_cells, quoted, quotes
+from ddlnb.results.published import FIG4_COLUMNS, about_fig4_cells, fig4_cells, quoted, quotes
 
 HEADER = ",".join(FIG4_COLUMNS)
 # Made-up numbers: no cell of the figure is in this edition.
@@ -110,3 +110,10 @@ def test_other_columns_are_refused(tmp_path):
     empty.touch()
     with pytest.raises(ResultsError, match="cannot be read"):
         fig4_cells(empty)
+
+
+def test_it_is_said_whether_published_cells_are_there(monkeypatch):
+    monkeypatch.setattr("ddlnb.results.published.fig4_cells", lambda: [])
+    assert "not in this edition" in about_fig4_cells()
+    monkeypatch.setattr("ddlnb.results.published.fig4_cells", lambda: [1, 2])
+    assert about_fig4_cells() == "2 published cells of Fig. 4 are in this edition."

@@ -1,14 +1,12 @@
-"""Tables: plans counted anew, claims about speed with their noise, published cells."""
+"""Fig. 4 on this machine: claims about speed with their noise, and published cells."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from ddlnb.plans.methods import METHODS
-from ddlnb.studies.fig4_throughput import about_published, beside_published, claims_here
-from ddlnb.studies.sec4_methods import plans, plans_table
-from tests.toy import COST, TOY
+from ddlnb.studies import fig4_throughput
+from ddlnb.studies.fig4_throughput import beside_published, claims_here, speed_findings
 
 
 def rows(fast: float, slow: float, std: float) -> pd.DataFrame:
@@ -20,13 +18,6 @@ def rows(fast: float, slow: float, std: float) -> pd.DataFrame:
             "std": std,
         }
     )
-
-
-def test_every_plan_sends_every_element_once():
-    table = plans_table(plans(TOY, COST, partition=40, credit=80))
-    assert list(table.index) == list(METHODS)
-    assert (table[["least_times_sent", "most_times_sent"]] == 1).all(axis=None)
-    assert (table["elements"] == TOY.parameters).all()
 
 
 @pytest.mark.parametrize(
@@ -54,16 +45,19 @@ def test_claims_about_methods_that_did_not_run_are_left_out():
     assert claims_here(rows(2, 1, 0).iloc[:1]).empty
 
 
-def test_absent_published_cells_are_said_to_be_absent(monkeypatch):
-    nothing = pd.DataFrame({"model": []})
-    monkeypatch.setattr("ddlnb.studies.fig4_throughput.fig4_cells", lambda: nothing)
-    ours = rows(2, 1, 0)
-    assert "not in this edition" in about_published()
-    assert beside_published(ours) is ours
-
-
 def test_published_cells_stand_beside_ours_when_they_are_there(monkeypatch):
+    ours = rows(2, 1, 0)
+    monkeypatch.setattr(fig4_throughput, "fig4_cells", lambda: pd.DataFrame({"model": []}))
+    assert beside_published(ours) is ours
     cells = pd.DataFrame({"model": ["resnet50", "bert-base"], "source": "published"})
-    monkeypatch.setattr("ddlnb.studies.fig4_throughput.fig4_cells", lambda: cells)
-    assert about_published().startswith("2 published cells")
-    assert len(beside_published(rows(2, 1, 0), model="resnet50")) == 3
+    monkeypatch.setattr(fig4_throughput, "fig4_cells", lambda: cells)
+    assert len(beside_published(ours)) == 4
+
+
+def test_the_fastest_and_the_counts_of_claims_are_said():
+    said = speed_findings(rows(200.0, 100.0, 1.0).assign(speedup=1.5)).splitlines()
+    assert said[0] == (
+        "- 2 workers: BSP-A2A is the fastest here, with 200 samples/s and 1.50 times the speed of "
+        "one worker."
+    )
+    assert said[1].endswith("1 as claimed.")

@@ -1,0 +1,33 @@
+"""Forecasts of Fig. 4 as a test wants them, and published cells beside them."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS
+from ddlnb.plans.methods import METHODS
+from ddlnb.results.published import FIG4_KEY
+from ddlnb.results.table import RATE
+
+
+def forecasts(gpus: tuple[int, ...] = (4, 8, 32)) -> pd.DataFrame:
+    """All panels; a method farther down the list is slower, BERT-Large the slowest model."""
+    lines = [
+        {"model": model, "local_batch": batch, "network": network, "method": name, "gpus": count}
+        | {"speedup": count * (0.95 - 0.1 * place) * (1 - 0.2 * rank)}
+        for rank, (model, batch) in enumerate(BATCHES.items())
+        for network in CLUSTERS
+        for count in gpus
+        for place, name in enumerate(METHODS)
+    ]
+    frame = pd.DataFrame(lines).assign(source="simulated", machine="twin", chance_best=math.nan)
+    rate = 100 * frame["speedup"]
+    return frame.assign(**{RATE: rate, "low": 0.9 * rate, "high": 1.1 * rate})
+
+
+def cells(factor: float = 1.05) -> pd.DataFrame:
+    found = forecasts((4, 8))[[*FIG4_KEY, RATE]].astype({"gpus": float})
+    found[RATE] *= factor
+    return found.assign(std=math.nan, source="published")
