@@ -1,139 +1,98 @@
-"""What a user registers from outside the package works wherever the package names its own."""
+"""What a person adds outside the package works everywhere by its name, with no other edit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import pytest
-import torch
-from torch import Tensor
 from typer.testing import CliRunner
 
-import ddlnb
 from ddlnb.cli.app import app
-from ddlnb.clusters.file import get_cluster
-from ddlnb.compression.base import Codec, Memory, Round, as_bytes
-from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.literature import QUANTISATION
-from ddlnb.compression.top_k import TopK
+from ddlnb.engines.catalogue import support
+from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError
-from ddlnb.studies.fig2_taxonomy import combinations, taxonomy
-from ddlnb.training.cost.iteration import lossy_cost
-from ddlnb.training.method import training_method
-from ddlnb.training.runs.train import train
-from ddlnb.workloads.workload import read_profile
+from ddlnb.plans.bucketing import Bucketing, per_tensor
+from ddlnb.plans.methods import METHODS, Method, get_method, register_method
+from ddlnb.plans.plan import Gate, Launch, Message
+from ddlnb.simulator.forecast import forecast
+from ddlnb.simulator.simulate import simulate
+from ddlnb.studies.fig2_taxonomy import taxonomy
+from ddlnb.workloads.workload import Workload, read_profile
+from tests.toy import TOY
+
+# A lossless method: neighbouring tensors travel in pairs.
 
 
-@dataclass(frozen=True)
-class Rounded(Codec):
-    """Entries rounded to the nearest multiple of ``step``, in one byte each."""
+def in_pairs(workload: Workload) -> list[Message]:
+    """Send every two tensors together, in the order in which backward produces them."""
+    alone = per_tensor(workload)
+    return [
+        Message(
+            tuple(piece for message in alone[start : start + 2] for piece in message.pieces),
+            min(message.priority for message in alone[start : start + 2]),
+        )
+        for start in range(0, len(alone), 2)
+    ]
 
-    step: float = 0.01
 
-    name = "rounded"
-    family = QUANTISATION
-    feedback = "optional"
-
-    def payload_bytes(self, elements: int) -> int:
-        return elements
-
-    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        codes = (tensor.detach().flatten() / self.step).round().clamp(-127, 127)
-        return as_bytes(codes.to(torch.int8))
-
-    def decode(self, payload: Tensor, elements: int) -> Tensor:
-        return payload.view(torch.int8).float() * self.step
+PAIRS = Method(
+    "Pairs-A2A",
+    "tensor pairs",
+    Bucketing(in_pairs),
+    "all_reduce",
+    Launch.WHEN_READY,
+    False,
+    Gate.ALL_LAYERS,
+)
 
 
 @pytest.fixture
-def rounded() -> Iterator[None]:
-    ddlnb.register_compressor(Rounded)
-    yield
-    del COMPRESSORS["rounded"]
+def pairs() -> Iterator[Method]:
+    register_method(PAIRS)
+    yield PAIRS
+    del METHODS[PAIRS.name]
 
 
-METHOD = "bsp + rounded(0.02) + feedback"
+def printed(*words: str) -> str:
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
 
 
-def test_a_compressor_from_outside_is_named_wherever_compressors_are(rounded):
-    assert get_compressor("rounded(0.02)") == Rounded(0.02)
-    assert str(training_method(METHOD)) == f"{METHOD} on A2A"
-    [branch] = [one for one in taxonomy()[1].branches if one.name == QUANTISATION]
-    assert "rounded" in [leaf.name for leaf in branch.leaves]
-    assert "rounded" in {one.compression for one in combinations() if one.method}
-    listed = CliRunner().invoke(app, ["train", "--list", "--csv"])
-    assert "rounded(step=0.01)" in listed.stdout
+def test_a_method_from_outside_is_planned_and_named_everywhere(pairs):
+    assert get_method(pairs.name) is pairs
+    assert not pairs.needs_cost
+    assert [len(message.pieces) for message in pairs.plan(TOY).messages] == [2, 1]
+    assert ("Pairs-A2A", "torch", "") in support()
+    assert ("Pairs-A2A", "horovod", "") in support()
+    scheduling = next(aspect for aspect in taxonomy() if aspect.name == "scheduling")
+    assert "Pairs-A2A" in {leaf.name for leaf in scheduling.leaves}
+    assert "in pairs" in printed("methods", "--csv")
+    words = ("--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti", "--method", "Pairs-A2A")
+    assert "Pairs-A2A: 81 messages" in printed("plan", *words)
 
 
-def test_a_compressor_from_outside_has_a_cost(rounded):
-    workload, cluster = read_profile("resnet50_b64_rtx2080ti"), get_cluster("survey-10GbE", 8)
-    for method in ("bsp + rounded", "bsp + rounded on PS", "choco + rounded"):
-        cost = lossy_cost(workload, cluster, method, "free")
-        assert cost.bytes_sent > 0
-        assert cost.iteration_seconds > 0
-
-
-@pytest.mark.parametrize("method", [METHOD, f"{METHOD} on PS", "choco(gamma=0.5) + rounded"])
-def test_a_compressor_from_outside_learns(rounded, method):
-    curve = train("digits", method, workers=2, steps=20, evaluate_every=20)
-    assert curve["test_loss"].iloc[-1] < curve["test_loss"].iloc[0]
+def test_a_method_from_outside_is_simulated_and_forecast(pairs):
+    workload = read_profile("resnet50_b64_rtx2080ti")
+    timeline = simulate(workload, "survey-10GbE", pairs.name)
+    rows = forecast(workload, "survey-10GbE", draws=0).set_index("method")
+    assert timeline.method == pairs.name
+    assert set(rows.index) == set(METHODS)
+    assert rows.loc["BSP-A2A", "messages"] == 1
+    assert rows.loc[pairs.name, "messages"] == 81
+    assert rows.loc["WFBP-A2A", "messages"] == 161
 
 
 @pytest.mark.ranks
-def test_a_compressor_from_outside_trains_on_real_ranks(rounded, four_ranks):
-    options = {"workers": 2, "steps": 5, "evaluate_every": 5}
-    real = train("digits", METHOD, executor="distributed", ranks=four_ranks, **options)
-    lockstep = train("digits", METHOD, **options)
-    assert real["test_loss"].tolist() == pytest.approx(lockstep["test_loss"].tolist(), rel=1e-4)
+def test_a_method_from_outside_trains_on_real_ranks(pairs):
+    rows = measure("small-conv", [pairs.name], workers=2, iterations=2, warmup=1, repetitions=1)
+    assert pairs.name in set(rows["method"])
+    assert (rows["throughput_samples_per_s"] > 0).all()
 
 
-@dataclass(frozen=True)
-class Nameless(TopK):
-    name = "Top K"
-
-
-@dataclass(frozen=True)
-class Stateless(Rounded):
-    name = "stateless"
-    family = ""
-
-
-@dataclass(frozen=True)
-class Demanding(Rounded):
-    step: float = field()
-    name = "demanding"
-
-
-@dataclass(frozen=True)
-class Unfinished(Codec):
-    name = "unfinished"
-    family = QUANTISATION
-
-
-@dataclass(frozen=True)
-class Impostor(TopK):
-    """Has the name of another."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (int, "must be a frozen dataclass"),
-        (Nameless, "small letters"),
-        (Stateless, "declares the family ''; choose one of quantisation"),
-        (Demanding, "needs a default for each parameter"),
-        (Unfinished, "does not define decode, encode, feedback, payload_bytes"),
-        (Impostor, "has the name 'top-k' of TopK"),
-    ],
-)
-def test_a_compressor_that_cannot_be_registered_is_refused_with_the_reason(kind, reason):
-    known = dict(COMPRESSORS)
-    with pytest.raises(InputError, match=reason):
-        ddlnb.register_compressor(kind)
-    assert known == COMPRESSORS
-
-
-def test_a_compressor_may_be_registered_anew(rounded):
-    ddlnb.register_compressor(Rounded)
-    assert COMPRESSORS["rounded"] is Rounded
+def test_a_name_that_is_taken_is_refused(pairs):
+    register_method(pairs)  # again, the same
+    with pytest.raises(InputError, match="'Pairs-A2A' is registered with other choices"):
+        register_method(replace(pairs, gate=Gate.OWN_LAYER))
+    assert METHODS[pairs.name] is pairs

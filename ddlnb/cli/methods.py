@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ddlnb.cli.options import Batch, Credit, Csv, Model, Partition, Servers, print_table
-
-if TYPE_CHECKING:
-    from ddlnb.plans.methods import Method
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,7 +28,7 @@ def methods(csv: Csv = False) -> None:
             "compression": method.compression or "-",
             "scheduling": method.scheduling or "-",
             "arch.": method.architecture,
-            "messages": _bucketing(method),
+            "messages": method.bucketing.name,
             "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
             "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
             "forward needs": method.gate.value,
@@ -46,12 +43,6 @@ def methods(csv: Csv = False) -> None:
         for engine in ENGINES.values():
             lack = engine.missing()
             typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
-
-
-def _bucketing(method: Method) -> str:
-    """Return how the method groups gradients, in words; a bucketing may be any callable."""
-    name = getattr(method.bucketing, "__name__", type(method.bucketing).__name__)
-    return name.replace("_", " ")
 
 
 def plan(

@@ -1,41 +1,60 @@
 """Which gradients travel together: functions from a workload to messages, in the order they start.
 
-Each function is the idea of one survey method and nothing else.
+Each function is the idea of one survey method and nothing else. A `Bucketing` declares what its
+function needs to know beside the workload.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from dataclasses import dataclass
 
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Message, Piece
 from ddlnb.workloads.workload import Gradient, Workload
 
-Bucketing = Callable[[Workload, AlphaBeta | None], list[Message]]
+
+@dataclass(frozen=True)
+class Bucketing:
+    """A rule that groups gradients into messages.
+
+    ``group`` takes the workload and, if the rule ``needs_cost``, the seconds of one all-reduce.
+    """
+
+    group: Callable[..., list[Message]]
+    needs_cost: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name the rule as tables show it, after its function."""
+        return self.group.__name__.replace("_", " ")
+
+    def messages(self, workload: Workload, cost: AlphaBeta | None = None) -> list[Message]:
+        """Return the messages of a workload. Raises InputError if a cost is needed but missing."""
+        if not self.needs_cost:
+            return self.group(workload)
+        if cost is None:
+            raise InputError(
+                f"grouping gradients as {self.name!r} needs the cost of an all-reduce; "
+                f"pass cost=AlphaBeta(a, b)"
+            )
+        return self.group(workload, cost)
 
 
-def _message(workload: Workload, gradients: Sequence[Gradient]) -> Message:
-    pieces = tuple(Piece(gradient.name, 0, gradient.elements) for gradient in gradients)
-    position = workload.layer_position
-    return Message(pieces, min(position[gradient.layer] for gradient in gradients))
-
-
-def one_bucket(workload: Workload, cost: AlphaBeta | None = None) -> list[Message]:
-    """Everything in one message (BSP, survey section 4.1)."""
+def one_bucket(workload: Workload) -> list[Message]:
+    """Put everything in one message (BSP, survey section 4.1)."""
     return [_message(workload, workload.gradients)]
 
 
-def per_tensor(workload: Workload, cost: AlphaBeta | None = None) -> list[Message]:
-    """One message per gradient tensor: wait-free backpropagation (Zhang et al. 2017)."""
+def per_tensor(workload: Workload) -> list[Message]:
+    """Send one message per gradient tensor: wait-free backpropagation (Zhang et al. 2017)."""
     return [_message(workload, [gradient]) for gradient in workload.gradients]
 
 
-def merged(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
-    """Neighbours merged as MG-WFBP does (Shi, Chu and Li, INFOCOM 2019, algorithm 1).
+def merged(workload: Workload, cost: AlphaBeta) -> list[Message]:
+    """Merge neighbours as MG-WFBP does (Shi, Chu and Li, INFOCOM 2019, algorithm 1).
 
     Going through the gradients as backward produces them, a message that could start at time s
     takes in the next gradient, ready at time r, when r < s + a: the wait costs less than the
@@ -47,7 +66,6 @@ def merged(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
     >>> [str(message) for message in merged(work, AlphaBeta(0.5, 0.01))]
     ['c .. b (2 pieces)', 'a[0:10]']
     """
-    cost = _needed(cost, "merging gradients")
     groups: list[list[Gradient]] = []
     network_free = starts = 0.0
     for gradient, ready in zip(workload.gradients, workload.ready_seconds, strict=True):
@@ -61,36 +79,17 @@ def merged(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
     return [_message(workload, group) for group in groups]
 
 
-def merged_optimally(workload: Workload, cost: AlphaBeta | None) -> list[Message]:
-    """Neighbours merged so that the last message ends as early as possible.
-
-    Exact dynamic programme: the first j gradients can all be sent by
-    f(j) = min over i < j of max(f(i), ready(j)) + a + b (bytes i+1 .. j). The rule of the paper
-    (`merged`) looks one gradient ahead and can end up to a few latencies later.
-    """
-    cost = _needed(cost, "merging gradients")
-    ready = workload.ready_seconds
-    upto = [0, *accumulate(gradient.bytes for gradient in workload.gradients)]
-    done, cut = [0.0], [0]
-    for j in range(1, len(ready) + 1):
-        ends = [max(done[i], ready[j - 1]) + cost.seconds(upto[j] - upto[i]) for i in range(j)]
-        best = min(range(j), key=ends.__getitem__)
-        done.append(ends[best])
-        cut.append(best)
-    messages = []
-    stop = len(ready)
-    while stop:
-        messages.append(_message(workload, workload.gradients[cut[stop] : stop]))
-        stop = cut[stop]
-    return messages[::-1]
+ONE_BUCKET = Bucketing(one_bucket)
+PER_TENSOR = Bucketing(per_tensor)
+MERGED = Bucketing(merged, needs_cost=True)
 
 
 def partitioned(
     messages: Sequence[Message], bytes_per_element: int, partition_bytes: int
 ) -> list[Message]:
-    """The same elements in messages of at most this many bytes (ByteScheduler, Peng et al. 2019).
+    """Cut messages into parts of at most the given bytes (ByteScheduler, Peng et al. 2019).
 
-    A message is cut into parts of equal length where it is too long; order and priority stay.
+    The parts of a message are of equal length; order and priority stay.
 
     >>> whole = Message((Piece("w", 0, 10),), 3)
     >>> [str(part) for part in partitioned([whole], bytes_per_element=4, partition_bytes=16)]
@@ -117,54 +116,7 @@ def partitioned(
     return parts
 
 
-def by_priority(
-    messages: Sequence[Message],
-    workload: Workload,
-    cost: AlphaBeta | None,
-    credit_bytes: int | None,
-) -> list[Message]:
-    """The messages in the order in which a priority queue would start them.
-
-    The queue is played through once with the workload's times: whenever the bytes in flight leave
-    room within the credit, the ready message with the smallest priority starts; the network serves
-    those in flight one after the other. Collectives need such an order fixed in advance.
-    """
-    cost = _needed(cost, "ordering messages by priority")
-    position = {gradient.name: index for index, gradient in enumerate(workload.gradients)}
-    sizes = [workload.gradients[position[m.pieces[0].gradient]].bytes_per_element for m in messages]
-    sizes = [size * message.elements for size, message in zip(sizes, messages, strict=True)]
-    ready_at = [
-        max(workload.ready_seconds[position[piece.gradient]] for piece in message.pieces)
-        for message in messages
-    ]
-    arrivals = sorted(range(len(messages)), key=lambda index: (ready_at[index], index))[::-1]
-    waiting: list[tuple[int, int]] = []
-    in_flight: list[tuple[float, int]] = []
-    order: list[Message] = []
-    now = network_free = 0.0
-    while arrivals or waiting:
-        while arrivals and ready_at[arrivals[-1]] <= now:
-            index = arrivals.pop()
-            heapq.heappush(waiting, (messages[index].priority, index))
-        while in_flight and in_flight[0][0] <= now:
-            in_flight.pop(0)
-        flying = sum(size for _, size in in_flight)
-        if waiting and _fits(flying, sizes[waiting[0][1]], credit_bytes):
-            _, index = heapq.heappop(waiting)
-            network_free = max(now, network_free) + cost.seconds(sizes[index])
-            in_flight.append((network_free, sizes[index]))
-            order.append(messages[index])
-            continue
-        events = [ready_at[arrivals[-1]]] if arrivals else []
-        now = min(events + [done for done, _ in in_flight[:1]])
-    return order
-
-
-def _fits(flying: int, size: int, credit_bytes: int | None) -> bool:
-    return credit_bytes is None or flying == 0 or flying + size <= credit_bytes
-
-
-def _needed(cost: AlphaBeta | None, why: str) -> AlphaBeta:
-    if cost is None:
-        raise InputError(f"{why} needs the cost of an all-reduce; pass cost=AlphaBeta(a, b)")
-    return cost
+def _message(workload: Workload, gradients: Sequence[Gradient]) -> Message:
+    pieces = tuple(Piece(gradient.name, 0, gradient.elements) for gradient in gradients)
+    position = workload.layer_position
+    return Message(pieces, min(position[gradient.layer] for gradient in gradients))

@@ -9,19 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ddlnb.errors import InputError, UnknownName, require_whole
+from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import (
-    Bucketing,
-    by_priority,
-    merged,
-    merged_optimally,
-    one_bucket,
-    partitioned,
-    per_tensor,
-)
+from ddlnb.plans.bucketing import MERGED, ONE_BUCKET, PER_TENSOR, Bucketing, partitioned
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
+from ddlnb.plans.priority_order import by_priority
 from ddlnb.plans.sentence import sentence
 from ddlnb.units import MB, bytes_from
 from ddlnb.workloads.workload import Workload
@@ -52,10 +45,12 @@ class Method:
 
     @property
     def needs_cost(self) -> bool:
-        """Whether the plan depends on the time of an all-reduce."""
-        return self.bucketing in (merged, merged_optimally) or (
-            self.priority and self.exchange == "all_reduce"
-        )
+        """Say whether the plan depends on the time of an all-reduce."""
+        return self.bucketing.needs_cost or self._is_ordered_in_advance
+
+    @property
+    def _is_ordered_in_advance(self) -> bool:
+        return self.priority and self.exchange == "all_reduce"
 
     def sentence(self, protocol: str = "TCP/IP", topology: str | None = None) -> str:
         """The survey's one-sentence description of the method.
@@ -91,17 +86,19 @@ class Method:
         if placement not in PLACEMENTS:
             raise UnknownName("placement", placement, PLACEMENTS)
         element_bytes = _element_size(workload)
-        messages = self.bucketing(workload, cost)
+        messages = self.bucketing.messages(workload, cost)
         limit = self.partition_bytes
         if self.exchange == "push_pull":
             share = math.ceil(workload.gradient_bytes / servers)
             limit = min(limit or share, share)
         if limit is not None:
             messages = partitioned(messages, element_bytes, limit)
-        order = Order.LISTED
-        if self.priority and self.exchange == "push_pull":
-            order = Order.PRIORITY
-        elif self.priority:
+        if self._is_ordered_in_advance:
+            if cost is None:
+                raise InputError(
+                    f"ordering the messages of {self.name!r} by priority needs the cost of an "
+                    f"all-reduce; pass cost=AlphaBeta(a, b)"
+                )
             messages = by_priority(messages, workload, cost, self.credit_bytes)
         plan_servers = servers if self.exchange == "push_pull" else 0
         return Plan(
@@ -110,7 +107,7 @@ class Method:
             messages=tuple(messages),
             exchange=self.exchange,
             launch=self.launch,
-            order=order,
+            order=Order.PRIORITY if self.priority and plan_servers else Order.LISTED,
             gate=self.gate,
             credit_bytes=self.credit_bytes,
             servers=plan_servers,
@@ -141,22 +138,35 @@ def _element_size(workload: Workload) -> int:
 
 _ROWS = [
     # name, scheduling, messages, exchange, launch, priority, gate, partition, credit
-    Method("BSP-PS", None, one_bucket, "push_pull",
+    Method("BSP-PS", None, ONE_BUCKET, "push_pull",
            Launch.AFTER_BACKWARD, False, Gate.ALL_LAYERS, BYTEPS_PARTITION),
-    Method("BSP-A2A", None, one_bucket, "all_reduce",
+    Method("BSP-A2A", None, ONE_BUCKET, "all_reduce",
            Launch.AFTER_BACKWARD, False, Gate.ALL_LAYERS),
-    Method("WFBP-PS", "pipelining", per_tensor, "push_pull",
+    Method("WFBP-PS", "pipelining", PER_TENSOR, "push_pull",
            Launch.WHEN_READY, False, Gate.ALL_LAYERS, BYTEPS_PARTITION),
-    Method("WFBP-A2A", "pipelining", per_tensor, "all_reduce",
+    Method("WFBP-A2A", "pipelining", PER_TENSOR, "all_reduce",
            Launch.WHEN_READY, False, Gate.ALL_LAYERS),
-    Method("MG-WFBP", "tensor fusion", merged, "all_reduce",
+    Method("MG-WFBP", "tensor fusion", MERGED, "all_reduce",
            Launch.WHEN_READY, False, Gate.ALL_LAYERS),
-    Method("ByteScheduler-PS", "tensor partition", per_tensor, "push_pull",
+    Method("ByteScheduler-PS", "tensor partition", PER_TENSOR, "push_pull",
            Launch.WHEN_READY, True, Gate.OWN_LAYER, BYTEPS_PARTITION, 4 * BYTEPS_PARTITION),
-    Method("ByteScheduler-A2A", "tensor partition", per_tensor, "all_reduce",
+    Method("ByteScheduler-A2A", "tensor partition", PER_TENSOR, "all_reduce",
            Launch.WHEN_READY, True, Gate.OWN_LAYER, 4 * MB, 16 * MB),
 ]  # fmt: skip
 METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
+
+
+def register_method(method: Method) -> None:
+    """Add a method to METHODS, as if it were a row of this file.
+
+    It is then planned, simulated, forecast, measured and listed by name like the others, in this
+    process. Raises InputError if another method has its name.
+    """
+    require(
+        METHODS.get(method.name, method) == method,
+        f"method {method.name!r} is registered with other choices; give yours another name",
+    )
+    METHODS[method.name] = method
 
 
 def get_method(name: str | Method) -> Method:

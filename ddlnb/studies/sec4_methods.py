@@ -23,7 +23,7 @@ def methods_table() -> pd.DataFrame:
                 "synchronisation": method.synchronisation,
                 "scheduling": method.scheduling or "-",
                 "architecture": method.architecture,
-                "messages": method.bucketing.__name__.replace("_", " "),
+                "messages": method.bucketing.name,
                 "start": method.launch.value,
                 "priority": "yes" if method.priority else "no",
                 "forward needs": method.gate.value,
