@@ -42,6 +42,8 @@ _HOME = {
     "simulator.forecast": ("forecast", "forecast_cells"),
     "simulator.simulate": ("Cell", "simulate", "steady_seconds"),
     "studies.sec2_intensity": ("audit",),
+    "training.cost.estimate": ("iteration_cost",),
+    "training.cost.time_to_target": ("time_to_target",),
     "training.method": ("TrainingMethod", "training_method"),
     "training.runs.study": ("study",),
     "training.runs.train": ("train",),

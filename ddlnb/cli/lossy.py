@@ -92,12 +92,12 @@ def _costs(
 ) -> list[dict[str, Any]]:
     """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
     from ddlnb.clusters.file import get_cluster
-    from ddlnb.training.cost.iteration import lossy_cost
-    from ddlnb.training.cost.time_to_target import best_dense
+    from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 
-    dense = best_dense(workload, get_cluster(cluster, workers))
+    dense = best_lossless(workload, get_cluster(cluster, workers))
     found = [dense] + [
-        lossy_cost(workload, cluster, one, compression, base, workers=workers) for one in methods
+        iteration_cost(workload, cluster, one, compression=compression, base=base, workers=workers)
+        for one in methods
     ]
     return [
         {
@@ -147,7 +147,8 @@ def _print_times(
     import pandas as pd
 
     from ddlnb.errors import InputError
-    from ddlnb.training.cost.time_to_target import MARGIN, time_to_target, verdicts
+    from ddlnb.training.cost.time_to_target import time_to_target
+    from ddlnb.training.cost.verdict import MARGIN, verdicts
 
     try:
         measured = pd.read_csv(curves)

@@ -3,7 +3,8 @@
 Nodes wait where the recorded model would compute; gradients, compression, payloads and sockets are
 real. The forecast knows the links from a micro-benchmark of lossless methods on made-up models,
 the model and the compressors from their profiles: no lossy run takes part in it. Nothing overlaps
-in a lossy run on processes, and so nothing does in its forecast (`ddlnb.training.cost.iteration`).
+in a lossy run on processes, and so nothing does in its forecast (`ddlnb.iteration_cost` without
+overlap).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import emulated
 from ddlnb.provenance import provenance
 from ddlnb.studies.fig4_emulated import WARMUP
-from ddlnb.training.cost.iteration import relaxed_cost
+from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method
@@ -102,7 +103,9 @@ def lossy_on_emulated(
                 progress,
             )
         forecast = {
-            method: relaxed_cost(workload, cluster, method, compression).iteration_seconds
+            method: iteration_cost(
+                workload, cluster, method, compression=compression, overlap=False
+            ).iteration_seconds
             for method in methods
         }
         runs["forecast"] = runs["method"].map(forecast)

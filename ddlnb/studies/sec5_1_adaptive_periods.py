@@ -20,8 +20,8 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import ratio_interval, t_interval
 from ddlnb.training.cost.cluster_clock import compute_seconds
-from ddlnb.training.cost.time_to_target import MARGIN
-from ddlnb.training.cost.traffic import request_cost
+from ddlnb.training.cost.requests import request_cost
+from ddlnb.training.cost.verdict import MARGIN
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.summaries import spent, target_bracket

@@ -15,7 +15,7 @@ from torch import nn
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import require_whole
-from ddlnb.training.cost.time_to_target import verdicts
+from ddlnb.training.cost.verdict import verdicts
 from ddlnb.training.tasks.digits import DIGITS
 from ddlnb.units import bandwidth_from, seconds_from
 from ddlnb.workloads.profiling import from_throughput, profile

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddlnb.training.cost.iteration import lossy_cost
+from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.workloads.workload import read_profile
 from tests.cli.test_app import ddlnb
 
@@ -67,7 +67,7 @@ def test_both_ways_of_asking_have_one_base(tmp_path):
             for table in (pd.read_csv(StringIO(text)) for text in (alone, joined.stdout))
         ]
         assert seconds[0] == seconds[1]
-        expected = lossy_cost(read_profile("resnet50_b64_rtx2080ti"), "survey-10GbE", method,
+        expected = iteration_cost(read_profile("resnet50_b64_rtx2080ti"), "survey-10GbE", method,
                               base=base, workers=8)  # fmt: skip
         assert seconds[0] == pytest.approx(expected.iteration_seconds)
 

@@ -10,7 +10,8 @@ import pytest
 from ddlnb.errors import InputError
 from ddlnb.figures.target import target_speedups
 from ddlnb.studies.time_to_target import digits_workload, made_up_cluster, quickest, verdict_table
-from ddlnb.training.cost.time_to_target import NO, YES, time_to_target
+from ddlnb.training.cost.time_to_target import time_to_target
+from ddlnb.training.cost.verdict import NO, YES
 
 SIGN = "bsp + ef-sign + feedback on A2A"
 TOP_K = "bsp + top-k(0.01) + feedback on A2A"

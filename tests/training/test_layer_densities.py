@@ -24,9 +24,10 @@ from ddlnb.studies.sec5_3_compression_level.layer_density import (
     hidden_table,
 )
 from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
-from ddlnb.training.cost.iteration import compressed_cost, lossy_cost
+from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
-from ddlnb.training.cost.traffic import compressed_bytes, pieces
+from ddlnb.training.cost.tensors import pieces
+from ddlnb.training.cost.traffic import compressed_bytes
 from ddlnb.training.executors.dry_run import null_run
 from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
@@ -66,7 +67,7 @@ def test_another_number_of_pieces_is_refused_before_anything_runs():
     with pytest.raises(InputError, match=said):
         Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes  # noqa: B018
     with pytest.raises(InputError, match=said):
-        compressed_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), "bsp + layer-top-k((0.1, 0.2))")
+        iteration_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), "bsp + layer-top-k((0.1, 0.2))")
     with pytest.raises(InputError, match=r"2 densities, and the model has 1 piece "):
         job("bsp + layer-top-k((0.1, 0.2)) + whole-model")
 
@@ -144,7 +145,7 @@ def test_an_iteration_takes_hardly_longer_than_with_the_least_density(network, w
     for longer in (HIDDEN, 0.1):
         chosen = layer_densities(RESNET, here, base=base, longer=longer)
         layered, least = (
-            lossy_cost(RESNET, here, by_layer(one), base=base)
+            iteration_cost(RESNET, here, by_layer(one), base=base)
             for one in (chosen, alike(LEAST, chosen))
         )
         allowed = least.iteration_seconds + longer * layered.compute_seconds

@@ -30,15 +30,12 @@ from ddlnb.simulator.player import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.cluster_clock import compute_seconds
-from ddlnb.training.cost.iteration import (
-    IterationCost,
-    compressed_cost,
-    dense_cost,
-    lossy_cost,
-    relaxed_cost,
-)
-from ddlnb.training.cost.program import CompressedMessage, compressed
-from ddlnb.training.cost.traffic import request_cost, requests_cost
+from ddlnb.training.cost.compressed_program import CompressedMessage, compressed
+from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.cost.iteration import IterationCost
+from ddlnb.training.cost.lockstep import lockstep_cost
+from ddlnb.training.cost.overlapped import overlapped_cost
+from ddlnb.training.cost.requests import request_cost, requests_cost
 from ddlnb.training.executors.clock import Clock, Link
 from ddlnb.training.executors.dry_run import null_workers
 from ddlnb.training.executors.lockstep import Lockstep
@@ -71,8 +68,8 @@ def waiting_share(cost: IterationCost) -> float:
 @pytest.mark.parametrize("name", CLUSTERS)
 @pytest.mark.parametrize("base", BASES)
 def test_free_compression_at_ratio_one_is_the_dense_forecast(name, base):
-    dense = dense_cost(WORKLOAD, cluster(name), base)
-    lossy = compressed_cost(WORKLOAD, cluster(name), ratio_one(), FREE, base)
+    dense = iteration_cost(WORKLOAD, cluster(name), base)
+    lossy = iteration_cost(WORKLOAD, cluster(name), ratio_one(), compression=FREE, base=base)
     assert lossy.iteration_seconds == pytest.approx(dense.iteration_seconds, rel=1e-9)
     assert lossy.bytes == pytest.approx(dense.bytes)
 
@@ -81,8 +78,8 @@ def test_free_compression_at_ratio_one_is_the_dense_forecast(name, base):
 @pytest.mark.parametrize("base", BASES)
 def test_fewer_bytes_are_never_slower_when_compression_is_free(name, base):
     seconds = [
-        compressed_cost(
-            WORKLOAD, cluster(name), f"bsp + top-k({density})", FREE, base
+        iteration_cost(
+            WORKLOAD, cluster(name), f"bsp + top-k({density})", compression=FREE, base=base
         ).iteration_seconds
         for density in (0.5, 0.1, 0.01, 0.001)
     ]
@@ -92,7 +89,9 @@ def test_fewer_bytes_are_never_slower_when_compression_is_free(name, base):
 
 @pytest.mark.parametrize("whole", ["", " + whole-model"])
 def test_the_parts_add_up(whole):
-    cost = compressed_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)" + whole, SLOW)
+    cost = iteration_cost(
+        WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)" + whole, compression=SLOW
+    )
     parts = cost.compute_seconds + cost.compression_seconds + cost.waiting_seconds
     assert cost.iteration_seconds == pytest.approx(parts)
     assert cost.compression_seconds > 0
@@ -101,7 +100,7 @@ def test_the_parts_add_up(whole):
 
 def test_slow_compression_delays_and_is_counted():
     free, slow = (
-        compressed_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)", profile)
+        iteration_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)", compression=profile)
         for profile in (FREE, SLOW)
     )
     assert slow.iteration_seconds > free.iteration_seconds
@@ -152,8 +151,8 @@ def test_gathering_grows_with_the_workers_and_requests_add_up():
 @pytest.mark.parametrize("architecture", ["A2A", "PS"])
 def test_bsp_in_lockstep_takes_what_the_simulator_says(name, architecture, workers):
     here = cluster(name, workers)
-    found = relaxed_cost(WORKLOAD, here, f"bsp on {architecture}", steps=3)
-    expected = dense_cost(WORKLOAD, here, f"BSP-{architecture}")
+    found = iteration_cost(WORKLOAD, here, f"bsp on {architecture}", overlap=False, steps=3)
+    expected = iteration_cost(WORKLOAD, here, f"BSP-{architecture}")
     assert found.iteration_seconds == pytest.approx(expected.iteration_seconds, rel=1e-6)
     assert found.bytes == pytest.approx(expected.bytes)
 
@@ -164,7 +163,8 @@ def test_a_straggler_holds_everybody_up_under_bsp():
 
     here = cluster("survey-10GbE")
     even, held_up = (
-        relaxed_cost(WORKLOAD, here, "bsp", slower=how, steps=4) for how in (None, slower)
+        iteration_cost(WORKLOAD, here, "bsp", overlap=False, slower=how, steps=4)
+        for how in (None, slower)
     )
     delay = held_up.iteration_seconds - even.iteration_seconds
     assert delay == pytest.approx(compute_seconds(WORKLOAD, here))
@@ -176,7 +176,7 @@ def test_a_straggler_holds_everybody_up_under_bsp():
 def test_local_steps_divide_communication_by_h(period, architecture):
     here = cluster("survey-10GbE")
     often, rarely = (
-        relaxed_cost(WORKLOAD, here, f"{name} on {architecture}")
+        iteration_cost(WORKLOAD, here, f"{name} on {architecture}", overlap=False)
         for name in ("bsp", f"local({period})")
     )
     assert rarely.waiting_seconds == pytest.approx(often.waiting_seconds / period)
@@ -193,13 +193,20 @@ def test_local_steps_divide_communication_by_h(period, architecture):
 )
 def test_iterations_without_one_cost_are_refused_with_a_way_out(method, parts):
     with pytest.raises(InputError, match=parts):
-        lossy_cost(WORKLOAD, "survey-10GbE", method)
+        iteration_cost(WORKLOAD, "survey-10GbE", method)
 
 
 def test_compression_is_paid_once_per_round():
     here = cluster("survey-10GbE")
     every, fourth = (
-        relaxed_cost(WORKLOAD, here, f"{name} + top-k(0.01) + whole-model", SLOW, steps=8)
+        iteration_cost(
+            WORKLOAD,
+            here,
+            f"{name} + top-k(0.01) + whole-model",
+            overlap=False,
+            compression=SLOW,
+            steps=8,
+        )
         for name in ("bsp", "local(4)")
     )
     assert fourth.compression_seconds == pytest.approx(every.compression_seconds / 4)
@@ -208,9 +215,10 @@ def test_compression_is_paid_once_per_round():
 def test_without_barriers_a_straggler_holds_up_itself_alone():
     here, slow = cluster("survey-10GbE"), OneSlow(2.0, rank=3)
     asp, ssp = (
-        relaxed_cost(WORKLOAD, here, method, slower=slow, steps=40) for method in ("asp", "ssp(2)")
+        iteration_cost(WORKLOAD, here, method, overlap=False, slower=slow, steps=40)
+        for method in ("asp", "ssp(2)")
     )
-    alone = relaxed_cost(WORKLOAD, here, "asp", steps=40).iteration_seconds
+    alone = iteration_cost(WORKLOAD, here, "asp", overlap=False, steps=40).iteration_seconds
     assert asp.iteration_seconds < 1.1 * alone
     assert asp.iteration_seconds < ssp.iteration_seconds
     assert waiting_share(asp) < waiting_share(ssp)
@@ -218,7 +226,8 @@ def test_without_barriers_a_straggler_holds_up_itself_alone():
 
 def test_a_ring_of_neighbours_costs_the_same_whatever_the_workers():
     costs = [
-        relaxed_cost(WORKLOAD, cluster("survey-10GbE", n), "d-psgd", steps=4) for n in (8, 16, 32)
+        iteration_cost(WORKLOAD, cluster("survey-10GbE", n), "d-psgd", overlap=False, steps=4)
+        for n in (8, 16, 32)
     ]
     for cost in costs:
         assert cost.bytes_sent == cost.bytes_received == 2 * WORKLOAD.gradient_bytes
@@ -238,7 +247,7 @@ def bytes_that_leave(here, graph: str) -> dict[int, int]:
 @pytest.mark.parametrize("graph", ["ring", "torus", "complete"])
 def test_gossip_takes_no_less_than_the_bytes_on_the_busiest_link(graph, workers):
     here = cluster("survey-10GbE", workers)
-    found = relaxed_cost(WORKLOAD, here, f"d-psgd({graph})")
+    found = iteration_cost(WORKLOAD, here, f"d-psgd({graph})", overlap=False)
     least = max(bytes_that_leave(here, graph).values()) / here.effects.between_bandwidth
     assert found.iteration_seconds >= least
     # No more than that, a latency for each of its messages, and those that stay inside.
@@ -252,7 +261,7 @@ def test_more_neighbours_never_cost_less():
     here = cluster("survey-10GbE", 16)
     for compression in ("", " + top-k(0.01) + whole-model"):
         costs = [
-            relaxed_cost(WORKLOAD, here, f"choco({graph}){compression}", steps=3)
+            iteration_cost(WORKLOAD, here, f"choco({graph}){compression}", overlap=False, steps=3)
             for graph in ("ring", "torus", "complete")
         ]
         seconds = [cost.waiting_seconds for cost in costs]
@@ -291,13 +300,13 @@ def test_messages_on_one_link_share_it(link, ends):
 
 def test_a_server_answers_densely_and_a_tree_sends_and_receives_by_turns():
     here, size = cluster("survey-10GbE", 8), WORKLOAD.gradient_bytes
-    served = lossy_cost(WORKLOAD, here, "bsp + top-k(0.01) + whole-model on PS", steps=2)
+    served = iteration_cost(WORKLOAD, here, "bsp + top-k(0.01) + whole-model on PS", steps=2)
     assert served.bytes_received == size
     assert served.bytes_sent == pytest.approx(0.02 * size, rel=1e-3)
-    assert dense_cost(WORKLOAD, here, "WFBP-PS").bytes == 2 * size
+    assert iteration_cost(WORKLOAD, here, "WFBP-PS").bytes == 2 * size
     tree = "gtop-k(0.01) + whole-model"
     for method in (f"bsp + {tree}", f"local(1) + {tree}"):  # three levels up and down
-        found = lossy_cost(WORKLOAD, here, method, steps=2)
+        found = iteration_cost(WORKLOAD, here, method, steps=2)
         assert found.bytes == pytest.approx(6 * 0.02 * size, rel=1e-3)
 
 
@@ -306,30 +315,43 @@ def test_a_server_answers_densely_and_a_tree_sends_and_receives_by_turns():
 )
 def test_one_worker_asks_nobody(method):
     alone = cluster("survey-10GbE", 1)
-    found = lossy_cost(WORKLOAD, alone, method, steps=2)
+    found = iteration_cost(WORKLOAD, alone, method, steps=2)
     assert found.bytes == found.waiting_seconds == 0
     assert found.iteration_seconds == pytest.approx(compute_seconds(WORKLOAD, alone))
-    assert dense_cost(WORKLOAD, alone, "WFBP-PS").bytes == 0
+    assert iteration_cost(WORKLOAD, alone, "WFBP-PS").bytes == 0
 
 
-def test_any_method_goes_one_way():
+def test_one_entry_takes_every_method_to_what_simulates_it():
     here = cluster("survey-10GbE")
-    method = "bsp + top-k(0.01)"
-    assert lossy_cost(WORKLOAD, here, method, SLOW) == compressed_cost(WORKLOAD, here, method, SLOW)
-    on_servers = lossy_cost(WORKLOAD, here, "bsp on PS", steps=2)
-    assert on_servers == relaxed_cost(WORKLOAD, here, "bsp on PS", steps=2)
+    method = training_method("bsp + top-k(0.01)")
+    overlapped = overlapped_cost(WORKLOAD, here, method, SLOW, ddlnb.get_method("MG-WFBP"))
+    assert iteration_cost(WORKLOAD, here, str(method), compression=SLOW) == overlapped
+    after = iteration_cost(WORKLOAD, here, method, compression=SLOW, overlap=False, steps=2)
+    assert after == lockstep_cost(WORKLOAD, here, method, SLOW, None, steps=2)
+    assert after.waiting_seconds > overlapped.waiting_seconds
+    servers, free = training_method("bsp on PS"), compression_profile(FREE)
+    found = iteration_cost(WORKLOAD, "survey-10GbE", "bsp on PS", workers=16, steps=2)
+    assert found == lockstep_cost(WORKLOAD, here, servers, free, None, steps=2)
+    row = ddlnb.get_method("WFBP-A2A")
+    assert iteration_cost(WORKLOAD, here, row) == iteration_cost(WORKLOAD, here, "WFBP-A2A")
 
 
 def test_what_does_not_fit_is_refused():
     here = cluster("survey-10GbE")
-    with pytest.raises(InputError, match="cuts tensors"):
-        compressed_cost(WORKLOAD, here, "bsp + top-k(0.01)", FREE, "ByteScheduler-A2A")
+    with pytest.raises(InputError, match=r"cuts tensors"):
+        iteration_cost(WORKLOAD, here, "bsp + top-k(0.01)", base="ByteScheduler-A2A")
     with pytest.raises(InputError, match="goes through servers"):
-        compressed_cost(WORKLOAD, here, "bsp + top-k(0.01)", FREE, "WFBP-PS")
+        iteration_cost(WORKLOAD, here, "bsp + top-k(0.01)", base="WFBP-PS")
     with pytest.raises(InputError, match=r"no seconds for top-k\(0.5\).*--also"):
-        compressed_cost(WORKLOAD, here, "bsp + top-k(0.5)", SLOW)
-    with pytest.raises(InputError, match="not BSP on A2A"):
-        compressed_cost(WORKLOAD, here, "bsp on PS", FREE)
+        iteration_cost(WORKLOAD, here, "bsp + top-k(0.5)", compression=SLOW)
+    with pytest.raises(InputError, match="pass overlap=False"):
+        iteration_cost(WORKLOAD, here, "bsp", slower=OneSlow(2.0))
+    with pytest.raises(InputError, match="ask for 'bsp on A2A'"):
+        iteration_cost(WORKLOAD, here, "WFBP-A2A", slower=OneSlow(2.0))
+    with pytest.raises(UnknownName, match=r"unknown method 'MGWFBP'.*did you mean 'MG-WFBP'"):
+        iteration_cost(WORKLOAD, here, "MGWFBP")
+    with pytest.raises(UnknownName, match=r"unknown method 'locale'.*did you mean 'local'"):
+        iteration_cost(WORKLOAD, here, "locale")
     with pytest.raises(UnknownName, match="compression profile"):
         compression_profile("nowhere")
 
@@ -385,14 +407,20 @@ def test_what_is_larger_than_measured_is_marked():
     measured = replace(SLOW, samples=({"elements": 1 << 20},))
     method, here = "bsp + top-k(0.01)", cluster("survey-10GbE")
     layers, whole = (
-        lossy_cost(WORKLOAD, here, method + flag, measured) for flag in ("", " + whole-model")
+        iteration_cost(WORKLOAD, here, method + flag, compression=measured)
+        for flag in ("", " + whole-model")
     )
     assert "extrapolated from 1.05 to 25.6 million elements" in whole.source
     assert "to 2.36 million" in layers.source
-    local = lossy_cost(WORKLOAD, here, "local(2) + top-k(0.01) + whole-model", measured)
+    local = iteration_cost(
+        WORKLOAD, here, "local(2) + top-k(0.01) + whole-model", compression=measured
+    )
     assert "25.6 million" in local.source
     wide = replace(SLOW, samples=({"elements": 1 << 24},))
-    assert "extrapolated" not in lossy_cost(WORKLOAD, here, method + " + whole-model", wide).source
+    assert (
+        "extrapolated"
+        not in iteration_cost(WORKLOAD, here, method + " + whole-model", compression=wide).source
+    )
 
 
 def test_every_worker_compresses_numbers_of_its_own():
@@ -421,5 +449,5 @@ def test_a_missing_device_is_one_clear_error():
 def test_only_what_is_gathered_grows_with_the_workers():
     assert growth_of(TopK()) == "workers"
     assert growth_of(Float16()) == "none"
-    assert not lossy_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + fp16").gathers
+    assert not iteration_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + fp16").gathers
     assert growth_of(Uncompressed()) == "none"

@@ -13,17 +13,10 @@ import ddlnb
 from ddlnb.compression.profile import FREE, CompressionProfile, CompressorSeconds, Line
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce
-from ddlnb.training.cost.time_to_target import (
-    NO,
-    UNSURE,
-    YES,
-    best_dense,
-    iterations_to_target,
-    time_to_target,
-    verdict,
-    verdicts,
-)
-from ddlnb.training.cost.traffic import request_cost
+from ddlnb.training.cost.estimate import best_lossless
+from ddlnb.training.cost.requests import request_cost
+from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
+from ddlnb.training.cost.verdict import NO, UNSURE, YES, verdict, verdicts
 from ddlnb.units import MB
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -87,7 +80,7 @@ def test_seconds_are_iterations_times_seconds_of_one():
 
 def test_the_dense_row_is_the_quickest_lossless_method_and_its_own_measure():
     dense = table().iloc[0]
-    best = best_dense(WORKLOAD, SLOW_NETWORK.with_workers(16))
+    best = best_lossless(WORKLOAD, SLOW_NETWORK.with_workers(16))
     assert dense["is_dense"]
     assert dense["carried_by"] == best.method
     assert dense["speedup"] == pytest.approx(1.0)
@@ -215,4 +208,4 @@ def test_what_is_missing_is_said():
     with pytest.raises(InputError, match="does not reach the target in all"):
         table({"bsp on A2A": [math.inf], TOP_K: [100]})
     alone = replace(SLOW_NETWORK.with_workers(16), server_place=None)
-    assert best_dense(WORKLOAD, alone).iteration_seconds > 0
+    assert best_lossless(WORKLOAD, alone).iteration_seconds > 0

@@ -14,11 +14,10 @@ import pandas as pd
 
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.profile import FREE
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.studies.findings import Findings, findings
-from ddlnb.training.cost.iteration import compressed_cost
+from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import ARCHITECTURES, TrainingMethod, training_method
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
@@ -131,14 +130,14 @@ def sentences(method: str, scheduling: str | None, protocol: str) -> pd.DataFram
 def scheduling_refusals() -> pd.DataFrame:
     """Return which schedules a compressed BSP can follow, one row per lossless method.
 
-    The reasons are those of `compressed_cost`, for top-k on a small made-up model.
+    The reasons are those of `ddlnb.iteration_cost`, for top-k on a small made-up model.
     """
     workload = _made_up()
     rows = []
     for name, method in METHODS.items():
         reason = ""
         try:
-            compressed_cost(workload, "survey-10GbE", "bsp + top-k(0.01)", FREE, name, 4)
+            iteration_cost(workload, "survey-10GbE", "bsp + top-k(0.01)", base=name, workers=4)
         except InputError as error:
             reason = str(error)
         rows.append(

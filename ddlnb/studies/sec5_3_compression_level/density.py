@@ -18,7 +18,7 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method
 from ddlnb.results.statistics import ratio_interval
-from ddlnb.training.cost.iteration import BASE
+from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Workload

@@ -21,14 +21,10 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method
 from ddlnb.results.statistics import ratio_interval
-from ddlnb.training.cost.iteration import BASE, lossy_cost
+from ddlnb.training.cost.estimate import BASE, best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
-from ddlnb.training.cost.time_to_target import (
-    MARGIN,
-    best_dense,
-    iterations_to_target,
-    time_to_target,
-)
+from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
+from ddlnb.training.cost.verdict import MARGIN
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Workload
 
@@ -81,9 +77,9 @@ def hidden_table(
     for name in clusters:
         cluster = get_cluster(name, workers)
         chosen = layer_densities(workload, cluster, base=base, longer=longer)
-        cost = lossy_cost(workload, cluster, by_layer(chosen), base=base)
+        cost = iteration_cost(workload, cluster, by_layer(chosen), base=base)
         fixed = {
-            density: lossy_cost(
+            density: iteration_cost(
                 workload, cluster, by_layer(alike(density, chosen)), base=base
             ).iteration_seconds
             for density in sorted(densities)
@@ -102,7 +98,7 @@ def hidden_table(
                 "fixed": best,
                 "seconds": cost.iteration_seconds,
                 "fixed_seconds": fixed.get(best, math.nan),
-                "dense_seconds": best_dense(workload, cluster).iteration_seconds,
+                "dense_seconds": best_lossless(workload, cluster).iteration_seconds,
                 "computing": cost.compute_seconds,
                 "machine": cluster.name,
                 "model": workload.model,

@@ -27,7 +27,7 @@ from ddlnb.studies.table1_attributes.rings import (
     rings_bound,
     torus_rings,
 )
-from ddlnb.training.cost.iteration import dense_cost
+from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.dry_run import null_run
 from ddlnb.training.loop import Gradient
@@ -62,7 +62,7 @@ def hidden_shares(models: Sequence[str], gpus: int = 32) -> pd.DataFrame:
         workload = fig4_workload(model)
         for network, name in CLUSTERS.items():
             cluster = get_cluster(name, gpus)
-            costs = {method: dense_cost(workload, cluster, method) for method in METHODS}
+            costs = {method: iteration_cost(workload, cluster, method) for method in METHODS}
             for row, methods in SCHEDULES.items():
                 for method in methods:
                     plain = costs[f"BSP-{METHODS[method].architecture}"]

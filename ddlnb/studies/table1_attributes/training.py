@@ -17,7 +17,8 @@ from ddlnb.compression.literature import QUANTISATION, SPARSIFICATION
 from ddlnb.compression.sparse import Sparsifier
 from ddlnb.errors import require
 from ddlnb.studies.table1_attributes.attributes import Derived
-from ddlnb.training.cost.traffic import compression_ratio, pieces
+from ddlnb.training.cost.tensors import pieces
+from ddlnb.training.cost.traffic import compression_ratio
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep, Note
 from ddlnb.training.executors.stragglers import Straggler, get_straggler

@@ -1,29 +1,26 @@
-"""The clock of a cluster: what a gradient and a request take there, for lockstep runs in its time.
+"""The clock of a cluster: what a gradient and a request take there, for runs in lockstep.
 
-Requests cost what the simulators say of one message after the backward pass: in lockstep nothing
-overlaps. With equal workers a BSP run therefore takes what BSP-A2A and BSP-PS take.
+Requests cost what the simulator says of one message after the backward pass, since nothing overlaps
+in lockstep. With equal workers a BSP run therefore takes as long as BSP-A2A and BSP-PS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous
-from ddlnb.simulator.fast_player import play_fast
-from ddlnb.simulator.program import Identity, lower
+from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.training.cost.traffic import message_link, request_cost
+from ddlnb.training.cost.requests import message_link, push_pull_seconds, request_cost
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.workloads.workload import Gradient, Workload
+from ddlnb.workloads.workload import Workload
 
-Slowness = Callable[[int, int, int], float]  # by rank, step and number of workers
+Slowness = Callable[[int, int, int], float]  # a factor by rank, step and number of workers
 
 
 def cluster_clock(
@@ -33,12 +30,12 @@ def cluster_clock(
     slower: Slowness | None = None,
     workers: int | None = None,
 ) -> Clock:
-    """The clock of this method there. ``slower`` gives factors on the seconds of computation.
+    """Return the clock of this method there; ``slower`` multiplies seconds of computation.
 
     Workers of a node that push at the same time, as a bulk-synchronous rule makes them do, sum
-    inside the node first. Those of other rules share the link of their node: it is taken to be
+    inside the node first. Those of other rules share the link of their node, which is taken to be
     either free or never idle, so that an iteration lasts max(c + t(M), t(g M)) with c seconds of
-    computation, g workers on a node and t(M) of a push and a pull. Raises InputError for servers
+    computation, g workers on a node and t(M) for a push and a pull. Raises InputError for servers
     that the cluster lacks.
     """
     cluster, method = get_cluster(cluster, workers), training_method(method)
@@ -53,7 +50,7 @@ def cluster_clock(
             return request_cost(cluster, kind, size).seconds
         alone = push_pull_seconds(workload, cluster, size)
         if joined:
-            return alone / 2  # asked for the way up, and again for the way down
+            return alone / 2  # the clock is asked for the push, and again for the pull
         shared = push_pull_seconds(workload, cluster, size * cluster.workers_per_node)
         return max(alone, shared - compute) / 2
 
@@ -61,29 +58,6 @@ def cluster_clock(
 
 
 def compute_seconds(workload: Workload, cluster: Cluster) -> float:
-    """Seconds that a worker computes in one iteration, its update included."""
+    """Return the seconds that a worker computes in one iteration, its update included."""
     plan = plan_on(cluster, workload, "BSP-A2A")
     return lower(workload, cluster, plan).compute_seconds
-
-
-def push_pull_seconds(workload: Workload, cluster: Cluster, size: int) -> float:
-    """Seconds of a push and a pull of so many bytes, by all nodes at once, as BSP-PS makes them.
-
-    Tensors share the bytes in the proportions of the workload, so that servers get their keys.
-    """
-    return _push_pull_seconds(Identity((workload,)), cluster, size)
-
-
-@lru_cache(maxsize=4096)
-def _push_pull_seconds(of: Identity, cluster: Cluster, size: int) -> float:
-    workload: Workload = of.parts[0]
-    if cluster.workers == 1:
-        return 0.0
-    share = size / workload.gradient_bytes
-    gradients = tuple(
-        Gradient(one.name, one.layer, max(1, round(one.bytes * share)), bytes_per_element=1)
-        for one in workload.gradients
-    )
-    resized = replace(workload, gradients=gradients)
-    plan = plan_on(cluster, resized, METHODS["BSP-PS"])
-    return play_fast(lower(resized, cluster, plan)).exposed_seconds

@@ -7,7 +7,7 @@ backward pass makes messages ready, is ready at r_m and takes
 
     t_m(d) = seconds to compress + latencies / a + seconds of the bytes / b
 
-at density d, where a and b are the shares of their pace that computation leaves. One after the
+at density d, where a and b are the shares of their rate that computation leaves. One after the
 other, messages have all arrived at
 
     E(d) = max over m of r_m + t_m(d_m) + t_{m+1}(d_{m+1}) + ... + t_M(d_M).
@@ -36,8 +36,13 @@ from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.simulator.program import Numbers, Program, lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.training.cost.iteration import compressed_message, pieces_of_messages
-from ddlnb.training.cost.traffic import Shape, compressed_pieces, is_built_in, tensor_shapes
+from ddlnb.training.cost.estimate import BASE
+from ddlnb.training.cost.overlapped import (
+    compressed_message,
+    pieces_of_messages,
+    require_all_to_all,
+)
+from ddlnb.training.cost.tensors import Shape, compressed_pieces, is_built_in, tensor_shapes
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -49,7 +54,7 @@ HIDDEN = 0.01  # of an iteration's computation: what counts as nothing
 
 
 class Level(NamedTuple):
-    """Densities of the messages, and the seconds that they take."""
+    """Densities of the messages, and the seconds that each message then takes."""
 
     seconds: Numbers
     densities: Numbers
@@ -59,14 +64,14 @@ def layer_densities(
     workload: Workload,
     cluster: str | Cluster,
     profile: str | CompressionProfile = FREE,
-    base: str | Method = "MG-WFBP",
+    base: str | Method = BASE,
     *,
     workers: int | None = None,
     longer: float = HIDDEN,
     feedback: bool = True,
     candidates: Sequence[float] = DENSITIES,
 ) -> LayerTopK:
-    """Top-k with the density of every layer, of the ``candidates``, as said above.
+    """Return top-k with a density for every layer, chosen among ``candidates`` as said above.
 
     ``longer`` is the share of the computation that an iteration may take longer than with the least
     density for all: more than HIDDEN buys entries with communication that nothing hides. Messages
@@ -83,10 +88,7 @@ def layer_densities(
         f"workload {workload.model!r} is of no built-in model, so that the order of its parameters "
         f"is not known; write the densities yourself: {LayerTopK.name}((0.1, 0.001)), say",
     )
-    require(
-        base.architecture == "A2A",
-        f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
-    )
+    require_all_to_all(base)
     require(
         len(candidates) > 0 and all(LEAST <= one <= MOST for one in candidates),
         f"candidates {list(candidates)} must be densities from {LEAST} to {MOST:g}",
@@ -105,7 +107,7 @@ def layer_densities(
 
 
 def density_table(workload: Workload, chosen: LayerTopK) -> pd.DataFrame:
-    """A row per tensor in the order of the backward pass: its elements, and the density chosen."""
+    """Return one row per tensor in the order of the backward pass: its elements and density."""
     import pandas as pd
 
     densities = dict(zip(tensor_shapes(workload), chosen.densities, strict=True))
@@ -117,7 +119,7 @@ def density_table(workload: Workload, chosen: LayerTopK) -> pd.DataFrame:
 
 
 def _raised(levels: Sequence[Level], program: Program, longer: float) -> Numbers:
-    """The density of every message, all raised from the first level as far as time allows."""
+    """Return the density of every message, raised from the first level as far as time allows."""
     ready = _ready_seconds(program)
     seconds, densities = levels[0].seconds.copy(), levels[0].densities.copy()
     latest = _end(ready, seconds) + longer * program.compute_seconds
@@ -135,14 +137,14 @@ def _raised(levels: Sequence[Level], program: Program, longer: float) -> Numbers
 
 
 def _end(ready: Numbers, seconds: Numbers) -> float:
-    """When all messages have arrived that take so long, one after the other."""
+    """Return when messages that take these seconds, one after the other, have all arrived."""
     return float((ready + seconds[::-1].cumsum()[::-1]).max())
 
 
 def _cheapest(seconds: Numbers, densities: Sequence[float]) -> list[Level]:
-    """For every candidate what takes each message the least time at this density or a larger one.
+    """Return, for every candidate, the quickest density of each message that is no smaller.
 
-    Above a density of 1/n the all-reduce of all entries takes less than the gathering of some.
+    Above a density of 1/n an all-reduce of all entries takes less time than gathering some.
     """
     levels = []
     for first in range(len(densities)):
@@ -152,7 +154,7 @@ def _cheapest(seconds: Numbers, densities: Sequence[float]) -> list[Level]:
 
 
 def _ready_seconds(program: Program) -> Numbers:
-    """When the computation alone makes every message ready."""
+    """Return when every message is ready if nothing but computation takes time."""
     done = program.task_seconds.cumsum()
     ready = np.empty(len(program.messages))
     for task, seconds in zip(program.tasks.listed, done, strict=True):
@@ -168,7 +170,7 @@ def _seconds(
     profile: CompressionProfile,
     feedback: bool,
 ) -> float:
-    """Seconds to compress a message and to send it beside the computation."""
+    """Return the seconds to compress a message and to send it beside the computation."""
     compressor = LayerTopK((density,) * len(message))
     made = compressed_message(compressed_pieces(compressor, message), cluster, profile, feedback)
     (stage,) = program.stages
@@ -177,7 +179,7 @@ def _seconds(
 
 
 def _by_parameter(workload: Workload, plan: Plan, densities: Numbers) -> tuple[float, ...]:
-    """The density of every tensor's message, in the order of the parameters."""
+    """Return the density of every tensor's message, in the order of the parameters."""
     found = {
         piece.gradient: float(density)
         for message, density in zip(plan.messages, densities, strict=True)

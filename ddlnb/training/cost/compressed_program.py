@@ -1,6 +1,6 @@
 """A program with compressed messages: the same players simulate it, overlap included.
 
-Every message is compressed by the worker before it leaves and decompressed after it has come back.
+The worker compresses every message before it leaves and decompresses it after it has come back.
 Both are tasks of the computation, so that they delay what the worker computes after them; on the
 network a message is the requests of its compressor.
 """
@@ -14,24 +14,24 @@ import numpy as np
 
 from ddlnb.errors import InputError, require
 from ddlnb.simulator.program import Program, Task, Tasks
-from ddlnb.training.cost.traffic import Cost
+from ddlnb.training.cost.requests import RequestCost
 
 
 @dataclass(frozen=True)
 class CompressedMessage:
     """What compression makes of one message: seconds of the worker, and its cost on the network.
 
-    ``bytes`` are those that one worker sends, and as many as it receives.
+    ``bytes`` are those that one worker sends; it receives as many.
     """
 
     encode_seconds: float
     decode_seconds: float
-    cost: Cost
+    cost: RequestCost
     bytes: float
 
 
 def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Program:
-    """The program with its all-reduces replaced by compressed messages, one for each.
+    """Return the program with every all-reduce replaced by its compressed message.
 
     Raises InputError for a program that goes through parameter servers.
     """
@@ -41,7 +41,8 @@ def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Progr
     )
     if len(messages) != len(program.message_bytes):
         raise InputError(
-            f"{len(messages)} compressed messages for a program of {len(program.message_bytes)}"
+            f"{len(messages)} compressed messages do not fit a program of "
+            f"{len(program.message_bytes)}; give one for each"
         )
     (stage,) = program.stages
     stage = replace(
@@ -63,7 +64,7 @@ def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Progr
 def _with_compression(
     program: Program, messages: Sequence[CompressedMessage]
 ) -> tuple[Tasks, list[float]]:
-    """Tasks with a compression before and a decompression after every message."""
+    """Return tasks with a compression before and a decompression after every message."""
     listed: list[Task] = []
     seconds: list[float] = []
     came_from: list[int] = []  # the task of the program, or -1

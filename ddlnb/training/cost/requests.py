@@ -1,0 +1,121 @@
+"""Seconds of a request on a cluster: what an all-reduce, a gather or a message costs there.
+
+An all-reduce costs what the cluster says. Payloads are gathered along a ring, whatever the
+all-reduce is: n - 1 hops, with (n-1) B bytes through every link (Thakur et al. 2005). A message is
+an operation of one hop. Messages of compressors go to one worker at a time, as along a tree, which
+has at most one pair per node, and are all priced as if they left the node. Where workers send
+several at once, as in gossip, they share the links of `message_link`. A push and a pull cost what
+BSP-PS makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from ddlnb.clusters.all_reduce import ring
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.compression.base import Traffic
+from ddlnb.errors import InputError
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.requests import AllGather, AllReduce, Messages
+from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.program import Identity, lower
+from ddlnb.simulator.simulate import plan_on
+from ddlnb.training.executors.clock import Link
+from ddlnb.workloads.workload import Gradient, Workload
+
+
+class RequestCost(NamedTuple):
+    """Seconds before bytes flow (``latency``) and while they do (``work``), on idle links."""
+
+    latency: float
+    work: float
+
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.latency + self.work
+
+
+def request_cost(cluster: Cluster, request: type, size: float) -> RequestCost:
+    """Return the cost of a request of ``size`` bytes, as `ddlnb.compression.base.Traffic` counts.
+
+    Raises InputError for a request that is none of AllReduce, AllGather and Messages.
+    """
+    if cluster.workers == 1:
+        return RequestCost(0.0, 0.0)
+    if request is AllReduce:
+        latency, per_byte, _ = cluster.all_reduce_seconds
+        return RequestCost(latency, per_byte * size)
+    if request is AllGather:
+        return _gathered(cluster, size)
+    if request is Messages:
+        link = _link(cluster, None, leaves=cluster.nodes_in_use > 1)
+        return RequestCost(link.latency, size * link.seconds_per_byte)
+    raise InputError(
+        f"the cost of {request.__name__} on cluster {cluster.name!r} is not known; ask for one of "
+        f"AllReduce, AllGather and Messages"
+    )
+
+
+def requests_cost(cluster: Cluster, requests: Iterable[Traffic]) -> RequestCost:
+    """Return the cost of requests one after the other."""
+    costs = [request_cost(cluster, one.request, one.bytes) for one in requests]
+    return RequestCost(sum(cost.latency for cost in costs), sum(cost.work for cost in costs))
+
+
+def _gathered(cluster: Cluster, size: float) -> RequestCost:
+    effects, workers = cluster.effects, cluster.workers
+    links = ring(cluster.nodes_in_use, cluster.workers_per_node)  # twice what a gather takes
+    hops = effects.inside_latency * links.inside_hops + effects.between_latency * links.between_hops
+    inside = links.inside_bytes / effects.inside_bandwidth
+    between = links.between_bytes / effects.between_bandwidth
+    software = effects.operation_latency + effects.rank_latency * workers
+    return RequestCost(software + hops / 2, max(inside, between) / 2 * workers * size)
+
+
+def push_pull_seconds(workload: Workload, cluster: Cluster, size: int) -> float:
+    """Return the seconds of a push and a pull of ``size`` bytes by all nodes at once, as in BSP-PS.
+
+    Tensors share the bytes in the proportions of the workload, so that servers get their keys.
+    """
+    return _push_pull_seconds(Identity((workload,)), cluster, size)
+
+
+@lru_cache(maxsize=4096)
+def _push_pull_seconds(of: Identity, cluster: Cluster, size: int) -> float:
+    workload: Workload = of.parts[0]
+    if cluster.workers == 1:
+        return 0.0
+    share = size / workload.gradient_bytes
+    gradients = tuple(
+        Gradient(one.name, one.layer, max(1, round(one.bytes * share)), bytes_per_element=1)
+        for one in workload.gradients
+    )
+    resized = replace(workload, gradients=gradients)
+    plan = plan_on(cluster, resized, METHODS["BSP-PS"])
+    return play_fast(lower(resized, cluster, plan)).exposed_seconds
+
+
+def message_link(cluster: Cluster, sender: int, receiver: int) -> Link:
+    """Return what carries messages from one worker to another, by their ranks.
+
+    The workers of a node share its link to the network; inside the node each has its own link.
+    """
+    per_node = cluster.workers_per_node
+    node = sender // per_node
+    if receiver // per_node == node:
+        return _link(cluster, ("worker", sender), leaves=False)
+    return _link(cluster, ("node", node), leaves=True)
+
+
+def _link(cluster: Cluster, name: Hashable, *, leaves: bool) -> Link:
+    effects = cluster.effects
+    if leaves:
+        hop, bandwidth = effects.between_latency, effects.between_bandwidth
+    else:
+        hop, bandwidth = effects.inside_latency, effects.inside_bandwidth
+    return Link(name, effects.operation_latency + hop, 1 / bandwidth)

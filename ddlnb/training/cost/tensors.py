@@ -1,0 +1,62 @@
+"""The tensors of a workload as a compressor sees them: shapes, in the order of the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ddlnb.compression.base import Compressor
+from ddlnb.errors import require
+from ddlnb.workloads.workload import Workload
+
+Shape = tuple[int, ...]
+CompressedPiece = tuple[Compressor, Shape]
+
+
+def tensor_shapes(workload: Workload) -> dict[str, Shape]:
+    """Return the shape of every gradient by name, in the order of the model's parameters.
+
+    Shapes and order are those of the built-in model that the workload describes. A workload of any
+    other model has neither: its tensors count as vectors, in the order in which they become ready.
+    Raises InputError when a built-in model of that name has other tensors.
+    """
+    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
+    if not is_built_in(workload):
+        return {name: (size,) for name, size in sizes.items()}
+    shapes = _shapes_of_model(workload.model)
+    require(
+        {name: math.prod(shape) for name, shape in shapes.items()} == sizes,
+        f"workload {workload.model!r} has other tensors than the model of that name; "
+        f"profile it again, or give it a name of its own",
+    )
+    return shapes
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Return whether the workload is of a built-in model, whose parameters are known."""
+    from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+    from ddlnb.workloads.tasks import TASKS
+
+    return workload.model in TASKS or workload.model in LEARNING_TASKS
+
+
+def pieces(workload: Workload, whole_model: bool) -> list[Shape]:
+    """Return the shapes that are compressed on their own: all tensors, or one vector of them."""
+    return [(workload.parameters,)] if whole_model else list(tensor_shapes(workload).values())
+
+
+def compressed_pieces(compressor: Compressor, shapes: Iterable[Shape]) -> list[CompressedPiece]:
+    """Pair every shape with the compressor that it gets: layer-wise choices give each its own."""
+    shapes = list(shapes)
+    return list(zip(compressor.for_pieces(len(shapes)), shapes, strict=True))
+
+
+def _shapes_of_model(name: str) -> dict[str, Shape]:
+    import torch
+
+    from ddlnb.training.tasks.catalogue import get_learning_task
+    from ddlnb.workloads.tasks import TASKS
+
+    with torch.device("meta"):
+        module = TASKS[name].build() if name in TASKS else get_learning_task(name).build(0)
+    return {key: tuple(p.shape) for key, p in module.named_parameters() if p.requires_grad}

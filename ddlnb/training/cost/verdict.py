@@ -1,0 +1,126 @@
+"""Whether to use a lossy method on a cluster, and why not, given the parts of its time to target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.training.method import training_method
+from ddlnb.units import MB, show_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HIDDEN = 0.05  # exposed communication up to this share of an iteration counts as hidden
+MARGIN = 0.01  # a gain or loss up to this share of the time to a target counts as none, everywhere
+YES, UNSURE, NO = "use it", "no clear gain", "do not"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A choice among YES, UNSURE and NO, with the ``reason`` that decides it and its numbers."""
+
+    machine: str
+    workers: int
+    method: str
+    choice: str
+    speedup: float
+    low: float
+    high: float
+    reason: str
+
+    def __str__(self) -> str:
+        what = "compress" if training_method(self.method).compressor else "relax synchronisation"
+        said = {YES: what, UNSURE: f"no clear reason to {what}", NO: f"do not {what}"}[self.choice]
+        times = f"{self.speedup:.2f}x"
+        if not math.isnan(self.low):
+            times += f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{said} here: {self.method} is {times} the dense best; {self.reason}"
+
+
+def verdicts(table: pd.DataFrame) -> list[Verdict]:
+    """Return one verdict for every lossy row of `ddlnb.time_to_target`."""
+    found = []
+    for _, group in table.groupby(["machine", "task", "workers"], sort=False):
+        rows = group.to_dict("records")
+        (dense,) = [row for row in rows if row["is_dense"]]
+        found += [verdict(row, dense) for row in rows if not row["is_dense"]]
+    return found
+
+
+def verdict(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Verdict:
+    """Return the verdict on one method against the quickest lossless one, both as rows of a table.
+
+    A gain counts when the whole interval of the speed-up is above 1 by more than MARGIN, and when
+    more than HIDDEN of an iteration was there to be gained. A single seed has no interval and
+    settles only that a target is never reached.
+    """
+    speedup, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
+    if row["reached"] < row["seeds"]:
+        choice = NO
+    elif math.isnan(low):
+        choice = UNSURE
+    else:
+        surely, maybe = low > 1 + MARGIN, high > 1 + MARGIN
+        if _hidden(dense):
+            choice = UNSURE if surely else NO
+        else:
+            choice = YES if surely else UNSURE if maybe else NO
+    reason = _gain(row, dense) if choice == YES else _obstacle(row, dense)
+    return Verdict(
+        row["machine"], int(row["workers"]), row["method"], choice, speedup, low, high, reason
+    )
+
+
+def _gain(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
+    before, after = dense["iteration_seconds"], row["iteration_seconds"]
+    return (
+        f"an iteration takes {show_seconds(after)} instead of {show_seconds(before)}, "
+        f"and it needs {row['iterations_over_dense']:.2f} times the iterations"
+    )
+
+
+def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
+    """Say what stands in the way: the first reason that applies."""
+    exposed, saved = dense["waiting_seconds"], dense["waiting_seconds"] - row["waiting_seconds"]
+    whole, compression = dense["iteration_seconds"], row["compression_seconds"]
+    if row["reached"] < row["seeds"]:
+        return (
+            f"{row['seeds'] - row['reached']} of {row['seeds']} runs do not reach the target in "
+            f"the steps of the curves; train longer to see whether they would"
+        )
+    if _hidden(dense):
+        return (
+            f"communication is hidden already: {show_seconds(exposed)} of {show_seconds(whole)} "
+            f"are exposed, so nothing can gain more than {exposed / (whole - exposed):.1%} "
+            f"per iteration"
+        )
+    if row["gathers"] and row["bytes"] >= row["ring_bytes"]:
+        return (
+            f"its all-gather grows with the workers: with {row['workers']} a link carries "
+            f"{row['bytes'] / MB:.1f} MB both ways, no less than the {row['ring_bytes'] / MB:.1f} "
+            f"MB of a dense ring"
+        )
+    if saved <= 0:
+        return (
+            f"it leaves no less communication exposed: {show_seconds(row['waiting_seconds'])} "
+            f"against {show_seconds(exposed)}"
+        )
+    if compression > saved:
+        return (
+            f"compression takes {show_seconds(compression)} and saves {show_seconds(saved)} "
+            f"of exposed communication"
+        )
+    if row["seeds"] == 1:
+        return "a single seed has no interval; run two or more"
+    faster = whole / row["iteration_seconds"]
+    return (
+        f"it needs {row['iterations_over_dense']:.2f} times the iterations, "
+        f"and each is only {faster:.2f} times as fast"
+    )
+
+
+def _hidden(dense: Mapping[str, Any]) -> bool:
+    return dense["waiting_seconds"] <= HIDDEN * dense["iteration_seconds"]
