@@ -9,71 +9,73 @@ import pandas as pd
 
 from ddlnb.errors import require
 from ddlnb.paths import BUILD
-from ddlnb.results.timeline import Span, Timeline
-from ddlnb.units import MS
+from ddlnb.results.timeline import Timeline
+from ddlnb.units import MB, MS
+
+EARLY, LATE = "started in backward", "still sent in next forward"
+PLACES = "places of waits"
 
 
 def overlap_table(timelines: Mapping[str, Timeline], rank: int = 0) -> pd.DataFrame:
-    """One row per method, of one rank. Milliseconds and messages are means per iteration.
+    """Return one row per method: times and messages of one rank, averaged over the iterations.
 
-    Raises InputError for a rank without spans.
-
-    early_messages: messages that started before the backward pass of their iteration ended.
-    late_messages: messages that were still under way when the next forward pass had started.
-    layers_waited_for: places at which the worker waits, 1 when it waits for all layers at once.
+    The columns are those of `overlap`, before them the milliseconds of computing and waiting, and
+    after them the number of places at which the worker waits: 1 if it waits for all layers at
+    once. Raises InputError for a rank without spans.
     """
-    for name, timeline in timelines.items():
-        require(bool(timeline.on(rank).spans), f"timeline of {name!r} has no spans of rank {rank}")
-    rows = {name: _facts(timeline.on(rank)) for name, timeline in timelines.items()}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+    rows = {}
+    for name, whole in timelines.items():
+        timeline = whole.on(rank)
+        require(bool(timeline.spans), f"timeline of {name!r} has no spans of rank {rank}")
+        iterations = sorted({span.iteration for span in timeline.spans})
+        counts = pd.DataFrame([overlap(timeline, iteration) for iteration in iterations])
+        rows[name] = {
+            **{
+                f"{kind} (ms)": timeline.seconds(kind) / MS / len(iterations)
+                for kind in ("forward", "backward", "wait", "update")
+            },
+            **counts.mean(),
+            "largest (MB)": counts["largest (MB)"].max(),
+            PLACES: places_of_waits(timeline),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method").round(3)
 
 
-def _facts(timeline: Timeline) -> dict[str, float]:
-    iterations = sorted({span.iteration for span in timeline.spans})
-    messages = _of(timeline, "message")
-    kinds = ("forward", "backward", "wait", "update")
-    count = len(iterations)
+def overlap(timeline: Timeline, iteration: int) -> dict[str, float]:
+    """Count the messages of one iteration, and those that overlap with computation.
+
+    EARLY counts messages that started before the iteration's backward pass ended, and LATE those
+    still under way when the next forward pass had started; it is NaN in the last iteration.
+    """
+    spans = [span for span in timeline.spans if span.iteration == iteration]
+    sent = [span for span in spans if span.kind == "message"]
+    end = max(span.stop_seconds for span in spans if span.kind == "backward")
+    following = [
+        span.start_seconds
+        for span in timeline.spans
+        if span.kind == "forward" and span.iteration == iteration + 1
+    ]
+    late = sum(span.stop_seconds > min(following) for span in sent) if following else float("nan")
     return {
-        **{f"{kind}_ms": timeline.seconds(kind) / MS / count for kind in kinds},
-        "messages": len(messages) / count,
-        "largest_bytes": max((span.bytes for span in messages), default=0),
-        "early_messages": _early(timeline, iterations) / count,
-        "late_messages": _late(timeline, iterations) / max(1, count - 1),
-        "layers_waited_for": len({span.name for span in _of(timeline, "wait")}),
+        "messages": len(sent),
+        "largest (MB)": max((span.bytes for span in sent), default=0) / MB,
+        EARLY: sum(span.start_seconds < end for span in sent),
+        LATE: late,
     }
 
 
-def _of(timeline: Timeline, kind: str, iteration: int | None = None) -> list[Span]:
-    return [
-        span
-        for span in timeline.spans
-        if span.kind == kind and (iteration is None or span.iteration == iteration)
-    ]
-
-
-def _early(timeline: Timeline, iterations: list[int]) -> int:
-    found = 0
-    for iteration in iterations:
-        end = max(span.stop_seconds for span in _of(timeline, "backward", iteration))
-        found += sum(s.start_seconds < end for s in _of(timeline, "message", iteration))
-    return found
-
-
-def _late(timeline: Timeline, iterations: list[int]) -> int:
-    found = 0
-    for iteration in iterations[:-1]:
-        start = min(span.start_seconds for span in _of(timeline, "forward", iteration + 1))
-        found += sum(s.stop_seconds > start for s in _of(timeline, "message", iteration))
-    return found
+def places_of_waits(timeline: Timeline) -> int:
+    """Return at how many places of an iteration the worker waits."""
+    return len({span.name for span in timeline.spans if span.kind == "wait"})
 
 
 def write_traces(timelines: Mapping[str, Timeline], folder: str | Path | None = None) -> list[str]:
-    """Names of the Chrome traces written to the folder, by default ``build/traces``.
+    """Write a Chrome trace per method to the folder, by default build/traces; return their names.
 
-    chrome://tracing and Perfetto open them; write_chrome_trace says what is in them.
+    chrome://tracing and Perfetto open them; `Timeline.write_chrome_trace` says what they hold.
     """
     folder = Path(folder) if folder is not None else BUILD / "traces"
-    paths = [
-        timeline.write_chrome_trace(folder / f"{name}.json") for name, timeline in timelines.items()
+    return [
+        timeline.write_chrome_trace(folder / f"{name}.json").name
+        for name, timeline in timelines.items()
     ]
-    return [path.name for path in paths]

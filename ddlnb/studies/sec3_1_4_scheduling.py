@@ -1,7 +1,7 @@
-"""Section 3.1.4 on simulated clusters: what merging, partition and priority do, and what is lost.
+"""Merging, partition and priority on simulated clusters (survey, section 3.1.4).
 
 The methods are those of METHODS, as section 3 describes them. (The scripts behind Fig. 4 ran two of
-them differently: `ddlnb.calibration.testbed.as_run`.)
+them differently: see `ddlnb.calibration.testbed.as_run`.)
 """
 
 from __future__ import annotations
@@ -19,33 +19,43 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import losses
 from ddlnb.simulator.simulate import Cell, simulate
-from ddlnb.units import MB, MS
+from ddlnb.studies.fig3_timelines import EARLY, LATE, PLACES, overlap, places_of_waits
+from ddlnb.units import MS
 
-SHOWN_ITERATIONS = 4  # as the figure of schedules wants
+__all__ = [
+    "EARLY",
+    "LATE",
+    "breakdown_rows",
+    "breakdown_table",
+    "schedule_facts",
+    "simulate_schedules",
+]
+
+SHOWN_ITERATIONS = 4  # The figure draws the middle two of these.
 PARTS = ("computation", "contention", "latency", "bandwidth")
 
 
 def simulate_schedules(
     model: str, clusters: Sequence[str | Cluster] = tuple(CLUSTERS.values()), gpus: int = 32
 ) -> dict[str, dict[str, Timeline]]:
-    """The simulated timelines of the seven methods, by network and method."""
+    """Return the simulated timelines of the seven methods, by network and method."""
     workload = fig4_workload(model)
     return {
         cluster.network: {
             name: simulate(workload, cluster, method, iterations=SHOWN_ITERATIONS)
             for name, method in METHODS.items()
         }
-        for cluster in _in_use(clusters, gpus)
+        for cluster in _with_gpus(clusters, gpus)
     }
 
 
-def loss_rows(
+def breakdown_rows(
     model: str, clusters: Sequence[str | Cluster] = tuple(CLUSTERS.values()), gpus: int = 32
 ) -> pd.DataFrame:
-    """Where a steady iteration goes: one row per network and method, in seconds."""
+    """Return the parts of a steady iteration in seconds, one row per network and method."""
     cells = [
         Cell(fig4_workload(model), cluster, method)
-        for cluster in _in_use(clusters, gpus)
+        for cluster in _with_gpus(clusters, gpus)
         for method in METHODS.values()
     ]
     return pd.DataFrame(
@@ -64,51 +74,35 @@ def loss_rows(
     )
 
 
-def _in_use(clusters: Sequence[str | Cluster], gpus: int) -> list[Cluster]:
+def _with_gpus(clusters: Sequence[str | Cluster], gpus: int) -> list[Cluster]:
     found = [get_cluster(cluster, gpus) for cluster in clusters]
     networks = [cluster.network for cluster in found]
-    require(len(set(networks)) == len(networks), f"clusters share a network: {networks}")
+    require(
+        len(set(networks)) == len(networks),
+        f"clusters share a network: {networks}; give clusters of different networks",
+    )
     return found
 
 
-def loss_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds that every method loses to latency, contention and bandwidth, by network."""
-    parts = list(PARTS[1:])
-    table = rows.set_index(["method", "network"])[[*parts, "iteration_seconds"]] / MS
-    wide = table.rename(columns={"iteration_seconds": "iteration"}).unstack("network")
-    wide = wide.swaplevel(axis=1)
+def breakdown_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the milliseconds lost to contention, latency and bandwidth, by method and network."""
+    parts = [*PARTS[1:], "iteration"]
+    table = rows.rename(columns={"iteration_seconds": "iteration"}).set_index(["method", "network"])
+    wide = (table[parts] / MS).unstack("network").swaplevel(axis=1)
     networks = list(dict.fromkeys(rows["network"]))
-    columns = [(network, part) for network in networks for part in [*parts, "iteration"]]
-    columns = pd.MultiIndex.from_tuples(columns, names=["network", "lost to (ms)"])
-    return wide.loc[list(dict.fromkeys(rows["method"])), columns]
+    columns = pd.MultiIndex.from_product([networks, parts], names=["network", "lost to (ms)"])
+    return wide.loc[list(dict.fromkeys(rows["method"])), columns].round(1)
 
 
 def schedule_facts(timelines: Mapping[str, Mapping[str, Timeline]]) -> pd.DataFrame:
-    """What merging, partition and priority change: one row per network and method.
+    """Return what merging, partition and priority change, one row per network and method.
 
-    messages: of one iteration. largest_mb: the largest of them, in MB. before_end: how many of
-    them start before the backward pass ends. into_next: how many are still under way when the next
-    forward pass begins. places_of_waits: where in an iteration the worker waits, 1 when it waits
-    for all layers at once.
+    The columns are those of `overlap`, of the second iteration, and the places of waits.
     """
     rows = [
-        {"network": network, "method": method, **_facts(line)}
+        {"network": network, "method": method, **overlap(line.on(0), 1)}
+        | {PLACES: places_of_waits(line.on(0))}
         for network, by_method in timelines.items()
         for method, line in by_method.items()
     ]
-    return pd.DataFrame(rows).set_index(["network", "method"])
-
-
-def _facts(line: Timeline) -> dict[str, float]:
-    """The facts of the second iteration, which the first one has left its marks on."""
-    spans = [span for span in line.spans if span.rank == 0]
-    sent = [span for span in spans if span.kind == "message" and span.iteration == 1]
-    ends = max(s.stop_seconds for s in spans if s.kind == "backward" and s.iteration == 1)
-    begins = min(s.start_seconds for s in spans if s.kind == "forward" and s.iteration == 2)
-    return {
-        "messages": len(sent),
-        "largest_mb": max(span.bytes for span in sent) / MB,
-        "before_end": sum(span.start_seconds < ends for span in sent),
-        "into_next": sum(span.stop_seconds > begins for span in sent),
-        "places_of_waits": len({s.name for s in spans if s.kind == "wait"}),
-    }
+    return pd.DataFrame(rows).set_index(["network", "method"]).round(1)

@@ -31,7 +31,6 @@ SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
 WITH_OTHER_IMPORTS = {
     "calibration",
     "convergence_rates",
-    "fig3_timelines",
     "fig4_emulated",
     "sec3_1_1_large_batch",
     "sec3_1_2_synchronisation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.results.timeline import Span, Timeline
-from ddlnb.studies.fig3_timelines import overlap_table, write_traces
+from ddlnb.studies.fig3_timelines import EARLY, LATE, PLACES, overlap_table, write_traces
 
 
 def two_iterations(message_start: float, message_stop: float, waits: tuple[str, ...]) -> Timeline:
@@ -15,7 +15,9 @@ def two_iterations(message_start: float, message_stop: float, waits: tuple[str, 
         spans += [
             Span(0, "forward", "a", zero, zero + 2, iteration),
             Span(0, "backward", "a", zero + 2, zero + 5, iteration),
-            Span(0, "message", "m", zero + message_start, zero + message_stop, iteration, 40),
+            Span(
+                0, "message", "m", zero + message_start, zero + message_stop, iteration, 40_000_000
+            ),
         ]
         spans += [Span(0, "wait", name, zero + 5, zero + 10, iteration) for name in waits]
     return Timeline("toy", "measured", tuple(spans))
@@ -23,20 +25,20 @@ def two_iterations(message_start: float, message_stop: float, waits: tuple[str, 
 
 def test_a_message_after_backward_is_neither_early_nor_late():
     [facts] = overlap_table({"toy": two_iterations(5, 9, ("all",))}).to_dict("records")
-    assert (facts["early_messages"], facts["late_messages"]) == (0, 0)
-    assert (facts["forward_ms"], facts["backward_ms"], facts["wait_ms"]) == (2000, 3000, 5000)
-    assert (facts["messages"], facts["largest_bytes"], facts["layers_waited_for"]) == (1, 40, 1)
+    assert (facts[EARLY], facts[LATE]) == (0, 0)
+    assert (facts["forward (ms)"], facts["backward (ms)"], facts["wait (ms)"]) == (2000, 3000, 5000)
+    assert (facts["messages"], facts["largest (MB)"], facts[PLACES]) == (1, 40, 1)
 
 
 def test_a_message_inside_backward_is_early():
     facts = overlap_table({"toy": two_iterations(3, 9, ("all",))})
-    assert facts.loc["toy", "early_messages"] == 1
+    assert facts.loc["toy", EARLY] == 1
 
 
 def test_a_message_beyond_the_next_forward_start_is_late():
     facts = overlap_table({"toy": two_iterations(6, 11, ("a", "b"))})
-    assert facts.loc["toy", "late_messages"] == 1
-    assert facts.loc["toy", "layers_waited_for"] == 2
+    assert facts.loc["toy", LATE] == 1
+    assert facts.loc["toy", PLACES] == 2
 
 
 def test_one_trace_is_written_per_method(tmp_path):
