@@ -32,7 +32,6 @@ WITH_OTHER_IMPORTS = {
     "calibration",
     "convergence_rates",
     "fig4_emulated",
-    "sec3_1_1_large_batch",
     "sec3_1_2_synchronisation",
     "sec3_1_3_compression",
     "sec3_2_architectures",

@@ -10,23 +10,22 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures.large_batch import large_batch_quality
-from ddlnb.studies.sec3_1_1_large_batch import (
-    LARS,
-    LINEAR,
-    SAME,
-    TUNED,
-    WARM,
+from ddlnb.results.statistics import Verdict
+from ddlnb.studies.sec3_1_1_large_batch.quality import quality, quality_table, tuned_sgd_rate
+from ddlnb.studies.sec3_1_1_large_batch.recipes import LARS, LINEAR, SAME, TUNED, WARM, Recipe
+from ddlnb.studies.sec3_1_1_large_batch.runs import (
     LargeBatches,
-    Recipe,
     by_division,
     communication,
     large_batches,
-    quality,
-    recovered,
     steps_for,
+)
+from ddlnb.studies.sec3_1_1_large_batch.verdicts import (
+    large_batch_findings,
+    recovered,
+    verdict_table,
     verdicts,
 )
-from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
 from ddlnb.training.runs.tuning import EXTENSIONS, SCAN, SCANNED
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.tasks.catalogue import get_learning_task
@@ -96,6 +95,7 @@ def test_who_divides_a_batch_does_not_matter_for_its_size():
     assert table.index.tolist() == ["1 x 128", "4 x 32"]
     assert table["steps"].nunique() == 1
     assert table["test_loss"].max() < 1.3 * table["test_loss"].min()
+    assert quality_table(table).index.tolist() == table.index.tolist()
 
 
 def curves(ends: dict[tuple[str, int], list[float]], diverged: bool = False) -> pd.DataFrame:
@@ -130,14 +130,14 @@ def test_a_verdict_says_who_is_better_and_by_how_much(measure):
     table = verdicts(made, measure).set_index("expected")
     said = table["verdict"].to_dict()
     assert said == {
-        "linear scaling still loses": HOLDS,
-        "LARS recovers part of what linear scaling lost": HOLDS,
-        "warm-up helps linear scaling": OPEN,
+        "linear scaling still loses": Verdict.HOLDS,
+        "LARS recovers part of what linear scaling lost": Verdict.HOLDS,
+        "warm-up helps linear scaling": Verdict.UNDECIDED,
     }
     lost = table.loc["linear scaling still loses"]
     assert lost["difference"] == pytest.approx((0.08 + 0.09 + 0.08) / 3)
     worse = verdicts(made.assign(**{measure: 1 - made[measure]}), measure).set_index("expected")
-    assert worse["verdict"]["linear scaling still loses"] == CONTRADICTED
+    assert worse["verdict"]["linear scaling still loses"] == Verdict.CONTRADICTED
 
 
 def test_runs_that_diverged_are_lost():
@@ -145,7 +145,7 @@ def test_runs_that_diverged_are_lost():
     made = curves(ends, diverged=True)
     [row] = verdicts(made, "test_loss").to_dict("records")
     assert row["difference"] == math.inf
-    assert row["verdict"] == HOLDS
+    assert row["verdict"] == Verdict.HOLDS
     assert np.isinf(quality(made)["test_loss"].iloc[1])
     figure = large_batch_quality(quality(made))
     assert [
@@ -162,9 +162,27 @@ def test_what_is_recovered_is_a_share_of_what_was_lost():
         recovered(curves({(LARS.name, 64): [0.9]}))
 
 
+def test_findings_and_tables_are_those_of_the_curves():
+    made = curves(
+        {
+            (WARM.name, 64): [1.0, 1.0],
+            (WARM.name, 1024): [0.7, 0.8],
+            (TUNED.name, 64): [1.0, 1.0],
+            (TUNED.name, 1024): [0.9, 0.9],
+        }
+    )
+    said = large_batch_findings(made)
+    assert f"{WARM.name} 25%, {TUNED.name} 10%" in said
+    assert "In accuracy holds: SGD loses even with a rate tuned there" in said
+    assert set(verdict_table(made)["verdict"]) <= set(Verdict)
+    found = quality(made)
+    assert tuned_sgd_rate(found, 1024) == 0.1
+    assert quality_table(found).loc[(TUNED.name, 1024), "test accuracy"] == "0.9000 ± 0.0000"
+
+
 def test_one_seed_decides_nothing():
     made = curves({(SAME.name, 64): [0.9], (SAME.name, 256): [0.5]})
-    assert verdicts(made)["verdict"].tolist() == [OPEN]
+    assert verdicts(made)["verdict"].tolist() == [Verdict.UNDECIDED]
 
 
 def test_bad_choices_are_named():
