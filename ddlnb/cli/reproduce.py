@@ -1,4 +1,4 @@
-"""Every figure and table by one command: execute the notebooks of a profile, write the report."""
+"""Reproduce every figure and table: execute the notebooks of a profile and write the report."""
 
 from __future__ import annotations
 
@@ -7,34 +7,24 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import count
 from pathlib import Path
 
 import yaml
 
-from ddlnb.cli.notebooks import (
-    Notebook,
-    all_notebooks,
-    check_parameters,
-    execute,
-    get_notebook,
-    run_notebook,
-)
+from ddlnb.cli.execute import execute
+from ddlnb.cli.notebooks import Notebook, all_notebooks, check_parameters, get_notebook
 from ddlnb.cli.report import Outcome, write_pages
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
 from ddlnb.provenance import provenance
 
-__all__ = ["reproduce", "run_notebook"]
-
-TIMEOUT_SECONDS = 1800.0
-EXPECTED_SECONDS = 30.0
-# Parameters that name files, relative to the folder of the report.
-FILE_PARAMETERS = ("rows_file",)
+ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 
 
 @dataclass(frozen=True)
@@ -43,13 +33,13 @@ class NotebookRun:
 
     notebook: Notebook
     parameters: dict[str, object] = field(default_factory=dict)
-    expected_seconds: float = EXPECTED_SECONDS
-    timeout_seconds: float = TIMEOUT_SECONDS
+    expected_seconds: float = 30.0
+    timeout_seconds: float = 1800.0
     timed: bool = False
 
     @property
     def digest(self) -> str:
-        """A fingerprint of all that the result depends on: cells, parameters, package and data."""
+        """The fingerprint of all that the result depends on: cells, parameters, package, data."""
         content = json.loads(self.notebook.path.read_text(encoding="utf-8"))
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
         text = json.dumps([cells, self.parameters, _files_digest()], sort_keys=True)
@@ -66,7 +56,7 @@ def reproduce(
     folder: Path = NOTEBOOKS,
     build: Path = BUILD,
 ) -> Path:
-    """The path of ``build/<profile>/index.html``, after executing the notebooks of the profile.
+    """Execute the notebooks of a profile; return the path of ``build/<profile>/index.html``.
 
     A profile is a file of ``notebooks/parameters``. An entry is the name of a notebook, or any name
     with the notebook that it executes (``notebook: fig4_forecast``). Notebooks that take times run
@@ -100,18 +90,17 @@ def reproduce(
     ]
     report = write_pages(outcomes, target, profile)
     names = {run.notebook.name for run in chosen}
-    failed = [o for o in outcomes if o.status == "failed" and o.notebook.name in names]
+    failed = [o.error for o in outcomes if o.status == "failed" and o.notebook.name in names]
     if failed:
-        listed = "\n".join(f"  {outcome.error}" for outcome in failed)
         raise DdlnbError(
             f"{len(failed)} of {len(chosen)} notebooks failed; the report of the others is "
-            f"{report}\n{listed}"
+            + "\n  ".join([str(report), *failed])
         )
     return report
 
 
 def _runs(profile: str, folder: Path) -> list[NotebookRun]:
-    """The notebooks of a profile with their parameters, in the order of the survey."""
+    """Return the notebooks of a profile with their parameters, in the order of the survey."""
     files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
     if profile not in files:
         raise UnknownName("profile", profile, files)
@@ -120,7 +109,7 @@ def _runs(profile: str, folder: Path) -> list[NotebookRun]:
         isinstance(content, dict) and all(isinstance(v, dict | None) for v in content.values()),
         f"{files[profile].name} must map names of notebooks to their settings",
     )
-    known = ("notebook", "parameters", "expected_seconds", "timeout_seconds", "timed")
+    known = [field.name for field in fields(NotebookRun)]
     runs = []
     for name, entry in content.items():
         settings = dict(entry or {})
@@ -142,7 +131,7 @@ def _run_all(
     fresh: bool,
     advance: Callable[[NotebookRun], None],
 ) -> None:
-    """Execute all of them, those that take times one by one when nothing else runs."""
+    """Execute all of them; each one that takes times runs alone."""
     cancelled = threading.Event()
     groups = [[run for run in runs if not run.timed]]
     groups += [[run] for run in runs if run.timed]
@@ -162,21 +151,14 @@ def _run_all(
 
 def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event) -> None:
     """Run one notebook and note what became of it; an expected error is noted, not raised."""
-    name = run.notebook.name
-    before = _state(run, target)
-    if fresh or before.get("digest") != run.digest:
-        _remove_files(run, target)  # of other parameters or another version; else they resume
+    if fresh or _state(run, target).get("digest") != run.digest:
+        _remove_rows(run, target)  # of other parameters or another version; else they resume
     note = {"digest": run.digest, "status": "started", "made": provenance()}
     _note(run, target, note)
     start = time.monotonic()
     try:
-        execute(
-            run.notebook,
-            target / f"{name}.ipynb",
-            run.parameters,
-            run.timeout_seconds,
-            cancelled,
-        )
+        out = target / f"{run.notebook.name}.ipynb"
+        execute(run.notebook, out, run.parameters, run.timeout_seconds, cancelled)
     except DdlnbError as error:
         if not cancelled.is_set():
             status = "not here" if isinstance(error, MissingPart) else "failed"
@@ -185,12 +167,11 @@ def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event
     _note(run, target, {**note, "status": "done", "seconds": time.monotonic() - start})
 
 
-def _remove_files(run: NotebookRun, target: Path) -> None:
-    for parameter in FILE_PARAMETERS:
-        if name := run.parameters.get(parameter):
-            path = target / str(name)
-            for old in (path, path.with_suffix(".runs.csv")):
-                old.unlink(missing_ok=True)
+def _remove_rows(run: NotebookRun, target: Path) -> None:
+    if name := run.parameters.get(ROWS_FILE):
+        path = target / str(name)
+        for old in (path, path.with_suffix(".runs.csv")):
+            old.unlink(missing_ok=True)
 
 
 def _state_path(run: NotebookRun, target: Path) -> Path:
@@ -198,7 +179,7 @@ def _state_path(run: NotebookRun, target: Path) -> Path:
 
 
 def _state(run: NotebookRun, target: Path) -> dict:
-    """What is known of the last run of this notebook; empty if there was none."""
+    """Return what is known of the last run of this notebook; nothing if there was none."""
     path = _state_path(run, target)
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -218,18 +199,16 @@ def _is_done(run: NotebookRun, target: Path) -> bool:
 
 def _outcome(run: NotebookRun, target: Path, *, kept: bool) -> Outcome:
     state = _state(run, target)
-    done = state["status"] == "done"
-    error = "" if done else state.get("error", "it was interrupted; run again to finish it")
-    if done:
-        status = "kept" if kept else "done"
-    else:
-        status = "not here" if state["status"] == "not here" else "failed"
-    seconds = state.get("seconds", float("nan"))
-    return Outcome(run.notebook, status, seconds, error, state.get("made", {}))
+    made, seconds = state.get("made", {}), state.get("seconds", float("nan"))
+    if state["status"] == "done":
+        return Outcome(run.notebook, "kept" if kept else "done", seconds, made=made)
+    status = "failed" if state["status"] == "started" else state["status"]
+    error = state.get("error", "it was interrupted; run again to finish it")
+    return Outcome(run.notebook, status, seconds, error, made)
 
 
 def _files_digest() -> str:
-    """A fingerprint of the package's source and of the data that notebooks read."""
+    """Return a fingerprint of the package's source and of the data that notebooks read."""
     digest = hashlib.sha256()
     for folder, pattern in ((ROOT / "ddlnb", "**/*.py"), (DATA, "**/*")):
         for path in sorted(folder.glob(pattern)):
@@ -241,23 +220,19 @@ def _files_digest() -> str:
 
 @contextmanager
 def _progress(
-    waiting: Iterable[NotebookRun], chosen: int, show: bool
+    waiting: list[NotebookRun], chosen: int, show: bool
 ) -> Iterator[Callable[[NotebookRun], None]]:
-    """A bar on stderr that counts expected seconds, so that its remaining time means something."""
+    """Show a bar on stderr that counts expected seconds, so that the time left means something."""
     from tqdm import tqdm
 
-    waiting = list(waiting)
     total = sum(run.expected_seconds for run in waiting)
     form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
     with tqdm(total=total, disable=not show or not waiting, bar_format=form) as bar:
-        kept = chosen - len(waiting)
-        finished = 0
-        bar.set_description(f"{len(waiting)} notebooks, {kept} kept")
+        finished = count(1)
+        bar.set_description(f"{len(waiting)} notebooks, {chosen - len(waiting)} kept")
 
         def advance(run: NotebookRun) -> None:
-            nonlocal finished
-            finished += 1
             bar.update(run.expected_seconds)
-            bar.set_description(f"{finished}/{len(waiting)} {run.notebook.name}")
+            bar.set_description(f"{next(finished)}/{len(waiting)} {run.notebook.name}")
 
         yield advance

@@ -14,14 +14,8 @@ import pytest
 import yaml
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
-from ddlnb.cli.notebooks import (
-    ENDING_SECONDS,
-    all_notebooks,
-    catalogue,
-    check_parameters,
-    get_notebook,
-    run_notebook,
-)
+from ddlnb.cli.execute import ENDING_SECONDS, run_notebook
+from ddlnb.cli.notebooks import all_notebooks, catalogue, check_parameters, get_notebook
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.paths import NOTEBOOKS
 
@@ -223,7 +217,7 @@ def test_a_failing_cell_is_one_clear_error_and_the_notebook_is_kept(tmp_path):
 def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     tmp_path, monkeypatch, ending_seconds
 ):
-    monkeypatch.setattr("ddlnb.cli.notebooks.ENDING_SECONDS", ending_seconds)
+    monkeypatch.setattr("ddlnb.cli.execute.ENDING_SECONDS", ending_seconds)
     marker = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid()))"
     write_notebook(tmp_path, "endless", marker, "time.sleep(1000)")
     with pytest.raises(DdlnbError, match="not done after"):

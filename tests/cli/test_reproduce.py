@@ -15,6 +15,7 @@ import nbformat
 import psutil
 import pytest
 
+from ddlnb.cli.report import _caption
 from ddlnb.cli.reproduce import reproduce
 from ddlnb.errors import DdlnbError, InputError, UnknownName
 
@@ -59,7 +60,7 @@ class Workshop:
 def rows_of(report: Path) -> dict[str, list[str]]:
     """The cells of every notebook's row on the report's first page, by title, without markup."""
     body = report.read_text().split("<tbody>")[1].split("</tbody>")[0]
-    rows = [re.findall(r"<td>(.*?)</td>", row, re.S) for row in body.split("</tr>")]
+    rows = [re.findall(r"<td.*?>(.*?)</td>", row, re.S) for row in body.split("</tr>")]
     plain = [[re.sub(r"<.*?>", "", cell) for cell in row] for row in rows if row]
     return {row[0]: row for row in plain}
 
@@ -110,14 +111,14 @@ def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(wor
     assert (target / "good.html").exists()
     assert (target / "figures" / "good-1.png").read_bytes().startswith(b"\x89PNG")
 
-    workshop.add("bad", COUNT, timed=True)  # mended
+    workshop.add("bad", COUNT, timed=True)  # fixed
     report = workshop.run()
     assert report == target / "index.html"
     assert "failed" not in re.sub(r"<style>.*?</style>", "", report.read_text(), flags=re.S)
     assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (1, 2)
     assert not (target / "bad.failed.ipynb").exists()
 
-    statuses = {name: cells[5] for name, cells in rows_of(report).items()}
+    statuses = {name: cells[4] for name, cells in rows_of(report).items()}
     assert statuses == {"The good": "kept", "The bad": "done"}
 
     workshop.run(fresh=True, only="good")
@@ -193,12 +194,30 @@ def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypat
         made = {"machine": machine, "versions": "v", "commit": commit, "time": "noon"}
         monkeypatch.setattr("ddlnb.cli.reproduce.provenance", lambda made=made: made)
         report = workshop.run(only=only)
-    executed = {name: cells[4] for name, cells in rows_of(report).items()}
-    assert executed == {"The one": "noon, commit aaa", "The two": "noon, commit bbb"}
     page = report.read_text()
+    assert "<td>noon</td>" in page  # both at one time, which is said once
+    assert "aaa (one)" in page
+    assert "bbb (two)" in page
     assert "old box (one)" in page
     assert "new box (two)" in page
     assert "<td>v</td>" in page
+
+
+def test_the_report_begins_with_the_figures_by_section(workshop):
+    workshop.add("one", DRAW)
+    workshop.profile("one:")
+    page = workshop.run().read_text()
+    assert page.index("<figure>") < page.index("<table>")
+    assert "<h2>Section 9</h2>" in page
+    assert 'alt="The one: One holds."' in page
+    assert '<a href="one.html">The one</a></figcaption>' in page
+    assert 'name="viewport"' in page
+
+
+def test_a_figure_s_caption_is_what_its_function_says_of_itself():
+    source = "figure = throughput_bars(beside_published(rows))\nfigure"
+    assert _caption(source).startswith("Throughput by method and number of workers")
+    assert _caption("figure, ax = plt.subplots()") == ""
 
 
 def test_pages_load_nothing_from_other_hosts(workshop):
@@ -250,6 +269,6 @@ def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
     workshop.add("fine", COUNT)
     workshop.profile("lacking:\nfine:\n")
     rows = rows_of(workshop.run())
-    assert "not here: " in rows["The lacking"][5]
-    assert "this needs a tuba" in rows["The lacking"][5]
-    assert rows["The fine"][5] == "done"
+    assert "not here: " in rows["The lacking"][4]
+    assert "this needs a tuba" in rows["The lacking"][4]
+    assert rows["The fine"][4] == "done"

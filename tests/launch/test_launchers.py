@@ -18,7 +18,7 @@ import nbformat
 import psutil
 import pytest
 
-from ddlnb.cli.notebooks import run_notebook
+from ddlnb.cli.execute import run_notebook
 from ddlnb.errors import InputError, RankError
 from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
