@@ -148,7 +148,7 @@ def timeline(
     from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
     from ddlnb.files import write_atomically
-    from ddlnb.simulator.breakdown import losses
+    from ddlnb.simulator.breakdown import breakdown
     from ddlnb.simulator.simulate import Cell, simulate
     from ddlnb.units import show_seconds
 
@@ -160,7 +160,7 @@ def timeline(
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen
     }
-    split = losses([Cell(workload, on, one, servers) for one in chosen])
+    split = breakdown([Cell(workload, on, one, servers) for one in chosen])
     rows = [
         {
             "method": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddlnb.clusters.effects import UNITS, UNLIMITED
@@ -9,8 +10,8 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 
 
 @dataclass(frozen=True)
-class Losses:
-    """Seconds of a steady iteration, split; the parts add up to ``iteration_seconds``.
+class Breakdown:
+    """The seconds of a steady iteration in parts that add up to ``iteration_seconds``.
 
     ``contention`` is what computation and communication take from one another, ``latency`` what
     latencies and software cost, ``bandwidth`` what the bytes cost, ``computation`` the rest.
@@ -23,22 +24,23 @@ class Losses:
     bandwidth: float
 
 
-STARTUPS = ("inside", "between", "operation", "rank", "priority", "server")
+LATENCIES = ("inside", "between", "operation", "rank", "priority", "server")
 BANDWIDTHS = tuple(
     name for name in UNITS if name.endswith("_bandwidth") and name != "update_bandwidth"
 )
 NO_CONTENTION = {name: 1.0 for name in UNITS if name.endswith("_share")}
-NO_STARTUP = {f"{name}_latency": 0.0 for name in STARTUPS} | {"message_compute": 0.0}
+NO_LATENCY = {f"{name}_latency": 0.0 for name in LATENCIES} | {"message_compute": 0.0}
 NO_BYTES = dict.fromkeys(BANDWIDTHS, UNLIMITED)
 
 
-def losses(cells: list[Cell]) -> list[Losses]:
-    """The losses of every cell: effects are taken away one group after the other, plans stay.
+def breakdown(cells: Sequence[Cell]) -> list[Breakdown]:
+    """Return the breakdown of every cell: effects are removed group by group, plans stay.
 
-    First contention, then latencies, then the bytes; what remains is computation. The order
-    matters where effects hide one another, and is the one in which a message meets them last.
+    First contention goes, then latencies, then the cost of bytes; what remains is computation. The
+    order matters where effects hide one another: it is the reverse of the order in which a message
+    meets them.
     """
-    steps = [{}, NO_CONTENTION, NO_CONTENTION | NO_STARTUP]
+    steps: list[dict[str, float]] = [{}, NO_CONTENTION, NO_CONTENTION | NO_LATENCY]
     steps.append(steps[-1] | NO_BYTES)
     cases = []
     for cell in cells:
@@ -48,5 +50,5 @@ def losses(cells: list[Cell]) -> list[Losses]:
     found = []
     for start in range(0, len(seconds), len(steps)):
         full, calm, quick, free = seconds[start : start + len(steps)]
-        found.append(Losses(full, free, full - calm, calm - quick, quick - free))
+        found.append(Breakdown(full, free, full - calm, calm - quick, quick - free))
     return found

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ddlnb.simulator.computation import Indices, Tasks
+from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.player import MOST_ITERATIONS, STEADY
-from ddlnb.simulator.program import Identity, Indices, Program, Tasks
+from ddlnb.simulator.program import Program
 
 # Kinds of events.
 END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)

@@ -16,6 +16,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.paths import PROFILES
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.provenance import provenance
+from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.workloads.workload import Workload, read_profile
 
@@ -185,8 +186,6 @@ def _paced(cluster: Cluster, workload: Workload, pace: dict[str, float]) -> Clus
 
 def _single_seconds(cell: Cell) -> float:
     """Seconds of an iteration of one worker alone: computation and update."""
-    from ddlnb.simulator.program import lower
-
     alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
     plan = METHODS["BSP-A2A"].plan(cell.workload)
     return lower(cell.workload, alone, plan).compute_seconds

@@ -16,7 +16,8 @@ from functools import partial
 from itertools import pairwise
 
 from ddlnb.results.timeline import Span
-from ddlnb.simulator.program import Program, Task
+from ddlnb.simulator.computation import Task
+from ddlnb.simulator.program import Program
 
 MOST_ITERATIONS = 12
 STEADY = 1e-12  # of the period

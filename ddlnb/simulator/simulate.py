@@ -14,8 +14,9 @@ from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_all
+from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.player import play
-from ddlnb.simulator.program import Identity, lower
+from ddlnb.simulator.program import lower
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None

@@ -17,7 +17,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.breakdown import losses
+from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate
 from ddlnb.studies.fig3_timelines import EARLY, LATE, PLACES, overlap, places_of_waits
 from ddlnb.units import MS
@@ -69,7 +69,7 @@ def breakdown_rows(
                 "source": "simulated",
                 **asdict(found),
             }
-            for cell, found in zip(cells, losses(cells), strict=True)
+            for cell, found in zip(cells, breakdown(cells), strict=True)
         ]
     )
 

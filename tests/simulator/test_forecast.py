@@ -12,7 +12,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import CELL
-from ddlnb.simulator.breakdown import losses
+from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.forecast import draw_clusters, forecast, profile_for
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from tests.toy import TOY
@@ -72,7 +72,7 @@ def test_without_draws_there_are_no_intervals():
 def test_losses_add_up_to_the_iteration():
     cells = [Cell(TOY, SURVEY.with_workers(8), method) for method in METHODS.values()]
     seconds = [found.iteration_seconds for found in steady_seconds(cells)]
-    for parts, total in zip(losses(cells), seconds, strict=True):
+    for parts, total in zip(breakdown(cells), seconds, strict=True):
         split = (parts.computation, parts.contention, parts.latency, parts.bandwidth)
         assert sum(split) == pytest.approx(parts.iteration_seconds) == pytest.approx(total)
         assert parts.computation == pytest.approx(TOY.compute_seconds)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.simulator.program import Program, Task, Tasks
+from ddlnb.simulator.computation import Task, Tasks
+from ddlnb.simulator.program import Program
 from ddlnb.training.cost.requests import RequestCost
 
 

@@ -34,7 +34,8 @@ from ddlnb.compression.profile import FREE, CompressionProfile, compression_prof
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
-from ddlnb.simulator.program import Numbers, Program, lower
+from ddlnb.simulator.computation import Numbers
+from ddlnb.simulator.program import Program, lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.overlapped import (

@@ -1,0 +1,108 @@
+"""What one worker computes in an iteration, task by task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.clusters.effects import Effects
+from ddlnb.plans.plan import Gate, Launch, Plan
+from ddlnb.simulator.identity import Identity
+from ddlnb.workloads.workload import Workload
+
+Numbers = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of the computation: it waits for messages, takes time, and makes messages ready."""
+
+    kind: str
+    name: str
+    waits_for: tuple[int, ...] = ()
+    readies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of one iteration, with everything about them that no cluster changes.
+
+    Arrays hold a number for every task: its own seconds, the messages it makes ready, the tensors
+    and bytes that it updates. Arrays of messages hold one for every message.
+    """
+
+    listed: tuple[Task, ...]
+    own_seconds: Numbers
+    readied: Numbers
+    updated_tensors: Numbers
+    updated_bytes: Numbers
+    message_bytes: Indices
+    message_pieces: Indices
+    priority: Indices
+
+    @cached_property
+    def steps(self) -> tuple[range, ...]:
+        """The tasks in runs of which only the first may wait and only the last readies messages."""
+        first = [
+            number
+            for number, task in enumerate(self.listed)
+            if number == 0 or task.waits_for or self.listed[number - 1].readies
+        ]
+        return tuple(map(range, first, [*first[1:], len(self.listed)]))
+
+    def seconds(self, effects: Effects) -> Numbers:
+        """Return the seconds of every task on a cluster with these effects."""
+        return (
+            self.own_seconds * effects.compute_factor
+            + self.readied * effects.message_compute
+            + self.updated_tensors * effects.update_latency
+            + self.updated_bytes / effects.update_bandwidth
+        )
+
+
+@lru_cache(maxsize=512)
+def tasks_of(pair: Identity) -> Tasks:
+    """Return the tasks of a workload and its plan, which come as one key of the cache.
+
+    Forward passes go by layer, backward passes by gradient, updates where the plan's gate puts
+    them.
+    """
+    workload: Workload
+    plan: Plan
+    workload, plan = pair.parts
+    positions_of: dict[str, list[int]] = {}
+    for position, gradient in enumerate(plan.gradients):
+        positions_of.setdefault(gradient.layer, []).append(position)
+    own = plan.gate is Gate.OWN_LAYER
+    # Task, own seconds, positions of the gradients that it updates.
+    rows: list[tuple[Task, float, list[int]]] = []
+    for layer in workload.layers:
+        if own and layer.name in positions_of:
+            waits_for = plan.messages_of_layer[layer.name]
+            rows.append((Task("update", layer.name, waits_for), 0.0, positions_of[layer.name]))
+        rows.append((Task("forward", layer.name), layer.forward_seconds, []))
+    last = len(workload.gradients) - 1
+    ready: list[list[int]] = [[] for _ in workload.gradients]
+    for message, positions in enumerate(plan.gradients_of):
+        ready[last if plan.launch is Launch.AFTER_BACKWARD else max(positions)].append(message)
+    for gradient, messages in zip(workload.gradients, ready, strict=True):
+        task = Task("backward", gradient.name, readies=tuple(messages))
+        rows.append((task, gradient.backward_seconds, []))
+    if not own:
+        everything = tuple(range(len(plan.messages)))
+        rows.append((Task("update", "all layers", everything), 0.0, list(range(last + 1))))
+    sizes = [gradient.bytes for gradient in plan.gradients]
+    return Tasks(
+        listed=tuple(task for task, _, _ in rows),
+        own_seconds=np.array([seconds for _, seconds, _ in rows]),
+        readied=np.array([float(len(task.readies)) for task, _, _ in rows]),
+        updated_tensors=np.array([float(len(positions)) for _, _, positions in rows]),
+        updated_bytes=np.array([float(sum(sizes[i] for i in updated)) for _, _, updated in rows]),
+        message_bytes=np.array(plan.message_bytes, dtype=np.int64),
+        message_pieces=np.array([len(message.pieces) for message in plan.messages]),
+        priority=np.array([message.priority for message in plan.messages], dtype=np.int64),
+    )

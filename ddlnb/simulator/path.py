@@ -1,0 +1,173 @@
+"""The path of every message through the network, stage by stage.
+
+All workers are alike, so one of them stands for all: what the others send over a shared link is
+counted in the work of that link.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.errors import InputError
+from ddlnb.plans.plan import Order, Plan
+from ddlnb.simulator.computation import Indices, Numbers, Tasks
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the path of all messages; arrays hold a value for every message.
+
+    The resource serves one message at a time, in the order in which they ask for it: ``delay``
+    passes before they ask, ``latency`` while they hold it, then ``work``; while the worker computes
+    both slow down to ``latency_share`` and ``share``. A stage that ``streams`` asks as soon as the
+    stage before it, which has no latency, has begun, and ends no sooner than that one. Any other
+    stage asks when the one before it has ended.
+    """
+
+    name: str
+    resource: Indices
+    delay: float
+    latency: Numbers
+    work: Numbers
+    share: float
+    latency_share: float = 1.0
+    streams: bool = False
+
+
+@dataclass
+class Path:
+    """Stages in the order in which messages go through them, and the names of their resources.
+
+    Resources are numbered as they are first named. ``released`` is the stage whose end gives a
+    message's credit back.
+    """
+
+    messages: int
+    latency_share: float
+    stages: list[Stage] = field(default_factory=list)
+    resources: dict[str, int] = field(default_factory=dict)
+    released: int = 0
+
+    def add(
+        self,
+        name: str,
+        resource: str,
+        delay: float,
+        latency: Numbers,
+        work: Numbers,
+        share: float,
+        server: Indices | None = None,
+        streams: bool = False,
+        releases: bool = False,
+    ) -> None:
+        """Add a stage. With ``{}`` in the name of its resource every server has one of its own."""
+        if server is None or "{}" not in resource:
+            number = np.full(self.messages, self._number(resource))
+        else:
+            of_server = [self._number(resource.format(s)) for s in range(int(server.max()) + 1)]
+            number = np.array(of_server)[server]
+        if releases:
+            self.released = len(self.stages)
+        self.stages.append(
+            Stage(name, number, delay, latency, work, share, self.latency_share, streams)
+        )
+
+    def _number(self, resource: str) -> int:
+        return self.resources.setdefault(resource, len(self.resources))
+
+
+def path_of(plan: Plan, cluster: Cluster, tasks: Tasks) -> Path:
+    """Return the path of a plan's messages on a cluster.
+
+    Raises InputError if the plan needs parameter servers and the cluster has none.
+    """
+    path = Path(len(plan.messages), cluster.effects.latency_share)
+    software = _software(plan, cluster, tasks)
+    add = _all_reduce if plan.exchange == "all_reduce" else _push_pull
+    add(path, plan, cluster, tasks.message_bytes, software)
+    return path
+
+
+def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
+    """Return the seconds of latency of every message that are not the links'."""
+    effects = cluster.effects
+    seconds = np.zeros(len(plan.messages))
+    if cluster.workers == 1:
+        return seconds  # nobody to send to
+    if plan.exchange == "push_pull":
+        seconds += effects.operation_latency
+    if plan.order is Order.PRIORITY or plan.credit_bytes is not None:
+        seconds += effects.priority_latency
+    is_merged = tasks.message_pieces > 1
+    seconds += is_merged * (2 * tasks.message_bytes / effects.copy_bandwidth)
+    return seconds
+
+
+def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
+    """Add one stage on one resource: all ranks take part in one all-reduce at a time."""
+    latency, per_byte, share = cluster.all_reduce_seconds
+    if cluster.workers == 1:
+        latency = per_byte = 0.0
+    path.add("all-reduce", "network", 0.0, latency + software, per_byte * size, share)
+
+
+def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
+    """Add the stages: reduce in the node, push to a server, sum there, pull, spread in the node.
+
+    Within one node there is nobody to sum with outside, and no server takes part (as in BytePS).
+    """
+    effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
+    # Reduce-scatter before, all-gather after; each of them uses both directions of the links.
+    share, hops = effects.inside_share, effects.inside_latency * (per_node - 1)
+    inside = (per_node - 1) / per_node * size / effects.inside_bandwidth
+    path.add("reduce in node", "inside", 0.0, software + hops, inside, share, releases=True)
+    if nodes > 1:
+        _through_servers(path, plan, cluster, size, nodes)
+    if per_node > 1:
+        path.add("spread in node", "inside", 0.0, hops + 0 * size, inside, share)
+
+
+def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, nodes: int) -> None:
+    if cluster.server_place is None:
+        raise InputError(
+            f"method {plan.method!r} needs parameter servers, and cluster {cluster.name!r} has "
+            f"none; add server_place to it, or choose an all-to-all method"
+        )
+    effects = cluster.effects
+    server = np.array(plan.placement, dtype=np.int64)
+    link, connection = size / effects.between_bandwidth, size / effects.connection_bandwidth
+    server_bandwidth = min(effects.server_bandwidth, effects.between_bandwidth)
+    into, duplex = nodes * size / server_bandwidth, size / effects.duplex_bandwidth
+    share, latency = effects.between_share, effects.between_latency
+    up, down, at_server, from_server = "uplink", "downlink", "server {} in", "server {} out"
+    if cluster.server_place == "workers' nodes":
+        # A node's link carries its own messages and those of the server beside it; the k servers
+        # take turns, so an average node stands for them, weighted by how uneven their load is.
+        k = min(plan.servers, nodes)
+        link, connection = link * (1 - 1 / k), connection * (1 - 1 / k)
+        duplex = duplex * (1 - 1 / k)
+        load = np.bincount(server, weights=size, minlength=plan.servers)
+        into = into * (1 - 1 / nodes) / k * load[server] / load.mean()
+        up, down, at_server, from_server = "node out", "node in", "node in", "node out"
+    none = 0.0 * size
+    has_duplex, has_cap = map(
+        math.isfinite, (effects.duplex_bandwidth, effects.connection_bandwidth)
+    )
+    path.add("uplink", up, 0.0, none, link, share)
+    if has_duplex:
+        path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True)
+    if has_cap:
+        path.add("connection", "to {}", 0.0, none, connection, share, server, streams=True)
+    path.add("into server", at_server, latency, none, into, 1.0, server, True, releases=True)
+    summing = effects.server_latency * nodes + nodes * size / effects.sum_bandwidth
+    path.add("sum", "server {}", 0.0, none, summing, 1.0, server)
+    path.add("out of server", from_server, 0.0, none, into, 1.0, server)
+    if has_cap:
+        path.add("connection", "from {}", 0.0, none, connection, share, server, streams=True)
+    if has_duplex:
+        path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True)
+    path.add("downlink", down, latency, none, link, share, streams=True)
