@@ -27,6 +27,7 @@ _HOME = {
     "engines.horovod.timeline": ("read_horovod_timeline",),
     "engines.measure": ("measure", "measure_scaling", "record_timelines", "speedups"),
     "engines.replica": ("Replica",),
+    "engines.settings": ("MeasurementSettings",),
     "launch.rank": ("RankContext",),
     "launch.ranks": ("Ranks",),
     "plans.alpha_beta": ("AlphaBeta", "fit_alpha_beta"),

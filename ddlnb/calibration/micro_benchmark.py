@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ddlnb.engines.bench import Bench, contenders, ranks_needed
+from ddlnb.engines.bench import Bench
+from ddlnb.engines.contenders import contenders, ranks_needed
 from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.launch.ranks import Ranks
@@ -121,34 +123,32 @@ class MicroBenchmark:
         return _planning_cost(self.all_reduces, workers)
 
 
+PROBING = MeasurementSettings(iterations=10, baselines=False)  # of the probes
+
+
 def micro_benchmark(
     folder: str | Path,
     *,
     workers: Sequence[int] = (2, 4),
-    servers: int | None = 1,
-    partition: str | int | None = None,
-    credit: str | int | None = None,
-    topology: str = "ring",
-    iterations: int = 10,
-    warmup: int = 5,
-    repetitions: int = 3,
-    site: Site = HERE,
+    settings: MeasurementSettings = PROBING,
+    server_per_worker: bool = False,
     progress: bool = False,
 ) -> MicroBenchmark:
-    """The measurements, kept in the folder; a second call completes what is missing.
+    """Measure, keep everything in the folder and return it; a second call completes it.
 
     A workload is profiled while all of the run's workers compute, because they share the cores.
-    ``servers`` None is as many as workers.
-    Raises what `ddlnb.measure` raises.
+    There are as many parameter servers as the settings say, or one per worker. Raises what
+    `ddlnb.measure` raises.
     """
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(2, **{f"workers[{i}]": count for i, count in enumerate(workers)})
-    folder = Path(folder)
+    folder, site = Path(folder), settings.site
     _require_this_machine(folder)
-    if _is_complete(folder, workers, repetitions):
+    if _is_complete(folder, workers, settings.repetitions):
         return read_micro_benchmark(folder, site)
     tasks = probes(site)
-    needed = ranks_needed(contenders("all"), max(workers), servers or max(workers))
+    most = max(workers)
+    servers = most if server_per_worker else settings.server_count
     times = folder / ALL_REDUCES
     missing = [
         (task, count)
@@ -156,29 +156,23 @@ def micro_benchmark(
         for count in workers
         if not profile_path(folder, task.name, count).exists()
     ]
-    with Ranks.at(site, needed) as ranks:
+    with Ranks.at(site, ranks_needed(contenders("all"), most, servers)) as ranks:
         for task, count in missing:
             keep_profile(folder, task, count, ranks)
         if not times.exists():
-            bench = [Bench(tasks[0], ranks, workers=count, topology=topology) for count in workers]
-            found = [one for each in bench for one in _all_reduces(each)]
+            benches = [Bench(tasks[0], ranks, settings.changed(workers=n)) for n in workers]
+            found = [one for bench in benches for one in _all_reduces(bench)]
             write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
         known = _read_all_reduces(folder)
         for task in tasks:
             for count in workers:
                 measure(
                     task,
-                    "all",
-                    workers=count,
-                    servers=servers or count,
-                    partition=partition,
-                    credit=credit,
-                    topology=topology,
-                    baselines=False,
-                    iterations=iterations,
-                    warmup=warmup,
-                    repetitions=repetitions,
-                    cost=_planning_cost(known, count),
+                    settings=settings.changed(
+                        workers=count,
+                        servers=count if server_per_worker else settings.servers,
+                        cost=_planning_cost(known, count),
+                    ),
                     out=folder / ROWS,
                     ranks=ranks,
                     progress=progress,
@@ -207,7 +201,7 @@ def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool
 
 def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> Workload:
     """The workload of a task while this many workers compute, also written to the folder."""
-    workload = Bench(task, ranks, workers=workers).workload
+    workload = Bench(task, ranks, MeasurementSettings(workers=workers)).workload
     write_atomically(profile_path(folder, workload.model, workers), workload.to_json() + "\n")
     return workload
 
@@ -240,7 +234,7 @@ def _planning_cost(known: Sequence[AllReduceTimes], workers: int) -> AlphaBeta:
 
 def _all_reduces(bench: Bench) -> list[AllReduceTimes]:
     return [
-        AllReduceTimes(bench.workers, size, seconds, computing)
+        AllReduceTimes(bench.settings.workers, size, seconds, computing)
         for computing in ((False,) if bench.task.recorded else (False, True))
         for size, seconds in bench.all_reduce_seconds(SIZES, 25, while_computing=computing)
     ]

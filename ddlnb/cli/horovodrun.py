@@ -22,7 +22,20 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from ddlnb.cli.options import Batch, Credit, Model, Partition, print_table
+from ddlnb.cli.measure import (
+    Baselines,
+    Credit,
+    Engines,
+    Iterations,
+    LocalBatch,
+    Methods,
+    Optimizer,
+    Partition,
+    Timeout,
+    Warmup,
+)
+from ddlnb.cli.options import Model, print_table
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import DdlnbError, MissingPart, require
 from ddlnb.launch.rank import RankContext, address_towards, prepare
 from ddlnb.launch.site import Site
@@ -181,30 +194,27 @@ def _meeting(timeout_seconds: float) -> _OverGloo | _OverMpi:
 
 def main(
     model: Model,
-    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="An engine; may be repeated.")] = None,
-    baselines: Annotated[bool, typer.Option(help="Run the baselines too.")] = False,
-    batch: Batch = None,
-    iterations: Annotated[int, typer.Option(help="Timed iterations.")] = 20,
-    warmup: Annotated[int, typer.Option(help="Iterations before the clock starts.")] = 5,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    method: Methods = None,
+    engine: Engines = None,
+    baselines: Baselines = False,
+    batch: LocalBatch = None,
+    iterations: Iterations = DEFAULTS.iterations,
+    warmup: Warmup = DEFAULTS.warmup,
+    optimizer: Optimizer = "sgd",
     partition: Partition = None,
     credit: Credit = None,
     out: Annotated[str | None, typer.Option(help="Results file (.csv) to add the runs to.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a run may take.")] = 300,
+    timeout: Timeout = DEFAULTS.timeout_seconds,
 ) -> None:
-    """Train with every method once on all processes of horovodrun, and tell the throughput."""
+    """Train with every method once on all processes of horovodrun, and print the throughput."""
     from ddlnb.engines.measure import measure
     from ddlnb.launch.ranks import Ranks
     from ddlnb.results.rows import CELL, ResultsFile
 
     slots = Slots(timeout)
-    results = ResultsFile(out) if slots.rank == 0 else None
-    rows = measure(
-        model,
-        list(method or ["all"]),
+    settings = MeasurementSettings(
         workers=slots.count,
-        engine=engine or ["horovod"],
+        engine=engine or "horovod",
         baselines=baselines,
         local_batch=batch,
         iterations=iterations,
@@ -213,9 +223,10 @@ def main(
         optimizer=optimizer,
         partition=partition,
         credit=credit,
-        ranks=cast(Ranks, slots),
         timeout_seconds=timeout,
     )
+    results = ResultsFile(out) if slots.rank == 0 else None
+    rows = measure(model, method or "all", settings=settings, ranks=cast(Ranks, slots))
     if results is not None:
         for row in rows.to_dict("records"):
             run = {str(column): value for column, value in row.items()}

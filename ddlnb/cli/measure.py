@@ -8,7 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Batch, Credit, Csv, Model, Partition, print_table
+from ddlnb.cli.options import Csv, Model, print_table
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.launch.site import HERE, Site, meanings
+
+_MEANINGS = meanings(MeasurementSettings) | meanings(Site)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,82 +20,64 @@ def add_to(app: typer.Typer) -> None:
     app.command()(measure)
 
 
+def option(name: str, *flags: str) -> Any:
+    """Return the command line's option for a field of the settings or of their site."""
+    return typer.Option(*flags, help=_MEANINGS[name])
+
+
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="A method, or 'all'; repeatable.")
+]
+Engines = Annotated[list[str] | None, option("engine", "--engine")]
+Baselines = Annotated[bool, option("baselines")]
+LocalBatch = Annotated[int | None, option("local_batch", "--batch")]
+Iterations = Annotated[int, option("iterations")]
+Warmup = Annotated[int, option("warmup")]
+Optimizer = Annotated[str, option("optimizer")]
+Partition = Annotated[str | None, option("partition")]
+Credit = Annotated[str | None, option("credit")]
+Timeout = Annotated[float, option("timeout_seconds", "--timeout")]
+
+
 def measure(
     model: Model,
-    method: Annotated[
-        list[str] | None, typer.Option(help="A method, or 'all'; may be given several times.")
-    ] = None,
-    batch: Batch = None,
-    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
-    servers: Annotated[
-        int | None, typer.Option(help="Parameter servers of the PS methods; default: one a host.")
-    ] = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(help="An engine of `ddlnb methods`; repeatable. Default: torch, our own."),
-    ] = None,
-    baselines: Annotated[
-        bool, typer.Option(help="Also run one worker alone, and DistributedDataParallel.")
-    ] = True,
-    iterations: Annotated[int, typer.Option(help="Timed iterations of a run.")] = 20,
-    warmup: Annotated[int, typer.Option(help="Iterations before the clock starts.")] = 5,
-    repeat: Annotated[int, typer.Option(help="Runs of every method, alternating.")] = 3,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    method: Methods = None,
+    batch: LocalBatch = None,
+    workers: Annotated[int, option("workers")] = DEFAULTS.workers,
+    servers: Annotated[int | None, option("servers")] = DEFAULTS.servers,
+    engine: Engines = None,
+    baselines: Baselines = True,
+    iterations: Iterations = DEFAULTS.iterations,
+    warmup: Warmup = DEFAULTS.warmup,
+    repeat: Annotated[int, option("repetitions")] = DEFAULTS.repetitions,
+    optimizer: Optimizer = "sgd",
     partition: Partition = None,
     credit: Credit = None,
     out: Annotated[
         Path | None, typer.Option(help="Results file (.csv); a second call completes it.")
     ] = None,
-    launcher: Annotated[
-        str, typer.Option(help="local, emulated, mpi, slurm, ssh, or an ipyparallel profile.")
-    ] = "local",
-    host: Annotated[
-        str, typer.Option(help="This machine's address for ranks on other machines.")
-    ] = "127.0.0.1",
-    on: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A machine to start ranks on, with ssh; repeatable. Names of ~/.ssh/config, or of "
-            "the file that DDLNB_SSH_CONFIG names."
-        ),
-    ] = None,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What the table calls the network, such as 10GbE; with launcher emulated the "
-            "network to emulate, also '1Gb/s 50us', and once for every node if they differ."
-        ),
-    ] = None,
-    scale: Annotated[
-        float, typer.Option(help="Slows an emulated network and replayed computation: 0.01.")
-    ] = 1.0,
-    ranks_per_node: Annotated[
-        int, typer.Option(help="Ranks that share the link of an emulated node.")
-    ] = 1,
+    launcher: Annotated[str, option("launcher")] = HERE.launcher,
+    host: Annotated[str, option("host")] = HERE.host,
+    on: Annotated[list[str] | None, option("hosts")] = None,
+    network: Annotated[list[str] | None, option("network")] = None,
+    scale: Annotated[float, option("scale")] = HERE.scale,
+    ranks_per_node: Annotated[int, option("ranks_per_node")] = HERE.ranks_per_node,
     replay: Annotated[
         str | None,
         typer.Option(help="A profile of data/profiles to replay instead of computing."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    backend: Annotated[str, typer.Option(help="gloo on CPUs, nccl on GPUs.")] = "gloo",
-    topology: Annotated[
-        str, typer.Option(help="Of our engine's all-reduces: ring, or mesh for long delays.")
-    ] = "ring",
-    timeout: Annotated[float, typer.Option(help="Seconds that one run may take.")] = 300.0,
+    device: Annotated[str, option("device")] = DEFAULTS.device,
+    backend: Annotated[str, option("backend")] = DEFAULTS.backend,
+    topology: Annotated[str, option("topology")] = DEFAULTS.topology,
+    timeout: Timeout = DEFAULTS.timeout_seconds,
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
-    from ddlnb.engines.measure import measure as measure_methods
-    from ddlnb.engines.measure import speedups
-    from ddlnb.workloads.replay import replayed
-
-    asked: Any = list(network or ()) or None
-    rows = measure_methods(
-        model if replay is None else replayed(replay, of=model),
-        list(method or ["all"]),
+    networks = network or [None]
+    settings = MeasurementSettings(
         workers=workers,
         servers=servers,
-        engine=list(engine or ["torch"]),
+        engine=engine or DEFAULTS.engine,
         baselines=baselines,
         local_batch=batch,
         iterations=iterations,
@@ -100,17 +86,28 @@ def measure(
         optimizer=optimizer,
         partition=partition,
         credit=credit,
-        out=out,
-        launcher=launcher,
-        host=host,
-        hosts=tuple(on or ()),
-        network=asked[0] if asked and len(asked) == 1 else asked,
-        scale=scale,
-        ranks_per_node=ranks_per_node,
         device=device,
         backend=backend,
         topology=topology,
         timeout_seconds=timeout,
+        site=Site(
+            launcher=launcher,
+            host=host,
+            hosts=tuple(on or ()),
+            network=networks[0] if len(networks) == 1 else networks,
+            scale=scale,
+            ranks_per_node=ranks_per_node,
+        ),
+    )
+    from ddlnb.engines.measure import measure as measure_methods
+    from ddlnb.engines.measure import speedups
+    from ddlnb.workloads.replay import replayed
+
+    rows = measure_methods(
+        model if replay is None else replayed(replay, of=model),
+        method or "all",
+        settings=settings,
+        out=out,
         progress=sys.stderr.isatty(),
     )
     if csv:

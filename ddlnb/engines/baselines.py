@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddlnb.engines.job import Job
-from ddlnb.engines.replica import MakeOptimizer
+from ddlnb.engines.optimizers import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent

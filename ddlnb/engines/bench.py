@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
-from ddlnb.engines.job import Job, Report, get_optimizer
+from ddlnb.engines.contenders import Contender
+from ddlnb.engines.job import Job, Report
+from ddlnb.engines.optimizers import get_optimizer
 from ddlnb.engines.probes import profile_rank, time_all_reduce
-from ddlnb.engines.replica import MakeOptimizer
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.worker import run_job
-from ddlnb.errors import DdlnbError, InputError, UnknownName, require, require_whole
+from ddlnb.errors import DdlnbError, InputError, require
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
-from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
 from ddlnb.units import KIB, MIB
@@ -22,93 +21,8 @@ from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.workload import Workload
 
-DEVICES = ("cpu", "cuda")
-BACKENDS = ("gloo", "nccl")
 COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)
 ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """Something to run: a method on an engine, or a baseline, with its settings in words."""
-
-    name: str
-    engine: str
-    method: Method | None = None
-    settings: str = ""
-
-
-def contenders(
-    methods: str | Method | list[str | Method] = "all",
-    *,
-    engine: str | Sequence[str] = "torch",
-    baselines: bool | Sequence[str] = True,
-    partition: str | int | None = None,
-    credit: str | int | None = None,
-) -> list[Contender]:
-    """What to run for these methods ("all", one, or a list): baselines first.
-
-    ``engine`` is one name or several; every method runs on each of them that can, and "all" are
-    those that any can. ``baselines`` are those of that name; True are ``single``, ``DDP`` and those
-    of the engines. With engines that have no methods, such as "ddp", only baselines run. Raises
-    UnknownName for an unknown method or engine, InputError for a method that none can run.
-    """
-    engines = [get_engine(name) for name in ([engine] if isinstance(engine, str) else engine)]
-    require(bool(engines), "engine names none; name at least one")
-    able = [one for one in engines if one.exchanges]
-    names = _baselines(baselines, engines)
-    names += [one.name for one in engines if one.baseline and not able]
-    listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(names)]
-    asked = [methods] if isinstance(methods, str | Method) else list(methods or ())
-    require(bool(asked), f"methods {methods!r} name none; name at least one, or 'all'")
-    for name in BASELINES.keys() & {name for name in asked if isinstance(name, str)}:
-        raise InputError(
-            f"{name!r} is a baseline, not a method; it runs beside the methods "
-            f"(baselines=True), or alone with engine={BASELINES[name]!r}"
-        )
-    if not able:
-        return listed
-    if "all" in asked:
-        asked = [
-            method for method in METHODS.values() if not all(one.refuses(method) for one in able)
-        ]
-    chosen = {method.name: method for method in map(get_method, asked)}  # each once
-    for method in chosen.values():
-        _require_own_name(method)
-        if all(one.refuses(method) for one in able):
-            require_runs(able[0].name, method)
-        method = method.tuned(partition=partition, credit=credit)
-        sizes = {"partition": method.partition_bytes, "credit": method.credit_bytes}
-        settings = " ".join(f"{key}={size}B" for key, size in sizes.items() if size)
-        listed += [
-            Contender(method.name, one.name, method, settings)
-            for one in able
-            if not one.refuses(method)
-        ]
-    return listed
-
-
-def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
-    """The engines of the baselines that are asked for."""
-    if isinstance(asked, bool):
-        names = ["single", "ddp", *(one.name for one in engines if one.baseline)]
-        return names if asked else []
-    for name in asked:
-        if name not in BASELINES:
-            raise UnknownName("baseline", name, BASELINES)
-    return [BASELINES[name] for name in asked]
-
-
-def _require_own_name(method: Method) -> None:
-    known = METHODS.get(method.name, method)
-    sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
-        method, partition_bytes=None, credit_bytes=None
-    )
-    require(
-        sizes_differ,
-        f"method {method.name!r} differs from the catalogue's of that name in more than "
-        f"its sizes; give it a name of its own",
-    )
 
 
 class Bench:
@@ -119,29 +33,10 @@ class Bench:
     same ranks and under the same load as the runs.
     """
 
-    def __init__(
-        self,
-        task: str | Task,
-        ranks: Ranks,
-        *,
-        workers: int,
-        servers: int = 1,
-        local_batch: int | None = None,
-        optimizer: str | MakeOptimizer = "sgd",
-        device: str = "cpu",
-        backend: str = "gloo",
-        topology: str = "ring",
-        cost: AlphaBeta | None = None,
-        timeout_seconds: float = 300.0,
-    ):
+    def __init__(self, task: str | Task, ranks: Ranks, settings: MeasurementSettings = DEFAULTS):
         self.task = slowed(get_task(task), ranks.site.scale)
-        self.ranks, self.workers, self.servers = ranks, workers, servers
-        self.local_batch = self.task.local_batch if local_batch is None else local_batch
-        require_whole(workers=workers, servers=servers, local_batch=self.local_batch)
-        self._make_optimizer = get_optimizer(optimizer)
-        self._device, self._backend, self._topology = device, backend, topology
-        self._given_cost = cost
-        self._timeout_seconds = timeout_seconds
+        self.ranks, self.settings = ranks, settings
+        self.local_batch = settings.batch_of(self.task)
 
     @cached_property
     def workload(self) -> Workload:
@@ -151,9 +46,12 @@ class Bench:
         """
         if self.task.recorded is not None:
             return self.task.recorded
-        arguments = (self.task, self.local_batch, 5, self._device)
+        arguments = (self.task, self.local_batch, 5, self.settings.device)
         return self.ranks.run(
-            profile_rank, *arguments, count=self.workers, timeout_seconds=self._timeout_seconds
+            profile_rank,
+            *arguments,
+            count=self.settings.workers,
+            timeout_seconds=self.settings.timeout_seconds,
         )[0]
 
     @cached_property
@@ -163,9 +61,9 @@ class Bench:
         Where the workers' cores are free, on GPUs and while computation is replayed, it is measured
         while nothing computes. A cost given to the bench is taken instead.
         """
-        if self._given_cost is not None:
-            return self._given_cost
-        is_shared = self._device == "cpu" and self.task.recorded is None
+        if self.settings.cost is not None:
+            return self.settings.cost
+        is_shared = self.settings.device == "cpu" and self.task.recorded is None
         measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=is_shared)
         return fit_alpha_beta(*zip(*measured, strict=True))
 
@@ -181,12 +79,12 @@ class Bench:
             time_all_reduce,
             sizes,
             repetitions,
-            self._backend,
-            self._device,
+            self.settings.backend,
+            self.settings.device,
             while_computing,
-            self._topology,
-            count=self.workers,
-            timeout_seconds=self._timeout_seconds,
+            self.settings.topology,
+            count=self.settings.workers,
+            timeout_seconds=self.settings.timeout_seconds,
         )
         scale = self.ranks.site.scale
         return [(size, scale * max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
@@ -195,7 +93,7 @@ class Bench:
         """The plan of a method for this model on these workers."""
         method = get_method(method)
         cost = self.cost if method.needs_cost else None
-        return method.plan(self.workload, cost=cost, servers=self.servers)
+        return method.plan(self.workload, cost=cost, servers=self.settings.server_count)
 
     def run(
         self, contender: Contender, *, iterations: int, warmup: int = 0, traced: int = 0
@@ -208,16 +106,16 @@ class Bench:
         job = Job(
             task=self.task,
             engine=contender.engine,
-            workers=1 if contender.engine == "single" else self.workers,
+            workers=1 if contender.engine == "single" else self.settings.workers,
             local_batch=self.local_batch,
             iterations=iterations,
             warmup=warmup,
             traced=traced,
             plan=self.plan(contender.method) if contender.method else None,
-            make_optimizer=self._make_optimizer,
-            device=self._device,
-            backend=self._backend,
-            topology=self._topology,
+            make_optimizer=get_optimizer(self.settings.optimizer),
+            device=self.settings.device,
+            backend=self.settings.backend,
+            topology=self.settings.topology,
         )
         if job.ranks > self.ranks.count:
             raise InputError(
@@ -225,7 +123,7 @@ class Bench:
                 f"{job.ranks} ranks, but there are {self.ranks.count}; start Ranks({job.ranks})"
             )
         answers = self.ranks.run(
-            run_job, job, count=job.ranks, timeout_seconds=self._timeout_seconds
+            run_job, job, count=job.ranks, timeout_seconds=self.settings.timeout_seconds
         )
         reports = [report for report in answers if report is not None]
         if len({report.digest for report in reports}) != 1:
@@ -253,9 +151,3 @@ def slowed(task: Task, scale: float) -> Task:
     )
     assert task.recorded is not None
     return replayed(task.recorded, scale=scale)
-
-
-def ranks_needed(chosen: list[Contender], workers: int, servers: int) -> int:
-    """Processes that these contenders need at most."""
-    with_servers = any(c.method and c.method.exchange == "push_pull" for c in chosen)
-    return workers + (servers if with_servers else 0)

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import torch
 
-from ddlnb.engines.replica import MakeOptimizer
-from ddlnb.errors import UnknownName
+from ddlnb.engines.optimizers import OPTIMIZERS, MakeOptimizer
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Span
 from ddlnb.workloads.tasks import Task
-
-OPTIMIZERS: dict[str, MakeOptimizer] = {
-    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-4),
-    "adam": partial(torch.optim.Adam, lr=1e-3),
-    "adamw": partial(torch.optim.AdamW, lr=1e-3),
-}
-
-
-def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
-    """The optimizer factory of that name, or the factory itself. Raises UnknownName."""
-    if callable(name):
-        return name
-    if name not in OPTIMIZERS:
-        raise UnknownName("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name]
 
 
 @dataclass(frozen=True)
@@ -49,7 +30,7 @@ class Job:
     warmup: int = 0
     traced: int = 0
     plan: Plan | None = None
-    make_optimizer: Callable[..., Any] = field(default=OPTIMIZERS["sgd"])
+    make_optimizer: MakeOptimizer = OPTIMIZERS["sgd"]
     seed: int = 0
     batches: int = 8
     device: str = "cpu"

@@ -13,11 +13,10 @@ from torch.utils.hooks import RemovableHandle
 from ddlnb.engines.base import Transport
 from ddlnb.engines.courier import Courier
 from ddlnb.engines.memory import GradientMemory
+from ddlnb.engines.optimizers import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
 from ddlnb.errors import ModelError
 from ddlnb.plans.plan import Gate, Plan
-
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Replica:

@@ -32,8 +32,8 @@ class Site:
     hosts: tuple[str, ...] = field(
         default=(),
         metadata={
-            "meaning": "A machine to start ranks on, with launcher ssh; repeatable. Names are those "
-            "of ~/.ssh/config, or of the file that DDLNB_SSH_CONFIG names."
+            "meaning": "A machine to start ranks on, with launcher ssh; repeatable. Names are "
+            "those of ~/.ssh/config, or of the file that DDLNB_SSH_CONFIG names."
         },
     )
     network: Network | None = field(

@@ -15,7 +15,12 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from ddlnb.calibration.micro_benchmark import MicroBenchmark, micro_benchmark, read_micro_benchmark
+from ddlnb.calibration.micro_benchmark import (
+    PROBING,
+    MicroBenchmark,
+    micro_benchmark,
+    read_micro_benchmark,
+)
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.profile import CompressionProfile
@@ -143,15 +148,9 @@ def order_kept(errors: pd.DataFrame) -> float:
 
 
 def _probed(folder: Path, network: str, workers: int, progress: bool) -> MicroBenchmark:
+    settings = PROBING.changed(site=emulated(network), iterations=3, warmup=WARMUP, repetitions=1)
     return micro_benchmark(
-        folder,
-        workers=[workers],
-        servers=None,
-        iterations=3,
-        warmup=WARMUP,
-        repetitions=1,
-        site=emulated(network),
-        progress=progress,
+        folder, workers=[workers], settings=settings, server_per_worker=True, progress=progress
     )
 
 

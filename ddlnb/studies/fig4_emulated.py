@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.calibration.twin import calibrate_here
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.site import Site, emulated
 from ddlnb.results.published import fig4_cells
 from ddlnb.studies.simulated_here import compare_here, errors_here, kept_comparison
@@ -74,55 +75,39 @@ def run(
             _, clusters = calibrate_here(read_micro_benchmark(there, site))
             found.append(kept_comparison(clusters, there, draws=DRAWS))
             continue
-        found.append(
-            study(
-                there,
-                site,
-                case.profiles,
-                workers=workers,
-                partition=PARTITION,
-                credit=CREDIT,
-                topology="mesh",
-                iterations=iterations,
-                repetitions=repetitions,
-                baselines=BASELINES,
-                progress=progress,
-            )
+        settings = MeasurementSettings(
+            site=site,
+            partition=PARTITION,
+            credit=CREDIT,
+            topology="mesh",
+            iterations=iterations,
+            repetitions=repetitions,
+            baselines=BASELINES,
         )
+        found.append(study(there, case.profiles, settings, workers=workers, progress=progress))
     return pd.concat(found, ignore_index=True)
 
 
 def study(
     folder: str | Path,
-    site: Site,
     profiles: Sequence[str],
+    settings: MeasurementSettings,
     *,
     workers: Sequence[int],
-    partition: str | None = None,
-    credit: str | None = None,
-    topology: str = "ring",
-    iterations: int = 5,
-    repetitions: int = 3,
-    baselines: Sequence[str] = (),
     progress: bool = False,
 ) -> pd.DataFrame:
-    """Emulated rows of all methods and baselines, and simulated rows of the methods.
+    """Return emulated rows of all methods and baselines, and simulated rows of the methods.
 
     The twin that forecasts is calibrated by a micro-benchmark of made-up models on the same links.
     There are as many parameter servers as workers, on nodes of their own, as in the survey.
     Everything is kept in the folder; a second call completes it.
     """
+    settings = settings.changed(warmup=WARMUP)
     probed = micro_benchmark(
         folder,
         workers=workers,
-        servers=None,
-        partition=partition,
-        credit=credit,
-        topology=topology,
-        iterations=3,
-        warmup=WARMUP,
-        repetitions=1,
-        site=site,
+        settings=settings.changed(iterations=3, repetitions=1, baselines=False),
+        server_per_worker=True,
         progress=progress,
     )
     _, clusters = calibrate_here(probed)
@@ -130,16 +115,9 @@ def study(
         clusters,
         folder,
         models=[replayed(profile) for profile in profiles],
-        servers=None,
-        partition=partition,
-        credit=credit,
-        topology=topology,
-        iterations=iterations,
-        warmup=WARMUP,
-        repetitions=repetitions,
+        settings=settings,
+        server_per_worker=True,
         draws=DRAWS,
-        site=site,
-        baselines=baselines,
         progress=progress,
     )
 
@@ -162,16 +140,13 @@ def three_views(
     """
     import pandas as pd
 
-    rows = study(
-        folder,
-        emulated(network, scale),
-        profiles,
-        workers=workers,
+    settings = MeasurementSettings(
+        site=emulated(network, scale),
         iterations=iterations,
         repetitions=repetitions,
         baselines=("single", "DDP"),
-        progress=progress,
     )
+    rows = study(folder, profiles, settings, workers=workers, progress=progress)
     cells = fig4_cells()
     alike = cells["network"].eq(network) & cells["model"].isin(rows["model"].unique())
     published = cells[alike & cells["gpus"].isin([1, *workers])]

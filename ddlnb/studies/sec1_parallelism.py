@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddlnb.engines.job import OPTIMIZERS, Job, Report
+from ddlnb.engines.job import Job, Report
+from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.process_group import process_group
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.process_group import process_group
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import require_whole
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -50,7 +51,8 @@ def measure_bandwidth(
     require_whole(2, workers=workers)
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
     with Ranks(workers) as ranks:
-        bench = Bench("small-conv", ranks, workers=workers)  # Any model would do.
+        settings = MeasurementSettings(workers=workers)
+        bench = Bench("small-conv", ranks, settings)  # Any model would do.
         reductions = bench.all_reduce_seconds(tuple(sizes), repetitions)
         trips = ranks.run(_time_round_trips, tuple(sizes), repetitions, count=2)[0]
     rows = [

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.calibration.micro_benchmark import keep_profile, profile_path
 from ddlnb.calibration.twin import _as_run
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import HERE, Site
 from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
@@ -25,33 +25,30 @@ if TYPE_CHECKING:
 COMPARED = "compared.csv"
 
 
+COMPARISON = MeasurementSettings(iterations=10, repetitions=5, baselines=False)
+
+
 def compare_here(
     clusters: Sequence[Cluster],
     folder: str | Path,
     *,
     models: Sequence[str | Task] = ("small-conv", "small-transformer"),
-    servers: int | None = 1,
-    partition: str | int | None = None,
-    credit: str | int | None = None,
-    topology: str = "ring",
-    iterations: int = 10,
-    warmup: int = 5,
-    repetitions: int = 5,
+    settings: MeasurementSettings = COMPARISON,
+    server_per_worker: bool = False,
     draws: int = 100,
-    site: Site = HERE,
-    engine: str | Sequence[str] = "torch",
-    baselines: bool | Sequence[str] = False,
     progress: bool = False,
+    **options: Any,
 ) -> pd.DataFrame:
-    """Measurements of all methods and forecasts of them, as tidy rows of both sources.
+    """Return measurements of all methods and forecasts of them, as tidy rows of both sources.
 
     What the forecast knows of a model is its profile, taken while all workers compute and none
-    communicates, or the one that is replayed. ``servers`` None is as many as workers. Kept in the
-    folder; a second call completes what is missing.
+    communicates, or the one that is replayed. ``options`` change the settings, as in
+    `ddlnb.measure`. Kept in the folder; a second call completes what is missing.
     """
-    folder = Path(folder)
+    folder, settings = Path(folder), settings.changed(**options)
     most = max(cluster.workers for cluster in clusters)
-    with Ranks.at(site, most + (servers or most)) as ranks:
+    servers = most if server_per_worker else settings.server_count
+    with Ranks.at(settings.site, most + servers) as ranks:
         for model in models:
             for cluster in clusters:
                 name = get_task(model).name
@@ -59,18 +56,11 @@ def compare_here(
                     keep_profile(folder, model, cluster.workers, ranks)
                 measure(
                     model,
-                    "all",
-                    workers=cluster.workers,
-                    servers=servers or cluster.workers,
-                    partition=partition,
-                    credit=credit,
-                    topology=topology,
-                    engine=engine,
-                    baselines=baselines,
-                    iterations=iterations,
-                    warmup=warmup,
-                    repetitions=repetitions,
-                    cost=cluster.planning,
+                    settings=settings.changed(
+                        workers=cluster.workers,
+                        servers=cluster.workers if server_per_worker else settings.servers,
+                        cost=cluster.planning,
+                    ),
                     out=folder / COMPARED,
                     ranks=ranks,
                     progress=progress,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.calibration.calibrate import calibrate
-from ddlnb.calibration.micro_benchmark import PROBES, micro_benchmark, read_micro_benchmark
+from ddlnb.calibration.micro_benchmark import (
+    PROBES,
+    PROBING,
+    micro_benchmark,
+    read_micro_benchmark,
+)
 from ddlnb.calibration.parameters import MOST_PARAMETERS
 from ddlnb.calibration.twin import here_observations, here_parameters, twin
 from ddlnb.clusters.file import read_cluster
@@ -33,7 +38,9 @@ def test_one_worker_has_nothing_to_exchange(tmp_path):
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_a_twin_is_calibrated_and_compared(tmp_path):
-    found = micro_benchmark(tmp_path, workers=(2,), iterations=2, repetitions=1)
+    found = micro_benchmark(
+        tmp_path, workers=(2,), settings=PROBING.changed(iterations=2, repetitions=1)
+    )
     assert len(found.rows) == len(PROBES) * len(METHODS)
     assert len(here_observations(found)) == len(found.rows) + len(found.all_reduces) // 2
     result = calibrate("here", workers=[2], out=tmp_path)  # measures nothing again

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddlnb.engines.bench import contenders
 from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
+from ddlnb.engines.contenders import contenders
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS
 
@@ -31,7 +32,7 @@ def test_our_own_engine_runs_every_method():
 @pytest.mark.parametrize("engine", WITH_METHODS, ids=lambda engine: engine.name)
 def test_the_support_matrix_is_what_contenders_offers(engine):
     expected = [m for m, e, reason in support() if e == engine.name and not reason]
-    offered = contenders("all", engine=engine.name, baselines=False)
+    offered = contenders("all", MeasurementSettings(engine=engine.name, baselines=False))
     assert [one.name for one in offered] == expected
     assert {one.engine for one in offered} == {engine.name}
 
@@ -42,19 +43,21 @@ def test_what_an_engine_cannot_run_it_refuses_with_the_reason(method, engine, re
         require_runs(engine, METHODS[method])
         return
     with pytest.raises(InputError, match=r"engines that can: .*torch") as caught:
-        contenders(method, engine=engine)
+        contenders(method, MeasurementSettings(engine=engine))
     assert reason in str(caught.value)
 
 
 def test_several_engines_run_a_method_each():
     names = [engine.name for engine in WITH_METHODS]
-    offered = contenders("BSP-A2A", engine=names, baselines=False)
+    offered = contenders("BSP-A2A", MeasurementSettings(engine=names, baselines=False))
     able = [e.name for e in WITH_METHODS if not e.refuses(METHODS["BSP-A2A"])]
     assert [one.engine for one in offered] == able
 
 
 def test_engines_without_methods_run_their_baseline_only():
-    assert [c.name for c in contenders("all", engine="ddp", baselines=False)] == ["DDP"]
+    assert [
+        c.name for c in contenders("all", MeasurementSettings(engine="ddp", baselines=False))
+    ] == ["DDP"]
 
 
 def test_a_baseline_asked_for_as_a_method_is_explained():
@@ -64,7 +67,7 @@ def test_a_baseline_asked_for_as_a_method_is_explained():
 
 def test_an_unknown_engine_is_named():
     with pytest.raises(UnknownName, match="horrovod"):
-        contenders("all", engine="horrovod")
+        contenders("all", MeasurementSettings(engine="horrovod"))
 
 
 def test_an_engine_says_what_is_missing(monkeypatch):

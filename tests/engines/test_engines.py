@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ddlnb.engines.job import OPTIMIZERS, Job
+from ddlnb.engines.job import Job
+from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
 from ddlnb.plans.methods import METHODS

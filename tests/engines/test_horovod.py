@@ -22,7 +22,8 @@ from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
 from ddlnb.engines.horovod.runtime import imported, slots
 from ddlnb.engines.horovod.timeline import read_horovod_timeline, read_phases, recording
-from ddlnb.engines.job import OPTIMIZERS, Job
+from ddlnb.engines.job import Job
+from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.launch.emulation.network import lacking

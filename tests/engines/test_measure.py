@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ddlnb
-from ddlnb.engines.job import get_optimizer
 from ddlnb.engines.measure import measure, record_timelines, speedups
+from ddlnb.engines.optimizers import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.engines.courier import Courier
-from ddlnb.engines.job import OPTIMIZERS
 from ddlnb.engines.memory import GradientMemory
+from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import ModelError
 from ddlnb.plans.methods import METHODS

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
-from ddlnb.engines.bench import contenders
+from ddlnb.engines.contenders import contenders
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars, over_baselines
 from ddlnb.launch.emulation.links import get_link
@@ -97,10 +98,10 @@ def test_probes_are_replayed_on_emulated_links_with_as_much_to_compute_as_to_car
 
 
 def test_baselines_are_chosen_by_name():
-    chosen = contenders("BSP-A2A", baselines=["DDP", "horovod"])
+    chosen = contenders("BSP-A2A", MeasurementSettings(baselines=["DDP", "horovod"]))
     assert [one.name for one in chosen] == ["DDP", "horovod", "BSP-A2A"]
     with pytest.raises(UnknownName, match="DDP"):
-        contenders("BSP-A2A", baselines=["DPD"])
+        contenders("BSP-A2A", MeasurementSettings(baselines=["DPD"]))
 
 
 def test_the_figures_draw_every_cell():

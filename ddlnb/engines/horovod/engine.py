@@ -25,7 +25,8 @@ from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.baselines import SingleWorker
 from ddlnb.engines.horovod.runtime import imported, join, leave
 from ddlnb.engines.job import Job
-from ddlnb.engines.replica import MakeOptimizer, Replica
+from ddlnb.engines.optimizers import MakeOptimizer
+from ddlnb.engines.replica import Replica
 from ddlnb.errors import MissingPart, ModelError
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent

@@ -13,8 +13,6 @@ from ddlnb.engines.transports.push_pull import PushPullTransport
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan
 
-TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
-
 
 def transport_for(
     context: RankContext, store: Any, plan: Plan, topology: str = "ring"

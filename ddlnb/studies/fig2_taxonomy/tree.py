@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import FAMILIES
+from ddlnb.engines.settings import TOPOLOGIES
 from ddlnb.engines.transports.algorithms import ALGORITHMS
-from ddlnb.engines.transports.connect import TOPOLOGIES
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.studies.sec3_3_1_channels import KINDS

@@ -1,0 +1,125 @@
+"""What a measurement runs: methods on engines that can run them, and the baselines beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.plans.methods import METHODS, Method, get_method
+
+Methods = str | Method | Sequence[str | Method]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method on an engine, or a baseline."""
+
+    name: str
+    engine: str
+    method: Method | None = None
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether parameter servers take part."""
+        return self.method is not None and self.method.exchange == "push_pull"
+
+    def settings_text(self, settings: MeasurementSettings, *, replayed: bool) -> str:
+        """Return how the run differs from a plain one, for the tidy column ``settings``.
+
+        >>> method = get_method("ByteScheduler-PS").tuned(partition="1MB", credit="4MB")
+        >>> Contender(method.name, "torch", method).settings_text(DEFAULTS, replayed=True)
+        'partition=1000000B credit=4000000B replayed'
+        """
+        words = []
+        if self.method is not None:
+            sizes = {"partition": self.method.partition_bytes, "credit": self.method.credit_bytes}
+            words += [f"{name}={size}B" for name, size in sizes.items() if size]
+            ours = self.engine == "torch" and self.method.exchange == "all_reduce"
+            if ours and settings.topology != "ring":
+                words.append(f"topology={settings.topology}")
+        if replayed:
+            words.append("replayed")
+        if settings.site.scale != 1:
+            words.append(f"scale={settings.site.scale:g}")
+        if settings.site.ranks_per_node != 1:
+            words.append(f"ranks_per_node={settings.site.ranks_per_node}")
+        return " ".join(words)
+
+
+def contenders(
+    methods: Methods = "all", settings: MeasurementSettings = DEFAULTS
+) -> list[Contender]:
+    """Return what to run for these methods ("all", one, or a list): baselines first.
+
+    Of the settings count ``engine``, ``baselines``, ``partition`` and ``credit``. ``engine`` is one
+    name or several; every method runs on each of them that can, and "all" are those that any can.
+    ``baselines`` are those of that name; True are ``single``, ``DDP`` and those of the engines.
+    With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
+    unknown method or engine, InputError for a method that none can run.
+    """
+    names = [settings.engine] if isinstance(settings.engine, str) else settings.engine
+    engines = [get_engine(name) for name in names]
+    require(bool(engines), "engine names none; name at least one")
+    able = [one for one in engines if one.exchanges]
+    chosen = _methods(methods, able)
+    of_baselines = _baselines(settings.baselines, engines)
+    of_baselines += [one.name for one in engines if one.baseline and not able]
+    listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
+    for method in chosen:
+        tuned = method.tuned(partition=settings.partition, credit=settings.credit)
+        listed += [
+            Contender(method.name, one.name, tuned) for one in able if not one.refuses(tuned)
+        ]
+    return listed
+
+
+def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int:
+    """Return how many processes these contenders need at most."""
+    return workers + (servers if any(one.uses_servers for one in chosen) else 0)
+
+
+def _methods(asked: Methods, able: list[Engine]) -> list[Method]:
+    """Return the methods, each once; none if no engine has methods."""
+    listed = [asked] if isinstance(asked, str | Method) else list(asked or ())
+    require(bool(listed), f"methods {asked!r} name none; name at least one, or 'all'")
+    for name in BASELINES.keys() & {name for name in listed if isinstance(name, str)}:
+        raise InputError(
+            f"{name!r} is a baseline, not a method; it runs beside the methods "
+            f"(baselines=True), or alone with engine={BASELINES[name]!r}"
+        )
+    if not able:
+        return []
+    if "all" in listed:
+        listed = [one for one in METHODS.values() if any(not e.refuses(one) for e in able)]
+    chosen = {method.name: method for method in map(get_method, listed)}
+    for method in chosen.values():
+        _require_own_name(method)
+        if all(one.refuses(method) for one in able):
+            require_runs(able[0].name, method)
+    return list(chosen.values())
+
+
+def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
+    """Return the engines of the baselines that are asked for."""
+    if isinstance(asked, bool):
+        names = ["single", "ddp", *(one.name for one in engines if one.baseline)]
+        return names if asked else []
+    for name in asked:
+        if name not in BASELINES:
+            raise UnknownName("baseline", name, BASELINES)
+    return [BASELINES[name] for name in asked]
+
+
+def _require_own_name(method: Method) -> None:
+    known = METHODS.get(method.name, method)
+    sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
+        method, partition_bytes=None, credit_bytes=None
+    )
+    require(
+        sizes_differ,
+        f"method {method.name!r} differs from the catalogue's of that name in more than "
+        f"its sizes; give it a name of its own",
+    )

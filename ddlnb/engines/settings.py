@@ -1,0 +1,139 @@
+"""The settings of a measurement: every option once, with its meaning, default and validation.
+
+Importing it loads neither torch nor pandas: the command line takes its help and defaults from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.engines.optimizers import MakeOptimizer, get_optimizer
+from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.launch.site import HERE, Site
+from ddlnb.units import bytes_from
+
+if TYPE_CHECKING:
+    from ddlnb.plans.alpha_beta import AlphaBeta
+    from ddlnb.workloads.tasks import Task
+
+DEVICES = ("cpu", "cuda")
+BACKENDS = ("gloo", "nccl")
+TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementSettings:
+    """How methods are measured: on which workers, for how long, and with what.
+
+    Raises InputError or UnknownName for a value that makes no sense.
+    """
+
+    workers: int = field(default=2, metadata={"meaning": "Worker processes."})
+    servers: int | None = field(
+        default=None,
+        metadata={"meaning": "Parameter servers of the PS methods; default: one per host."},
+    )
+    engine: str | Sequence[str] = field(
+        default="torch",
+        metadata={"meaning": "An engine of `ddlnb methods`; repeatable. Default: torch, our own."},
+    )
+    baselines: bool | Sequence[str] = field(
+        default=True,
+        metadata={"meaning": "Also run one worker alone, and DistributedDataParallel."},
+    )
+    local_batch: int | None = field(
+        default=None, metadata={"meaning": "Samples per worker; default: the model's own."}
+    )
+    iterations: int = field(default=20, metadata={"meaning": "Timed iterations of a run."})
+    warmup: int = field(default=5, metadata={"meaning": "Iterations before the clock starts."})
+    repetitions: int = field(default=3, metadata={"meaning": "Runs of every method, alternating."})
+    optimizer: str | MakeOptimizer = field(
+        default="sgd", metadata={"meaning": "sgd, adam or adamw."}
+    )
+    partition: str | int | None = field(
+        default=None,
+        metadata={"meaning": "Largest message of methods that partition, such as 256KB."},
+    )
+    credit: str | int | None = field(
+        default=None,
+        metadata={"meaning": "Bytes in flight of methods with a credit, such as 1MB."},
+    )
+    cost: AlphaBeta | None = field(
+        default=None,
+        metadata={"meaning": "Time of an all-reduce by which methods plan; default: as measured."},
+    )
+    device: str = field(default="cpu", metadata={"meaning": "cpu or cuda."})
+    backend: str = field(default="gloo", metadata={"meaning": "gloo on CPUs, nccl on GPUs."})
+    topology: str = field(
+        default="ring",
+        metadata={
+            "meaning": "Of our own engine's all-reduces: ring (the backend's), or mesh (two hops, "
+            "for links with long delays)."
+        },
+    )
+    timeout_seconds: float = field(
+        default=300.0, metadata={"meaning": "Seconds that one run may take."}
+    )
+    site: Site = HERE
+
+    def __post_init__(self) -> None:
+        require_whole(
+            workers=self.workers, iterations=self.iterations, repetitions=self.repetitions
+        )
+        require_whole(0, warmup=self.warmup)
+        optional = {"servers": self.servers, "local_batch": self.local_batch}
+        require_whole(**{name: value for name, value in optional.items() if value is not None})
+        get_optimizer(self.optimizer)
+        for size in (self.partition, self.credit):
+            if size is not None:
+                bytes_from(size)
+        for what, name, known in (
+            ("device", self.device, DEVICES),
+            ("backend", self.backend, BACKENDS),
+            ("topology", self.topology, TOPOLOGIES),
+        ):
+            if name not in known:
+                raise UnknownName(what, name, known)
+        if (self.device, self.backend) == ("cpu", "nccl"):
+            raise InputError(
+                "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'"
+            )
+
+    def changed(self, **options: Any) -> MeasurementSettings:
+        """Return these settings with some options changed; those of the site by name as well.
+
+        Raises UnknownName for an option that there is not.
+
+        >>> MeasurementSettings().changed(workers=4, launcher="mpi").site.launcher
+        'mpi'
+        """
+        own, of_site = ([one.name for one in fields(kind)] for kind in (type(self), Site))
+        for name in options:
+            if name not in (*own, *of_site):
+                raise UnknownName("option", name, [*own, *of_site])
+        site = options.pop("site", self.site)
+        at_site = {name: options.pop(name) for name in of_site if name in options}
+        return replace(self, site=replace(site, **at_site), **options)
+
+    def at(self, site: Site) -> MeasurementSettings:
+        """Return these settings at the site of ranks that are up; a network named here stays."""
+        return replace(self, site=replace(site, network=self.site.network or site.network))
+
+    @property
+    def server_count(self) -> int:
+        """The number of parameter servers: as asked, or one per host."""
+        return max(1, len(self.site.hosts)) if self.servers is None else self.servers
+
+    def batch_of(self, task: Task) -> int:
+        """Return the samples per worker. Raises InputError if the task replays another batch."""
+        local_batch = task.local_batch if self.local_batch is None else self.local_batch
+        require(
+            task.recorded is None or local_batch == task.local_batch,
+            f"local_batch={local_batch}: {task.name!r} replays a batch of {task.local_batch}",
+        )
+        return local_batch
+
+
+DEFAULTS = MeasurementSettings()

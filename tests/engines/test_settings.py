@@ -1,0 +1,70 @@
+"""The settings of a measurement: one value, checked once, changed by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+from ddlnb.engines.contenders import contenders
+from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.launch.site import Site, emulated, meanings
+
+
+def test_an_option_that_there_is_not_is_one_error_with_the_nearest():
+    with pytest.raises(UnknownName, match=r"unknown option 'iteration'.*did you mean 'iterations'"):
+        measure("small-conv", iteration=3)
+
+
+def test_options_of_the_site_are_changed_by_name():
+    changed = DEFAULTS.changed(launcher="ssh", hosts=["a", "b"], workers=4)
+    assert changed.site == Site("ssh", hosts=("a", "b"))
+    assert (changed.workers, changed.server_count) == (4, 2)
+    assert DEFAULTS.site == Site()
+
+
+def test_settings_at_ranks_that_are_up_keep_only_the_name_of_the_network():
+    ranks = emulated("1Gb/s 1ms", 0.5)
+    assert DEFAULTS.changed(scale=0.1).at(ranks).site == ranks
+    assert DEFAULTS.changed(network="rack 7").at(ranks).site.network_name == "rack 7"
+
+
+def test_every_option_has_a_meaning():
+    for kind in (MeasurementSettings, Site):
+        assert {one.name for one in fields(kind)} - {"site"} == meanings(kind).keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, ""),
+        ({"partition": "256KB", "credit": "1MB"}, "partition=256000B credit=1000000B"),
+        ({"topology": "mesh"}, "topology=mesh"),
+        ({"launcher": "emulated", "network": "10GbE", "scale": 0.01}, "scale=0.01"),
+        ({"launcher": "emulated", "network": "10GbE", "ranks_per_node": 2}, "ranks_per_node=2"),
+    ],
+)
+def test_the_settings_column_says_what_differs_from_a_plain_run(options, text):
+    name = "ByteScheduler-A2A" if "partition" in options else "WFBP-A2A"
+    settings = DEFAULTS.changed(baselines=False, **options)
+    (contender,) = contenders(name, settings)
+    assert contender.settings_text(settings, replayed=False) == text
+    assert "replayed" in contender.settings_text(settings, replayed=True).split()
+
+
+@pytest.mark.parametrize("launcher", ["local", "emulated"])
+def test_hosts_go_with_ssh_only(launcher):
+    with pytest.raises(InputError, match="only with it"):
+        DEFAULTS.changed(launcher=launcher, hosts=["a"], network="10GbE")
+
+
+def test_the_settings_load_neither_torch_nor_pandas():
+    code = (
+        "import sys, ddlnb.engines.settings; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
