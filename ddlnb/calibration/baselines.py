@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from ddlnb.calibration.observations import IterationTime, Observation
+from ddlnb.calibration.observations import Observation
+from ddlnb.calibration.quantities import IterationTime
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import bandwidth_from, seconds_from

@@ -27,7 +27,7 @@ class Calibrated:
     def parameter_rows(self) -> list[dict[str, str]]:
         """One row per parameter: value, 90 % interval, and whether the data says anything of it."""
         found = self.calibration
-        untold = set(found.identifiability.untold)
+        unidentified = set(found.identifiability.unidentified)
         rows = []
         for parameter in found.parameters:
             show = UNITS[parameter.effect].show
@@ -38,7 +38,7 @@ class Calibrated:
                     "value": show(found.value_of[parameter.name]),
                     "90 % interval": f"{show(low)} to {show(high)}",
                     "prior": show(parameter.prior),
-                    "told by": "the prior" if parameter.name in untold else "the data",
+                    "identified by": "the prior" if parameter.name in unidentified else "the data",
                 }
             )
         return rows

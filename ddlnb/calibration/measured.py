@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
-from ddlnb.calibration.observations import IterationTime, Observation, observe
+from ddlnb.calibration.observations import Observation, observe
 from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.quantities import IterationTime
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require

@@ -1,4 +1,4 @@
-"""Parameters: effects whose value is not known, and worlds in which they have one."""
+"""Parameters: effects whose value is not known, and what clusters become when they have one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
 
-MOST_PARAMETERS = 30
+MOST_PARAMETERS = 30  # of one fit; more than that no set of observations here can tell apart
 NO_EFFECT = Effects()
 
 
@@ -20,10 +20,10 @@ NO_EFFECT = Effects()
 class Parameter:
     """An effect to be fitted, what it belongs to, and what is known of it beforehand.
 
-    ``of`` are names of networks, clusters or models; one that is named beats one for everything.
-    ``low`` and ``high`` are bounds from physics. The prior is log-normal around ``prior``, by
-    default the geometric mean of the bounds; ``prior_spread`` is the standard deviation of its
-    logarithm, None for a flat one.
+    ``of`` are names of networks, clusters or models; a parameter that names one beats one that
+    names none. ``low`` and ``high`` are bounds from physics. The prior is log-normal around
+    ``prior``, by default the geometric mean of the bounds; ``prior_spread`` is the standard
+    deviation of its logarithm, None for a flat one.
 
     >>> Parameter("between_latency", ("10GbE",), low=1e-5, high=1e-3).name
     'between_latency@10GbE'
@@ -64,50 +64,50 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        """The effect, and after @ what it belongs to."""
+        """Return the effect, and after @ what it belongs to."""
         return self.effect + ("@" + "+".join(self.of) if self.of else "")
 
     @property
     def spread(self) -> float:
-        """Standard deviation of its logarithm beforehand; that between the bounds if flat."""
+        """Return the standard deviation of its logarithm; that between the bounds if flat."""
         if self.prior_spread is not None:
             return self.prior_spread
         return math.log(self.high / self.low) / math.sqrt(12)
 
     def applies(self, names: Sequence[str | None]) -> bool:
-        """Whether it belongs to one of these networks, clusters or models."""
+        """Return whether it belongs to one of these networks, clusters or models."""
         return not self.of or any(name in self.of for name in names)
 
 
 @dataclass(frozen=True)
-class World:
-    """Values of parameters, which take the place of a cluster's effects.
+class ParameterValues:
+    """Values of parameters, which take the place of effects of clusters.
 
-    ``without`` are effects that are not there at all. Without parameters, clusters are what they
-    say they are.
+    ``without`` are effects that are taken away. Without parameters, clusters are what they say
+    they are.
     """
 
     parameters: tuple[Parameter, ...] = ()
     values: tuple[float, ...] = ()
     without: tuple[str, ...] = ()
-    _made: dict[tuple[Cluster, str | None], Cluster] = field(
+    _clusters: dict[tuple[Cluster, str | None], Cluster] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def cluster(self, cluster: Cluster, model: str | None = None) -> Cluster:
-        """The cluster as it is in this world while it trains the model."""
+    def on(self, cluster: Cluster, model: str | None = None) -> Cluster:
+        """Return the cluster with these values while it trains the model."""
         key = (cluster, model)
-        if key not in self._made:
+        if key not in self._clusters:
             chosen = self.chosen(cluster, model)
             values = {effect: value for effect, (_, value) in chosen.items()}
             values |= {effect: getattr(NO_EFFECT, effect) for effect in self.without}
-            self._made[key] = cluster.with_effects(**values)
-        return self._made[key]
+            self._clusters[key] = cluster.with_effects(**values)
+        return self._clusters[key]
 
     def chosen(
         self, cluster: Cluster, model: str | None = None
     ) -> dict[str, tuple[Parameter, float]]:
-        """The parameter, and its value, that stands for each effect of the cluster.
+        """Return the parameter, and its value, that stands for each effect of the cluster.
 
         Raises InputError when two parameters claim the same effect.
         """
@@ -127,16 +127,16 @@ class World:
         return found
 
 
-NOMINAL = World()
+NOMINAL = ParameterValues()  # clusters with the effects that they have
 
 
 def require_parameters(parameters: Sequence[Parameter]) -> None:
-    """Raise InputError unless there are some, not too many, and no two are alike."""
+    """Raise InputError for no parameters, for too many, and for two of the same name."""
     require(bool(parameters), "parameters is empty; give at least one")
     require(
         len(parameters) <= MOST_PARAMETERS,
-        f"{len(parameters)} parameters are more than {MOST_PARAMETERS}, which so few observations "
-        f"cannot tell apart; share some between clusters, or keep some at their given value",
+        f"{len(parameters)} parameters are more than {MOST_PARAMETERS}, which no observations can "
+        f"tell apart; share some between clusters, or keep some at their given value",
     )
     names = [parameter.name for parameter in parameters]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -144,6 +144,6 @@ def require_parameters(parameters: Sequence[Parameter]) -> None:
 
 
 def log_bounds(parameters: Sequence[Parameter]) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of the lowest and of the highest values."""
+    """Return the logarithms of the lowest and of the highest values."""
     low = np.log([parameter.low for parameter in parameters])
     return low, np.log([parameter.high for parameter in parameters])

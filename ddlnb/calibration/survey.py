@@ -16,15 +16,9 @@ from typing import Any
 import yaml
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
-from ddlnb.calibration.observations import (
-    AllReduceTime,
-    BestSpeedup,
-    HopTime,
-    IterationTime,
-    Observation,
-    observe,
-)
+from ddlnb.calibration.observations import Observation, observe
 from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.quantities import AllReduceTime, BestSpeedup, HopTime, IterationTime
 from ddlnb.calibration.testbed import (
     BATCHES,
     CLUSTERS,

@@ -6,12 +6,13 @@ The same for a network emulated on this machine: see `Site`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
 from ddlnb.calibration.micro_benchmark import MicroBenchmark
-from ddlnb.calibration.observations import AllReduceTime, IterationTime, Observation, observe
+from ddlnb.calibration.observations import Observation, observe
 from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.quantities import AllReduceTime, IterationTime
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.launch.site import HERE, Site
@@ -19,9 +20,6 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
 from ddlnb.simulator.simulate import Cell
-
-if TYPE_CHECKING:
-    pass
 
 LEAST_DELAY = 1e-5  # seconds of a hop through an emulated network without a delay
 LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however alike they are

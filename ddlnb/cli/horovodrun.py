@@ -209,7 +209,8 @@ def main(
     """Train with every method once on all processes of horovodrun, and print the throughput."""
     from ddlnb.engines.measure import measure
     from ddlnb.launch.ranks import Ranks
-    from ddlnb.results.rows import CELL, ResultsFile
+    from ddlnb.results.columns import CELL
+    from ddlnb.results.rows import ResultsFile
 
     slots = Slots(timeout)
     settings = MeasurementSettings(

@@ -18,7 +18,8 @@ from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, require, require_whole
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine, provenance
-from ddlnb.results.rows import CELL, ResultsFile
+from ddlnb.results.columns import CELL
+from ddlnb.results.rows import ResultsFile
 from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.tracing import trace

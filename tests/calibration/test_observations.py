@@ -7,43 +7,44 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import ddlnb.calibration.observations
-from ddlnb.calibration.observations import (
-    SOURCES,
+import ddlnb.calibration.quantities
+from ddlnb.calibration.observations import observe, require_small
+from ddlnb.calibration.parameters import NOMINAL, Parameter, ParameterValues
+from ddlnb.calibration.quantities import (
     AllReduceTime,
     BestSpeedup,
     HopTime,
     IterationTime,
-    observe,
     predictions,
-    require_small,
 )
-from ddlnb.calibration.parameters import NOMINAL, Parameter, World
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.rows import SOURCES as SOURCES_OF_ROWS
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
-from tests.toy_world import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, cells, seen
+from tests.toy_clusters import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, cells, seen
 
 PAIR = SLOW.with_workers(4)
+
+
+def predicted(quantity, values=NOMINAL):
+    return predictions([quantity], [values])[0, 0]
 
 
 def test_the_seconds_of_an_iteration_are_the_simulator_s():
     for cell in cells(workers=(8,), workloads=(THIN,)):
         found = simulate(cell.workload, cell.cluster, cell.method).iteration_seconds
-        assert IterationTime(cell).predict() == pytest.approx(found)
+        assert predicted(IterationTime(cell)) == pytest.approx(found)
 
 
-def test_a_hop_takes_start_up_and_bytes_over_bandwidth():
-    assert HopTime(SLOW, 1e6).predict() == pytest.approx(5e-5 + 1e6 / 1e9)
-    assert HopTime(SLOW, 1e6).predict(TRUTH) == pytest.approx(5e-5 + 1e6 / 7e8)
-    assert HopTime(FAST, 1e6).predict(TRUTH) == pytest.approx(5e-5 + 1e6 / 8e9)
+def test_a_hop_takes_latency_and_bytes_over_bandwidth():
+    assert predicted(HopTime(SLOW, 1e6)) == pytest.approx(5e-5 + 1e6 / 1e9)
+    assert predicted(HopTime(SLOW, 1e6), TRUTH) == pytest.approx(5e-5 + 1e6 / 7e8)
+    assert predicted(HopTime(FAST, 1e6), TRUTH) == pytest.approx(5e-5 + 1e6 / 8e9)
 
 
-def test_an_all_reduce_takes_start_up_and_bytes():
+def test_an_all_reduce_takes_latency_and_bytes():
     cluster = PAIR.with_effects(between_share=0.5, inside_bandwidth=float("inf"))
     latency, per_byte, _ = cluster.all_reduce_seconds
-    calm = AllReduceTime(cluster, 1e6).predict()
+    calm = predicted(AllReduceTime(cluster, 1e6))
     assert calm == pytest.approx(latency + 1e6 * per_byte)
     with pytest.raises(InputError, match="two workers"):
         AllReduceTime(SLOW.with_workers(1), 1e6)
@@ -54,9 +55,10 @@ def test_a_speedup_is_that_of_the_fastest_cell_over_one_worker():
     rivals = [Cell(FAT, cluster, METHODS[name]) for name in ("BSP-A2A", "MG-WFBP")]
     alone = FAT.compute_seconds + 4 * 1e-3  # computation and four updates, nothing handed over
     fastest = min(found.iteration_seconds for found in steady_seconds(rivals))
-    assert BestSpeedup(tuple(rivals)).predict() == pytest.approx(4 * alone / fastest)
-    slower = World((PACE,), (2.0,))
-    assert BestSpeedup(tuple(rivals)).predict(slower) > BestSpeedup(tuple(rivals)).predict()
+    speedup = BestSpeedup(tuple(rivals))
+    assert predicted(speedup) == pytest.approx(4 * alone / fastest)
+    slower = ParameterValues((PACE,), (2.0,))
+    assert predicted(speedup, slower) > predicted(speedup)
     with pytest.raises(InputError, match="share workload and cluster"):
         BestSpeedup((rivals[0], replace(rivals[0], workload=THIN)))
 
@@ -68,18 +70,18 @@ def test_everything_is_simulated_in_one_call_and_nothing_twice(monkeypatch):
         calls.append(len(chosen))
         return steady_seconds(chosen)
 
-    monkeypatch.setattr(ddlnb.calibration.observations, "steady_seconds", counted)
+    monkeypatch.setattr(ddlnb.calibration.quantities, "steady_seconds", counted)
     things = [HopTime(SLOW, 1e6), *map(IterationTime, cells())]
-    found = predictions(things, [NOMINAL, World((BANDWIDTH,), (2e9,))])
+    found = predictions(things, [NOMINAL, ParameterValues((BANDWIDTH,), (2e9,))])
     assert found.shape == (2, 1 + 36)
-    assert calls == [36 + 18]  # the fast cluster is the same in both worlds
+    assert calls == [36 + 18]  # the fast cluster is the same for both
 
 
 def test_predictions_of_many_are_those_of_each():
     things = [HopTime(SLOW, 1e6), *map(IterationTime, cells(workers=(4,))), HopTime(FAST, 1e3)]
-    worlds = [NOMINAL, TRUTH]
-    together = predictions(things, worlds)
-    alone = [[thing.predict(world) for thing in things] for world in worlds]
+    several = [NOMINAL, TRUTH]
+    together = predictions(things, several)
+    alone = [[predicted(thing, values) for thing in things] for values in several]
     assert np.array_equal(together, alone)
 
 
@@ -116,19 +118,18 @@ def test_observations_that_cannot_be_are_refused():
         observe(HopTime(SLOW, 1e6), 1.0, float("nan"), "published")
     with pytest.raises(InputError, match="source 'read'"):
         observe(HopTime(SLOW, 1e6), 1.0, 0.1, "read")
-    assert SOURCES == SOURCES_OF_ROWS
 
 
 def test_a_parameter_of_something_beats_the_one_of_everything():
     general = Parameter("between_bandwidth", low=1e8, high=1e10)
-    world = World((BANDWIDTH, general), (2e9, 3e9))
-    assert world.cluster(SLOW).effects.between_bandwidth == 2e9
-    assert world.cluster(FAST).effects.between_bandwidth == 3e9
-    assert World((PACE,), (1.5,)).cluster(SLOW, "fat").effects.compute_factor == 1.5
-    assert World((PACE,), (1.5,)).cluster(SLOW, "thin").effects.compute_factor == 1.0
+    values = ParameterValues((BANDWIDTH, general), (2e9, 3e9))
+    assert values.on(SLOW).effects.between_bandwidth == 2e9
+    assert values.on(FAST).effects.between_bandwidth == 3e9
+    assert ParameterValues((PACE,), (1.5,)).on(SLOW, "fat").effects.compute_factor == 1.5
+    assert ParameterValues((PACE,), (1.5,)).on(SLOW, "thin").effects.compute_factor == 1.0
     both = Parameter("between_bandwidth", ("toy-slow",), low=1e8, high=1e10)
     with pytest.raises(InputError, match="both stand for between_bandwidth"):
-        World((BANDWIDTH, both), (2e9, 3e9)).cluster(SLOW)
+        ParameterValues((BANDWIDTH, both), (2e9, 3e9)).on(SLOW)
 
 
 def test_parameters_have_names_and_bounds_that_physics_allows():

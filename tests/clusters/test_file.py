@@ -12,7 +12,7 @@ from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster, write_cluster
 from ddlnb.plans.alpha_beta import AlphaBeta
-from tests.toy_world import PARAMETERS, SLOW, cells, seen
+from tests.toy_clusters import PARAMETERS, SLOW, cells, seen
 
 
 def alike(left, right):

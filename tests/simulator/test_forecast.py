@@ -11,7 +11,7 @@ from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.rows import CELL
+from ddlnb.results.columns import CELL
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.forecast import draw_clusters, forecast, profile_for
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds

@@ -1,4 +1,4 @@
-"""Two small clusters, a workload, and a world whose effects are known: what a fit should find."""
+"""Two small clusters, two workloads, and true values of parameters that a fit should find."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddlnb.calibration.observations import IterationTime, Observation, observe, predictions
-from ddlnb.calibration.parameters import Parameter, World
+from ddlnb.calibration.observations import Observation, observe
+from ddlnb.calibration.parameters import Parameter, ParameterValues
+from ddlnb.calibration.quantities import IterationTime, predictions
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -57,7 +58,7 @@ BANDWIDTH = Parameter("between_bandwidth", ("slow",), low=1e8, high=1e10)
 STARTUP = Parameter("operation_latency", low=1e-6, high=1e-2, prior=5e-5, prior_spread=1.5)
 PACE = Parameter("compute_factor", ("fat",), low=0.5, high=2.0, prior=1.0, prior_spread=0.2)
 PARAMETERS = (INSIDE, SHARE, BANDWIDTH, STARTUP, PACE)
-TRUTH = World(PARAMETERS, (3e9, 0.6, 7e8, 5e-4, 1.2))
+TRUTH = ParameterValues(PARAMETERS, (3e9, 0.6, 7e8, 5e-4, 1.2))
 
 
 def cells(
@@ -78,14 +79,16 @@ def cells(
 
 def seen(
     chosen: Sequence[Cell],
-    world: World = TRUTH,
+    values: ParameterValues = TRUTH,
     *,
     noise: float = 0.01,
     seed: int = 0,
     source: str = "simulated",
 ) -> list[Observation]:
-    """The seconds of cells in a world, with noise; by default that of the truth."""
+    """The seconds of cells with these values, and noise; by default those of the truth."""
     times = [IterationTime(cell) for cell in chosen]
     factors = np.exp(noise * np.random.default_rng(seed).standard_normal(len(times)))
-    values = predictions(times, [world])[0] * factors
-    return [observe(time, value, noise, source) for time, value in zip(times, values, strict=True)]
+    observed = predictions(times, [values])[0] * factors
+    return [
+        observe(time, seconds, noise, source) for time, seconds in zip(times, observed, strict=True)
+    ]

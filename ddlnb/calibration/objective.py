@@ -1,4 +1,4 @@
-"""How far predictions are from what was seen, and the values of parameters that make it least."""
+"""What a fit minimises: how far predictions are from observations, and values from their priors."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.calibration.observations import Observation, predictions
-from ddlnb.calibration.parameters import Parameter, World, log_bounds
-from ddlnb.calibration.posterior import Numbers
+from ddlnb.calibration.observations import Observation
+from ddlnb.calibration.parameters import Parameter, ParameterValues, log_bounds
+from ddlnb.calibration.quantities import predictions
+from ddlnb.calibration.truncated_normal import Numbers
 
-STEP = 0.01  # of a logarithm: wide enough to see over the jumps of plans that change
-ANCHOR = 1e-3  # what a flat prior counts, so that the search leaves alone what nothing tells
-LEAST_RATIO = 1e-3  # of what was seen; a prediction of zero counts as this much
-MOST_EVALUATIONS = 60
+STEP = 0.01  # of a logarithm: wide enough to see over the jumps where a plan changes
+ANCHOR = 1e-3  # the weight of a flat prior, so that the search leaves alone what nothing identifies
+LEAST_RATIO = 1e-3  # of the observed value; a prediction below that counts as this much
+MOST_EVALUATIONS = 60  # of one search
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Logarithms of values where the cost is least, that cost, and whether the search got there."""
+    """The logarithms of values at a minimum, its cost, and whether the search converged."""
 
     x: Numbers
     cost: float
     converged: bool
 
 
-class Misfit:
+class Objective:
     """Residuals of observations and priors as functions of the logarithms of parameters.
 
-    Both are in units of their spreads; the cost is half the sum of their squares. With ``robust``
+    Both are in units of their spreads, and the cost is half the sum of their squares. If ``robust``
     a residual r of an observation counts as 2 (sqrt(1 + r^2) - 1) instead of r^2.
     """
 
@@ -37,23 +38,23 @@ class Misfit:
         self,
         observations: Sequence[Observation],
         parameters: Sequence[Parameter],
-        without: Sequence[str] = (),
         *,
         robust: bool = False,
     ):
         self.observations, self.parameters = tuple(observations), tuple(parameters)
-        self.without, self.robust = tuple(without), robust
+        self.robust = robust
+        self._quantities = [observation.quantity for observation in observations]
         self.low, self.high = log_bounds(parameters)
         self._observed = np.array([observation.value for observation in observations])
         self._spread = np.array([observation.spread for observation in observations])
         self._prior = np.log([parameter.prior for parameter in parameters])
         spread = np.array([parameter.spread for parameter in parameters])
         self._is_flat = np.array([parameter.prior_spread is None for parameter in parameters])
-        self._pull = np.where(self._is_flat, ANCHOR, 1.0) / spread
-        self.prior_slope = np.diag(self._pull)
+        self._prior_weight = np.where(self._is_flat, ANCHOR, 1.0) / spread
+        self.prior_slope = np.diag(self._prior_weight)
 
     def minimise(self, start: Numbers) -> Minimum:
-        """The minimum within the bounds that a search from there ends in."""
+        """Search for the minimum within the bounds, from ``start``."""
         from scipy.optimize import least_squares
 
         found = least_squares(
@@ -70,59 +71,57 @@ class Misfit:
         return Minimum(found.x, float(found.cost), bool(found.success))
 
     def draw(self, generator: np.random.Generator) -> Numbers:
-        """Logarithms of values drawn from the priors."""
+        """Draw logarithms of values from the priors."""
         uniform = generator.uniform(self.low, self.high)
-        normal = generator.normal(self._prior, 1 / self._pull)
+        normal = generator.normal(self._prior, 1 / self._prior_weight)
         return np.clip(np.where(self._is_flat, uniform, normal), self.low, self.high)
 
     def predicted(self, points: Iterable[Numbers]) -> Numbers:
-        """What is predicted at each of these points, all simulated together."""
+        """Return the predictions (columns) at each point (rows), all simulated together."""
         values = [tuple(np.exp(point).tolist()) for point in points]
-        worlds = [World(self.parameters, value, self.without) for value in values]
-        return predictions(self.observations, worlds)
+        return predictions(
+            self._quantities, [ParameterValues(self.parameters, value) for value in values]
+        )
 
-    def residuals(self, predicted: Numbers) -> Numbers:
-        """Logarithms of predicted over observed, in units of the spreads."""
+    def at(self, points: Iterable[Numbers]) -> Numbers:
+        """Return the residuals of the observations at each of these points."""
+        predicted = self.predicted(points)
         return np.log(np.maximum(predicted / self._observed, LEAST_RATIO)) / self._spread
 
     def prior_residuals(self, x: Numbers) -> Numbers:
-        """Distances from the priors in units of their spreads, next to nothing for flat ones."""
-        return (x - self._prior) * self._pull
+        """Return the distances from the priors in units of their spreads, about 0 for flat ones."""
+        return (x - self._prior) * self._prior_weight
 
     def weights(self, residuals: Numbers) -> Numbers:
-        """How much the squares of these residuals of observations count."""
+        """Return how much the squares of these residuals of observations count."""
         return 1 / np.sqrt(1 + residuals**2) if self.robust else np.ones_like(residuals)
 
-    def scatter(self, residuals: Numbers) -> float:
-        """Standard deviation of residuals around zero; the robust one heeds the middle ones."""
+    def standard_deviation(self, residuals: Numbers) -> float:
+        """Return the standard deviation of residuals around zero, from their median if robust."""
         if self.robust:
             return float(1.4826 * np.median(np.abs(residuals)))
         return float(np.sqrt(np.mean(residuals**2)))
 
     def slope(self, x: Numbers) -> Numbers:
-        """How the residuals of observations change with x, by central differences within bounds."""
+        """Return the derivatives of the residuals by central differences within the bounds."""
         steps = STEP * np.eye(len(x))
         up, down = np.minimum(x + steps, self.high), np.maximum(x - steps, self.low)
         residuals = self.at([*up, *down])
         width = (up - down).diagonal()[:, None]
         return ((residuals[: len(x)] - residuals[len(x) :]) / width).T
 
-    def costs(self, points: Iterable[Numbers], scatter: float = 1.0) -> Numbers:
-        """The cost at each point when residuals have this standard deviation."""
+    def costs(self, points: Iterable[Numbers], standard_deviation: float = 1.0) -> Numbers:
+        """Return the cost at each point if residuals have this standard deviation."""
         points = list(points)
         squares = self.at(points) ** 2
         if self.robust:
             squares = 2 * (np.sqrt(1 + squares) - 1)
         prior = np.array([(self.prior_residuals(point) ** 2).sum() for point in points])
-        return (squares.sum(axis=1) / scatter**2 + prior) / 2
-
-    def at(self, points: Iterable[Numbers]) -> Numbers:
-        """The residuals of observations at each of these points."""
-        return self.residuals(self.predicted(points))
+        return (squares.sum(axis=1) / standard_deviation**2 + prior) / 2
 
 
 def _soft_l1_of_first(count: int) -> Callable[[Numbers], Numbers]:
-    """The loss that is soft L1 for the first residuals and square for the others, the priors."""
+    """Return the loss that is soft L1 for the first residuals and square for the priors' after."""
 
     def loss(squares: Numbers) -> Numbers:
         rho = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])

@@ -1,0 +1,206 @@
+"""Quantities that can be observed and predicted: seconds of an iteration, a hop, an all-reduce.
+
+A quantity says which cells have to be simulated for it, and what its value is given their seconds;
+`predictions` simulates those of many quantities, and of many values of parameters, together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddlnb.calibration.parameters import ParameterValues
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.errors import require
+from ddlnb.plans.methods import METHODS
+from ddlnb.results.columns import SOURCES
+from ddlnb.simulator.simulate import Cell, steady_seconds
+
+CELLS_AT_ONCE = 512  # simulated together: a hundred megabytes of the largest plans
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What an observation is of; None where a label means nothing.
+
+    Observations of one ``group`` repeat one another: a test must not fit one and predict another.
+    """
+
+    model: str | None
+    network: str
+    method: str | None
+    gpus: int | None
+    group: str
+    source: str = "simulated"
+
+    def __post_init__(self) -> None:
+        require(self.source in SOURCES, f"source {self.source!r} must be one of {SOURCES}")
+
+
+class Quantity(ABC):
+    """Something that can be observed, and predicted for any values of parameters."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> Labels:
+        """Return what it is of."""
+
+    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
+        """Return what has to be simulated to predict it."""
+        return ()
+
+    @abstractmethod
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its value, given the iteration seconds of its cells."""
+
+
+@dataclass(frozen=True)
+class IterationTime(Quantity):
+    """Seconds of one steady iteration of a cell."""
+
+    cell: Cell
+
+    @property
+    def labels(self) -> Labels:
+        """Return those of the cell; within one node the group does not depend on the network."""
+        cell = self.cell
+        group = f"{_what(cell)} {cell.method.name}, {_where(cell.cluster)}"
+        return _labels(cell, cell.method.name, group)
+
+    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
+        """Return the cell itself."""
+        return (_with_values(self.cell, values),)
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its seconds."""
+        return seconds[0]
+
+
+@dataclass(frozen=True)
+class BestSpeedup(Quantity):
+    """How many times as fast as one worker alone the fastest of these cells trains."""
+
+    rivals: tuple[Cell, ...]
+
+    def __post_init__(self) -> None:
+        require(bool(self.rivals), "a speedup needs at least one cell")
+        first = self.rivals[0]
+        for cell in self.rivals:
+            require(
+                cell.workload == first.workload and cell.cluster == first.cluster,
+                "cells of one speedup must share workload and cluster; they differ in their method",
+            )
+
+    @property
+    def labels(self) -> Labels:
+        """Return those of the cells, without a method when there are several."""
+        first = self.rivals[0]
+        method = first.method.name if len(self.rivals) == 1 else None
+        names = "+".join(cell.method.name for cell in self.rivals)
+        return _labels(first, method, f"speedup {_what(first)} {names}, {_where(first.cluster)}")
+
+    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
+        """Return the rivals, and one worker alone, who sends nothing."""
+        rivals = tuple(_with_values(cell, values) for cell in self.rivals)
+        alone = rivals[0].cluster.with_workers(1).with_effects(message_compute=0.0)
+        return (*rivals, Cell(self.rivals[0].workload, alone, METHODS["WFBP-A2A"]))
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return the workers times the seconds of one alone, over those of the fastest."""
+        return self.rivals[0].cluster.workers * seconds[-1] / min(seconds[:-1])
+
+
+@dataclass(frozen=True)
+class HopTime(Quantity):
+    """Seconds of one message over one link between nodes: latency and bytes over bandwidth."""
+
+    cluster: Cluster
+    message_bytes: float
+
+    @property
+    def labels(self) -> Labels:
+        """Return the network alone."""
+        network = self.cluster.network
+        group = f"hop of {self.message_bytes:g} B, {network}"
+        return Labels(None, network, None, None, group)
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its seconds."""
+        effects = values.on(self.cluster).effects
+        return effects.between_latency + self.message_bytes / effects.between_bandwidth
+
+
+@dataclass(frozen=True)
+class AllReduceTime(Quantity):
+    """Seconds of one all-reduce among the workers while nothing computes."""
+
+    cluster: Cluster
+    message_bytes: float
+
+    def __post_init__(self) -> None:
+        require(self.cluster.workers > 1, "an all-reduce needs at least two workers")
+
+    @property
+    def labels(self) -> Labels:
+        """Return network and workers."""
+        group = f"all-reduce of {self.message_bytes:g} B, {_where(self.cluster)}"
+        return Labels(None, self.cluster.network, None, self.cluster.workers, group)
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its seconds."""
+        latency, per_byte, _ = values.on(self.cluster).all_reduce_seconds
+        return latency + per_byte * self.message_bytes
+
+
+def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValues]) -> np.ndarray:
+    """Predict every quantity (columns) for several values of parameters (rows).
+
+    All cells are simulated together, one that is the same for several values once.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    cells: list[Cell] = []
+    wanted: list[tuple[ParameterValues, Quantity, list[int]]] = []
+    for values in several:
+        for quantity in quantities:
+            of_quantity = []
+            for cell in quantity.cells(values):
+                key = (id(cell.workload), cell.cluster, cell.method, cell.servers)
+                if key not in numbers:
+                    numbers[key] = len(cells)
+                    cells.append(cell)
+                of_quantity.append(numbers[key])
+            wanted.append((values, quantity, of_quantity))
+    seconds = list(_simulated(cells))
+    found = [
+        quantity.value(values, [seconds[number] for number in of_quantity])
+        for values, quantity, of_quantity in wanted
+    ]
+    return np.array(found).reshape(len(several), len(quantities))
+
+
+def _simulated(cells: Sequence[Cell]) -> Iterator[float]:
+    for start in range(0, len(cells), CELLS_AT_ONCE):
+        for found in steady_seconds(cells[start : start + CELLS_AT_ONCE]):
+            yield found.iteration_seconds
+
+
+def _with_values(cell: Cell, values: ParameterValues) -> Cell:
+    return replace(cell, cluster=values.on(cell.cluster, cell.workload.model))
+
+
+def _what(cell: Cell) -> str:
+    return f"{cell.workload.model} batch {cell.workload.local_batch}"
+
+
+def _where(cluster: Cluster) -> str:
+    if cluster.nodes_in_use == 1:
+        return f"{cluster.workers} GPUs in one node"
+    return f"{cluster.workers} GPUs, {cluster.network}"
+
+
+def _labels(cell: Cell, method: str | None, group: str) -> Labels:
+    cluster = cell.cluster
+    return Labels(cell.workload.model, cluster.network, method, cluster.workers, group)
