@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ddlnb.errors import InputError, ModelError, UnknownName, require_whole
-from ddlnb.paths import ROOT
+from ddlnb.paths import SURVEY_NOTES
 from ddlnb.workloads.workload import Workload
 
 Batch = tuple[Tensor, ...]
@@ -29,7 +29,6 @@ BERT_VOCABULARY = 30_522
 SENTENCE_TOKENS = 64
 BYTE_VALUES = 256
 CONTEXT_BYTES = 64
-LEAST_TEXT_BYTES = 10_000
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ def _digit_loss(module: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(module(_like_parameters(module, images)), labels)
 
 
-# A small transformer that predicts the next byte of this project's own text.
+# A small transformer that predicts the next byte of a frozen text of this project.
 
 
 class _Block(nn.Module):
@@ -262,21 +261,20 @@ class SmallTransformer(nn.Module):
 
 
 @cache
-def _project_text() -> Tensor:
-    """The bytes of the checkout's Markdown files and of the package's source, sorted by path."""
-    folders = ((ROOT, "*.md"), (ROOT / "docs", "**/*.md"), (ROOT / "ddlnb", "**/*.py"))
-    files = [path for folder, pattern in folders for path in sorted(folder.glob(pattern))]
-    text = b"\n".join(path.read_bytes() for path in files)
-    if len(text) < LEAST_TEXT_BYTES:
+def _text() -> Tensor:
+    """Return the bytes of the frozen text, which no edit of the project changes."""
+    try:
+        content = SURVEY_NOTES.read_bytes()
+    except OSError as error:
         raise InputError(
-            f"small-transformer needs {LEAST_TEXT_BYTES} bytes of text to train on, and the "
-            f"{len(files)} Markdown and Python files found hold {len(text)}; run from a checkout"
-        )
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+            f"small-transformer trains on {SURVEY_NOTES}, which cannot be read "
+            f"({error.strerror}); run from a checkout"
+        ) from error
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
 
 
 def _draw_text(local_batch: int, seed: int) -> Batch:
-    text = _project_text()
+    text = _text()
     draw = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(text) - CONTEXT_BYTES, (local_batch,), generator=draw)
     windows = text[starts[:, None] + torch.arange(CONTEXT_BYTES + 1)]

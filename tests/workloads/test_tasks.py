@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import pickle
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import InputError, ModelError, UnknownName
+from ddlnb.paths import SURVEY_NOTES
 from ddlnb.workloads.tasks import TASKS, UNIFORM_TEXT_LOSS, get_task, task
 
 SMALL = ("small-conv", "small-transformer")
@@ -65,6 +67,11 @@ def test_an_untrained_transformer_guesses_every_byte_alike():
     torch.manual_seed(0)
     loss = chosen.loss(chosen.build(), chosen.batch(8, 0)).item()
     assert loss == pytest.approx(UNIFORM_TEXT_LOSS, rel=0.1)
+
+
+def test_the_text_to_learn_is_frozen():
+    digest = hashlib.sha256(SURVEY_NOTES.read_bytes()).hexdigest()
+    assert digest.startswith("f7e4d161a50823b0"), "losses of small-transformer would change"
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -22,7 +22,8 @@ from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.simulator.fast_player import play_fast
-from ddlnb.simulator.program import Identity, lower
+from ddlnb.simulator.identity import Identity
+from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.executors.clock import Link
 from ddlnb.workloads.workload import Gradient, Workload
