@@ -1,7 +1,7 @@
 """A job in lockstep, in the order of pushes that a real parameter server has seen.
 
 What a worker gets from an asynchronous server depends on who came before it. A real run notes the
-order (`Noting`); repeating it (`InOrder`) makes the run comparable, step by step.
+order (`RecordingRule`); repeating it (`InOrder`) makes the run comparable, step by step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.servers import Noting
+from ddlnb.training.executors.servers import RecordingRule
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
 
 
@@ -79,10 +79,10 @@ def run_in_lockstep(
             observed[rank].append(job.observe(workers[rank], done, now))
 
     rule = job.rule()
-    noting = None
+    recording = None
     if rule is not None:
-        noting = Noting(rule)
-        rule = noting if arrivals is None else InOrder(noting, arrivals)
+        recording = RecordingRule(rule)
+        rule = recording if arrivals is None else InOrder(recording, arrivals)
     lockstep = Lockstep(
         workers,
         job.method.synchronisation.loop,
@@ -105,5 +105,5 @@ def run_in_lockstep(
             )
             for worker in workers
         ),
-        tuple(noting.arrivals) if noting else (),
+        tuple(recording.arrivals) if recording else (),
     )

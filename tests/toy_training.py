@@ -88,7 +88,7 @@ class Trained:
             steps,
             rule=self.rule,
             clock=clock,
-            noting=True,
+            recording=True,
         )
         self.seconds = self.run.run()
 
@@ -98,5 +98,5 @@ class Trained:
 
     @property
     def waits(self) -> float:
-        notes = self.run.notes
-        return sum(note.end - note.start for note in notes if note.kind != "Gradient")
+        activities = self.run.activities
+        return sum(one.end - one.start for one in activities if not one.computes)

@@ -22,9 +22,9 @@ def synchronisation_timelines(
 ) -> Figure:
     """What every worker of every method did until some second, by default while all had work.
 
-    ``activity`` is what `ddlnb.training.executors.lockstep.activity` makes, of one method or several. A row
-    is a worker, a bar a gradient; hatched bars are waits for others and for messages. A title says
-    how many gradients all workers finished, and the share of their time in which they waited.
+    ``activity`` is an `activity_table` (`ddlnb.training.executors.activity`) of one method or
+    several. A row is a worker, a bar a gradient; hatched bars are waits for others and for
+    messages. A title says how many gradients all workers finished, and the share of their time in which they waited.
     """
     require(not activity.empty, "there is no activity to draw")
     last = activity.groupby(["method", "rank"])["stop_seconds"].max()

@@ -19,11 +19,12 @@ import torch
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
-from ddlnb.training.executors.clock import Clock, Link
-from ddlnb.training.executors.dry_run import null_workers
-from ddlnb.training.executors.lockstep import Lockstep, Note, activity
+from ddlnb.training.executors.activity import Activity, activity_table
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.dry_run import dry_workers
+from ddlnb.training.executors.links import Link
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
-from ddlnb.training.loop import Gradient
 from ddlnb.training.method import TrainingMethod, training_method
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _link(seconds: float, sender: int, receiver: int) -> Link:
 
 @dataclass(frozen=True)
 class Timed:
-    """What workers without values did: notes, the staleness of pushes, when steps were done.
+    """What workers without values did: activities, the staleness of pushes, when steps were done.
 
     ``done`` are (seconds, rank, iterations it has done), in order of time; ``staleness`` is empty
     where no server applies pushes one by one.
@@ -69,14 +70,14 @@ class Timed:
     method: str
     workers: int
     steps: int
-    notes: tuple[Note, ...]
+    activities: tuple[Activity, ...]
     staleness: tuple[int, ...]
     done: tuple[tuple[float, int, int], ...]
 
     @property
     def waiting_seconds(self) -> float:
         """Seconds per gradient in which a worker did not compute, its messages' included."""
-        waits = sum(note.end - note.start for note in self.notes if note.kind != COMPUTE)
+        waits = sum(one.end - one.start for one in self.activities if not one.computes)
         return waits / (self.workers * self.steps)
 
     @property
@@ -102,14 +103,11 @@ class Timed:
         return until * self.workers / sum(now <= until for now, _, _ in self.done)
 
 
-COMPUTE = Gradient.__name__
-
-
 def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: int = 24) -> Timed:
     """So many steps of every worker of this method on this clock."""
     method = training_method(method)
     require_whole(workers=workers, steps=steps)
-    team = null_workers(method, [(16,)], workers)
+    team = dry_workers(method, [(16,)], workers)
     rule: Rule | None = method.rule(workers, team[0].pieces())
     done: list[tuple[float, int, int]] = []
 
@@ -123,12 +121,12 @@ def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: i
         rule=rule,
         clock=clock,
         on_step=on_step,
-        noting=True,
+        recording=True,
     )
     with torch.device("meta"):
         run.run()
     staleness = tuple(getattr(rule, "staleness", ()))
-    return Timed(str(method), workers, steps, tuple(run.notes), staleness, tuple(done))
+    return Timed(str(method), workers, steps, tuple(run.activities), staleness, tuple(done))
 
 
 def activities(
@@ -139,13 +137,15 @@ def activities(
     steps: int = 12,
     message_seconds: float = MESSAGE_SECONDS,
 ) -> pd.DataFrame:
-    """What `ddlnb.training.executors.lockstep.activity` says of every method, one after the other."""
+    """Return the `activity_table` of every method, one after the other."""
     import pandas as pd
 
     clock = virtual_clock(straggler, message_seconds)
     runs = [timed(method, clock, workers, steps) for method in methods]
     require(bool(runs), "there are no methods to run")
-    return pd.concat([activity(run.notes, run.method) for run in runs], ignore_index=True)
+    return pd.concat(
+        [activity_table(run.activities, run.method) for run in runs], ignore_index=True
+    )
 
 
 def comparison(

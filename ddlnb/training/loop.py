@@ -1,4 +1,8 @@
-"""What a training method asks its executor for, beside the communication of `ddlnb.plans.requests`."""
+"""What a training loop yields besides communication: the start and the end of an iteration.
+
+A loop (`ddlnb.training.synchronisation`) is a generator. Its executor answers these two requests
+and those of `ddlnb.plans.requests`, which are the communication.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """Ask for the gradient of this worker's next batch at its present parameters, a flat tensor.
+class NextGradient:
+    """Ask for the flat gradient of this worker's next batch at its present parameters.
 
-    The tensor is overwritten by the next request.
+    The next request overwrites the tensor.
     """
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """Tell that an iteration, the use of one gradient, is over. Executors count, look and stop."""
+    """Report that an iteration, the use of one gradient, is over. Executors count, look and stop."""

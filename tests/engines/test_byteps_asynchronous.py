@@ -17,7 +17,7 @@ from ddlnb.plans.server_rules import BoundedStaleness, Rule
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.executors.servers import SERVERS, require_trains
 from ddlnb.training.job import TrainingJob
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.train import EXECUTORS, train
 from ddlnb.training.synchronisation.base import Synchronisation
@@ -89,7 +89,7 @@ class Counting(Synchronisation):
 
     def loop(self, worker: Worker) -> Flow:
         while True:
-            yield Gradient()
+            yield NextGradient()
             update = torch.full_like(worker.parameters, float((STEPS + 1) ** worker.rank))
             total = yield PushPull(update)
             worker.parameters.copy_(total)

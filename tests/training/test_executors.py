@@ -18,7 +18,7 @@ from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, learning_job
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.train import train
 from ddlnb.training.synchronisation.base import Synchronisation
@@ -222,7 +222,7 @@ class Chatter(Synchronisation):
         others = [rank for rank in range(worker.workers) if rank != worker.rank]
         step = 0
         while True:
-            yield Gradient()
+            yield NextGradient()
             outgoing = {other: letter(worker.rank, other, step) for other in others}
             lengths = {other: len(letter(other, worker.rank, step - 1)) for other in others}
             received = yield Messages(outgoing, lengths if step else {})

@@ -28,7 +28,7 @@ from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.training.cost.tensors import pieces
 from ddlnb.training.cost.traffic import compressed_bytes
-from ddlnb.training.executors.dry_run import null_run
+from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Gradient, Layer, Workload
@@ -127,7 +127,7 @@ def test_every_piece_keeps_its_own_share_of_entries():
 def test_bytes_are_counted_as_they_are_sent(where):
     method = training_method(f"bsp + {LayerTopK(DENSITIES)} on {where}")
     shapes = pieces(DIGITS, whole_model=False)
-    counted = null_run(method, shapes, 4, 3).bytes_sent
+    counted = dry_run(method, shapes, 4, 3).bytes_sent
     real = run_in_lockstep(learning_job("digits", method, workers=4, steps=3)).workers[0].bytes_sent
     assert counted == pytest.approx(real / 3)
     if where == "A2A":

@@ -11,7 +11,7 @@ from torch import nn
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.loop import Gradient
+from ddlnb.training.loop import NextGradient
 from ddlnb.training.method import training_method
 from ddlnb.training.worker import Worker
 
@@ -87,7 +87,7 @@ def test_what_was_sent_and_the_residual_are_the_gradients():
 
 def test_workers_that_wait_for_one_another_are_named():
     def waits(worker):
-        yield Gradient()
+        yield NextGradient()
         yield Messages({}, {1 - worker.rank: 4})
 
     with pytest.raises(DdlnbError, match=r"for ever.*0: 'Messages'"):

@@ -36,11 +36,12 @@ from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
 from ddlnb.training.cost.overlapped import overlapped_cost
 from ddlnb.training.cost.requests import request_cost, requests_cost
-from ddlnb.training.executors.clock import Clock, Link
-from ddlnb.training.executors.dry_run import null_workers
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.dry_run import dry_workers
+from ddlnb.training.executors.links import Link
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.stragglers import OneSlow
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.graphs import make_graph
 
@@ -281,7 +282,7 @@ def test_more_neighbours_never_cost_less():
 )
 def test_messages_on_one_link_share_it(link, ends):
     def sends(worker):
-        yield Gradient()
+        yield NextGradient()
         mine = [1, 2, 3] if worker.rank == 0 else []
         yield Messages(
             {rank: torch.empty(100, dtype=torch.uint8) for rank in mine},
@@ -291,7 +292,7 @@ def test_messages_on_one_link_share_it(link, ends):
 
     done: dict[int, float] = {}
     clock = Clock(compute=lambda rank, step, workers: 0.0, link=lambda sender, receiver: link)
-    workers = null_workers(training_method("bsp"), [(4,)], 4)
+    workers = dry_workers(training_method("bsp"), [(4,)], 4)
     Lockstep(
         workers, sends, 1, clock=clock, on_step=lambda rank, count, now: done.update({rank: now})
     ).run()

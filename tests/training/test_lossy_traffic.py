@@ -19,7 +19,7 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.studies.time_to_target import made_up_digits
 from ddlnb.training.cost.tensors import pieces, tensor_shapes
 from ddlnb.training.cost.traffic import compressed_bytes, compression_ratio, traffic_table
-from ddlnb.training.executors.dry_run import null_run
+from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
@@ -33,7 +33,7 @@ STEPS = 3
 
 def sent(method: str, workers: int, steps: int = STEPS) -> float:
     """Bytes per iteration of the busiest worker, counted."""
-    return null_run(training_method(method), SHAPES, workers, steps).bytes_sent
+    return dry_run(training_method(method), SHAPES, workers, steps).bytes_sent
 
 
 @pytest.mark.parametrize("workers", [2, 4, 7, 16])

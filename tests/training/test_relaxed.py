@@ -15,8 +15,8 @@ from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
 from ddlnb.plans.server_rules import BoundedStaleness, Decoding, DynamicBound, RoundRobin
+from ddlnb.training.executors.activity import activity_table
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.lockstep import activity
 from ddlnb.training.executors.stragglers import ExponentialTail, LogNormal, OneSlow
 from ddlnb.training.method import training_method
 from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
@@ -103,14 +103,14 @@ def test_round_robin_serves_in_rank_order_whatever_the_speeds(workers, seed):
 def test_leads_are_bounded_and_nobody_hangs_through_lockstep(name, count, spread, seed, message):
     clock = Clock(LogNormal(spread, seed), lambda kind, bytes_, workers: message)
     trained = Trained(name, steps=6, count=count, clock=clock)
-    computed = [note for note in trained.run.notes if note.kind == "Gradient"]
-    assert Counter(note.rank for note in computed) == dict.fromkeys(range(count), 6)
+    computed = [one for one in trained.run.activities if one.computes]
+    assert Counter(one.rank for one in computed) == dict.fromkeys(range(count), 6)
     if name in ("asp", "r2sp"):
         return
     bound = 0 if name == "ssp(0)" else 2
     for rank in range(count):
-        for iteration, note in enumerate(one for one in computed if one.rank == rank):
-            finished = Counter(one.rank for one in computed if one.end <= note.start)
+        for iteration, one in enumerate(own for own in computed if own.rank == rank):
+            finished = Counter(other.rank for other in computed if other.end <= one.start)
             assert all(finished[other] >= iteration - bound for other in range(count))
 
 
@@ -296,7 +296,7 @@ def test_choices_that_make_no_sense_are_refused_with_the_reason(text, reason):
 def test_the_table_of_activity_covers_the_whole_time_of_every_worker(name):
     clock = Clock(OneSlow(3.0), lambda kind, bytes_, workers: 0.25)
     trained = Trained(name, 4, clock=clock)
-    table = activity(trained.run.notes, name)
+    table = activity_table(trained.run.activities, name)
     assert set(table["method"]) == {name}
     for _, mine in table.groupby("rank"):
         assert list(mine["start_seconds"])[1:] == list(mine["stop_seconds"])[:-1]

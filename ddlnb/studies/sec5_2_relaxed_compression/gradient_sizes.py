@@ -20,7 +20,7 @@ from ddlnb.plans.requests import Flow
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.job import learning_job
-from ddlnb.training.loop import Gradient
+from ddlnb.training.loop import NextGradient
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import Worker
@@ -72,7 +72,7 @@ def watched(loop: Callable[[Worker], Flow], see: See, worker: Worker) -> Flow:
     while True:
         request = flow.send(answer)
         answer = yield request
-        if isinstance(request, Gradient):
+        if isinstance(request, NextGradient):
             see(worker, answer)
 
 

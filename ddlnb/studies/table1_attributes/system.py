@@ -29,8 +29,7 @@ from ddlnb.studies.table1_attributes.rings import (
 )
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.dry_run import null_run
-from ddlnb.training.loop import Gradient
+from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 
@@ -132,10 +131,9 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
             method = TrainingMethod(kind(), architecture=architecture)
         except InputError:
             continue  # it runs elsewhere
-        run = null_run(method, [(8,)], workers, STEPS, Clock(compute=seconds), noting=True)
+        run = dry_run(method, [(8,)], workers, STEPS, Clock(compute=seconds), recording=True)
         done = sum(
-            note.kind == Gradient.__name__ and note.rank > 0 and note.end < FOR_EVER
-            for note in run.lockstep.notes
+            one.computes and one.rank > 0 and one.end < FOR_EVER for one in run.lockstep.activities
         )
         found[name] = done / (STEPS * (workers - 1))
     return found

@@ -20,10 +20,9 @@ from ddlnb.studies.table1_attributes.attributes import Derived
 from ddlnb.training.cost.tensors import pieces
 from ddlnb.training.cost.traffic import compression_ratio
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.lockstep import Lockstep, Note
+from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
 from ddlnb.training.job import TrainingJob, learning_job
-from ddlnb.training.loop import Gradient
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.study import study
@@ -84,9 +83,9 @@ def behaviour(
     """
     clock = Clock(compute=get_straggler(straggler))
     crew, run = _run(learning_job(TASK, method, workers=workers, steps=steps), clock)
-    gradients = sum(_computes(note) for note in run.notes)
-    asked = [note for note in run.notes if not _computes(note)]
-    waits = sum(note.end > note.start for note in asked)
+    gradients = sum(one.computes for one in run.activities)
+    asked = [one for one in run.activities if not one.computes]
+    waits = sum(one.end > one.start for one in asked)
     model = 4 * len(crew[0].parameters)
     sent = sum(run.bytes_sent)
     return Behaviour(waits / gradients, len(asked) / gradients, sent / gradients, model)
@@ -258,7 +257,7 @@ def _run(job: TrainingJob, clock: Clock) -> tuple[list[Worker], Lockstep]:
     fixed = replace(job, batches=lambda: batches)
     workers = [fixed.worker(rank) for rank in range(job.workers)]
     loop = job.method.synchronisation.loop
-    run = Lockstep(workers, loop, job.steps, rule=fixed.rule(), clock=clock, noting=True)
+    run = Lockstep(workers, loop, job.steps, rule=fixed.rule(), clock=clock, recording=True)
     run.run()
     return workers, run
 
@@ -272,7 +271,3 @@ def _joined(job: TrainingJob) -> list:
         return tuple(torch.cat(part) for part in parts)
 
     return [joined]
-
-
-def _computes(note: Note) -> bool:
-    return note.kind == Gradient.__name__

@@ -18,7 +18,7 @@ from ddlnb.training.cost.coding import coding_seconds, coding_source
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.tensors import CompressedPiece, compressed_pieces, pieces
 from ddlnb.training.cost.traffic import gathers
-from ddlnb.training.executors.dry_run import NullRun, null_run
+from ddlnb.training.executors.dry_run import DryRun, dry_run
 from ddlnb.training.method import TrainingMethod
 from ddlnb.workloads.workload import Workload
 
@@ -42,7 +42,7 @@ def lockstep_cost(
     steps = cycle * math.ceil(steps / cycle)
     shapes = pieces(workload, whole_model=False)
     clock = cluster_clock(workload, cluster, method, slower)
-    done = null_run(method, shapes, cluster.workers, steps, clock, noting=True, cycle=cycle)
+    done = dry_run(method, shapes, cluster.workers, steps, clock, recording=True, cycle=cycle)
     seconds = done.iteration_seconds
     compute = min(seconds, done.compute_seconds)
     found: list[CompressedPiece] = []
@@ -68,7 +68,7 @@ def _coding_seconds(
     method: TrainingMethod,
     found: list[CompressedPiece],
     profile: CompressionProfile,
-    done: NullRun,
+    done: DryRun,
 ) -> float:
     """Return the seconds per iteration that a worker compresses and decompresses."""
     if method.compressor is None or not done.rounds:

@@ -25,7 +25,7 @@ from ddlnb.simulator.fast_player import play_fast
 from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.training.executors.clock import Link
+from ddlnb.training.executors.links import Link
 from ddlnb.workloads.workload import Gradient, Workload
 
 

@@ -17,7 +17,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.training.executors.servers import get_servers, require_trains
 from ddlnb.training.executors.transport import BlockingTransport
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 
 
 def train_on_ranks(
@@ -78,7 +78,7 @@ def _train(context: RankContext, job: TrainingJob, store: Any, executor: str) ->
     while len(losses) < job.steps:
         request = flow.send(answer)
         answer = None
-        if isinstance(request, Gradient):
+        if isinstance(request, NextGradient):
             if (delay := job.delay(worker.rank, worker.step)) > 0:
                 time.sleep(delay)
             answer = worker.gradient()

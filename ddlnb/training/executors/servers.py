@@ -47,9 +47,9 @@ def _connect(context: RankContext, store: Any, job: TrainingJob, worker: Worker)
 def _serve(context: RankContext, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
     rule = job.rule()
     assert rule is not None, f"{job.method.synchronisation} has no rule for its server"
-    noting = Noting(rule)
-    serve_workers(context, store, job.workers, noting)
-    return tuple(noting.arrivals)
+    recording = RecordingRule(rule)
+    serve_workers(context, store, job.workers, recording)
+    return tuple(recording.arrivals)
 
 
 def _nothing(method: TrainingMethod) -> str:
@@ -84,7 +84,7 @@ def require_trains(executor: str, method: TrainingMethod) -> None:
     require_installed(chosen.engine)
 
 
-class Noting:
+class RecordingRule:
     """Another rule, ``inner``, with a list of the ``arrivals`` of its pushes."""
 
     def __init__(self, inner: Rule):

@@ -10,7 +10,7 @@ from ddlnb.choices import shown
 from ddlnb.compression.base import Compressor
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.worker import Worker
 
@@ -31,7 +31,7 @@ class Synchronisation(ABC):
 
     @abstractmethod
     def loop(self, worker: Worker) -> Flow:
-        """Train for ever, yielding `Gradient`, communication, and `StepDone` per iteration."""
+        """Train for ever, yielding `NextGradient`, communication, and `StepDone` per iteration."""
 
     def rule(self, workers: int) -> Rule | None:
         """A new rule for each parameter server; None if this choice uses none."""
@@ -70,7 +70,7 @@ class BulkSynchronousParallel(Synchronisation):
 
     def loop(self, worker: Worker) -> Flow:
         while True:
-            gradient = yield Gradient()
+            gradient = yield NextGradient()
             average = yield from worker.averaged(gradient)
             worker.apply(average)
             yield StepDone()

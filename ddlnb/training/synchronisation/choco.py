@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ddlnb.errors import require
 from ddlnb.plans.requests import Flow
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.synchronisation.gossip import Gossip, Mixed, mix
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import Worker
@@ -45,7 +45,7 @@ class Choco(Gossip):
         replica = worker.parameters.clone()
         around = worker.parameters.clone()  # sum_j w_ij y_j
         while True:
-            gradient = yield Gradient()
+            gradient = yield NextGradient()
             worker.apply(gradient)
             mixed: Mixed = yield from mix(worker, graph, worker.parameters - replica)
             replica.add_(mixed.own, alpha=self.scale)

@@ -11,7 +11,7 @@ from ddlnb.choices import one_of
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import Flow
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.synchronisation.gossip import Gossip, Mixed, mix
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import Worker
@@ -48,7 +48,7 @@ class DPSGD(Gossip):
     def loop(self, worker: Worker) -> Flow:
         graph = make_graph(self.graph, worker.workers)
         while True:
-            gradient = yield Gradient()
+            gradient = yield NextGradient()
             start = worker.parameters.clone()
             worker.apply(gradient)
             if self.mixing == "after":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlnb.plans.requests import Flow
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.synchronisation.gossip import Gossip, Mixed, mix
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import Worker
@@ -30,7 +30,7 @@ class DCDPSGD(Gossip):
         graph = make_graph(self.graph, worker.workers)
         around = worker.parameters.clone()  # sum_j w_ij x_j
         while True:
-            gradient = yield Gradient()
+            gradient = yield NextGradient()
             start = worker.parameters.clone()
             worker.apply(gradient)
             step = worker.parameters - start

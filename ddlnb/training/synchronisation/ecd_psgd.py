@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from ddlnb.plans.requests import Flow
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.synchronisation.gossip import Gossip, Mixed, mix
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import Worker
@@ -32,7 +32,7 @@ class ECDPSGD(Gossip):
         graph = make_graph(self.graph, worker.workers)
         around = worker.parameters.clone()  # sum_j w_ij y_j
         for t in count(1):
-            gradient = yield Gradient()
+            gradient = yield NextGradient()
             start = worker.parameters.clone()
             worker.apply(gradient)
             new = around + (worker.parameters - start)

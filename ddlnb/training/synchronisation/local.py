@@ -27,7 +27,7 @@ from ddlnb.choices import one_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import Worker
@@ -179,12 +179,12 @@ class AdaptiveLocalSGD(Local):
 def one_round(worker: Worker, period: int) -> Generator[Any, Any, float]:
     """The mean loss of a round of so many gradients, but for the last `StepDone`."""
     anchor = worker.parameters.clone()
-    gradient = yield Gradient()
+    gradient = yield NextGradient()
     total, loss = gradient.clone(), worker.last_loss
     for _ in range(period - 1):
         worker.parameters.add_(gradient, alpha=-worker.learning_rate)
         yield StepDone()
-        gradient = yield Gradient()
+        gradient = yield NextGradient()
         total += gradient
         loss += worker.last_loss
     average = yield from worker.averaged(total)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BoundedStaleness, DynamicBound, RoundRobin, Rule
-from ddlnb.training.loop import Gradient, StepDone
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import Worker
 
@@ -32,7 +32,7 @@ class Relaxed(Synchronisation):
     def loop(self, worker: Worker) -> Flow:
         initial = worker.parameters.clone()
         while True:
-            gradient = yield Gradient()
+            gradient = yield NextGradient()
             before = worker.parameters.clone()
             worker.apply(gradient)
             update = (worker.parameters - before) / worker.workers
