@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 
+from ddlnb.calibration.comparison import forecast_errors, kept_comparison
 from ddlnb.calibration.micro_benchmark import read_micro_benchmark
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.paths import DATA
-from ddlnb.studies.simulated_here import errors_here, kept_comparison
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
 
@@ -22,7 +22,7 @@ def main() -> None:
     """Print the table and its summary."""
     folder = sys.argv[1] if len(sys.argv) > 1 else KEPT
     _, clusters = calibrate_here(read_micro_benchmark(folder))
-    errors = errors_here(kept_comparison(clusters, folder, draws=50))
+    errors = forecast_errors(kept_comparison(clusters, folder, draws=50))
     print(errors.round(3).to_string(index=False))
     size = errors["error"].abs()
     print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddlnb.calibration.fit import Calibration
 from ddlnb.clusters.cluster import Cluster
@@ -12,6 +13,9 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import BUILD
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HERE, SURVEY = "here", "survey"
 
@@ -42,6 +46,12 @@ class Calibrated:
                 }
             )
         return rows
+
+    def parameter_table(self) -> pd.DataFrame:
+        """Return `parameter_rows` as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.parameter_rows()).set_index("parameter")
 
 
 def calibrate(

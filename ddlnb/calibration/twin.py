@@ -89,7 +89,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
         cluster = twin(workers, found.planning_cost(workers), found.site)
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
-        cell = Cell(workload, cluster, _as_run(row), servers)
+        cell = Cell(workload, cluster, as_measured(row), servers)
         noise = row["std"] / row["throughput_samples_per_s"] / row["repetitions"] ** 0.5
         spread = max(LEAST_SPREAD, noise if noise == noise else 0.0)
         observed.append(
@@ -117,8 +117,8 @@ def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration
     return fitted, fitted.clusters(bases)
 
 
-def _as_run(row: Mapping[str, Any]) -> Method:
-    """The method with the sizes that the row's settings name."""
+def as_measured(row: Mapping[str, Any]) -> Method:
+    """Return the method with the sizes that the settings of a measured row name."""
     sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
     method = METHODS[row["method"]]
     return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))

@@ -21,7 +21,7 @@ MEASURED, FORECAST = METHOD_COLOURS["DDP"], METHOD_COLOURS["ByteScheduler-A2A"]
 def lossy_against_emulated(rows: pd.DataFrame) -> Figure:
     """Milliseconds of an iteration: a panel per network, a line per method.
 
-    ``rows`` are those of `ddlnb.studies.emulated_lossy`: a dot is a measured repetition, a ring the
+    ``rows`` are those of `benchmarks.lossy_emulated`: a dot is a measured repetition, a ring the
     forecast. Raises InputError if there are none.
     """
     require(len(rows) > 0, "there are no runs to draw")

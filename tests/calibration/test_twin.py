@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.calibration.calibrate import calibrate
+from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
 from ddlnb.calibration.micro_benchmark import (
     PROBES,
     PROBING,
@@ -17,7 +18,6 @@ from ddlnb.clusters.file import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.launch.site import emulated
 from ddlnb.plans.methods import METHODS
-from ddlnb.studies.simulated_here import compare_here, errors_here
 
 
 def test_the_parameters_fit_two_numbers_of_workers():
@@ -47,10 +47,10 @@ def test_a_twin_is_calibrated_and_compared(tmp_path):
     assert [path.name for path in result.paths] == ["here-2-workers.yaml"]
     cluster = read_cluster(result.paths[0])
     assert cluster.fits
-    rows = compare_here(
+    rows = measure_and_forecast(
         [cluster], tmp_path, models=("small-conv",), iterations=2, repetitions=1, draws=3
     )
-    errors = errors_here(rows)
+    errors = forecast_errors(rows)
     assert list(errors["method"]) == list(METHODS)
     assert errors["error"].notna().all()
 

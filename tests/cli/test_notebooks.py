@@ -23,15 +23,12 @@ NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
 SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
 WITH_OTHER_IMPORTS = {
-    "calibration",
     "convergence_rates",
-    "fig4_emulated",
     "sec3_1_2_synchronisation",
     "sec3_1_3_compression",
     "sec3_2_architectures",
     "sec3_3_1_protocols",
     "sec5_challenges",
-    "simulated_here",
     "table1_attributes",
     "time_to_target",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from benchmarks.emulated import NETWORKS, against, agreement, summary
 from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
 from ddlnb.engines.contenders import contenders
 from ddlnb.engines.settings import MeasurementSettings
@@ -12,7 +13,6 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars, over_baselines
 from ddlnb.launch.emulation.links import get_link
 from ddlnb.launch.site import HERE, emulated
-from ddlnb.studies.fig4_emulated import NETWORKS, against, agreement, summary
 from ddlnb.workloads.workload import read_profile
 
 RATES = {"DDP": 100.0, "horovod": 80.0, "WFBP-A2A": 90.0, "MG-WFBP": 120.0}

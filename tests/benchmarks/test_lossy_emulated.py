@@ -7,11 +7,11 @@ from contextlib import nullcontext
 import pandas as pd
 import pytest
 
+from benchmarks import lossy_emulated
+from benchmarks.lossy_emulated import METHODS, lossy_errors, lossy_on_emulated, order_kept
 from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.figures import lossy_against_emulated
 from ddlnb.paths import DATA
-from ddlnb.studies import emulated_lossy
-from ddlnb.studies.emulated_lossy import METHODS, lossy_errors, lossy_on_emulated, order_kept
 from ddlnb.studies.sec3_2_architectures import made_up_workload
 from ddlnb.workloads.replay import replayed
 
@@ -49,7 +49,7 @@ def test_only_missing_runs_are_made(tmp_path):
 
     def runs(*wanted):
         path = tmp_path / "lossy.csv"
-        return emulated_lossy._runs(path, wanted, lambda: nullcontext(None), seconds, False)
+        return lossy_emulated._runs(path, wanted, lambda: nullcontext(None), seconds, False)
 
     with pytest.raises(KeyboardInterrupt):
         runs((0, "bsp"), (0, "breaks"))
@@ -82,7 +82,7 @@ def test_kept_runs_are_judged_on_any_machine():
 @pytest.mark.parametrize("method", ["bsp + top-k(0.1) + feedback", "local(2)", "d-psgd(ring)"])
 def test_an_iteration_takes_its_computation_at_least(four_ranks, method):
     workload = made_up_workload(4, 1024, forward_seconds=5e-3, backward_seconds=10e-3)
-    seconds = emulated_lossy._seconds(replayed(workload), 4, 4, four_ranks, method)
+    seconds = lossy_emulated._seconds(replayed(workload), 4, 4, four_ranks, method)
     assert seconds >= 0.99 * workload.compute_seconds
 
 
