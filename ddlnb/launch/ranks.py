@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddlnb.errors import InputError, RankError, require, require_whole
+from ddlnb.launch.capacity import require_room
 from ddlnb.launch.emulation.links import links_of
 from ddlnb.launch.emulation.network import MEETING_HOST, EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
@@ -84,6 +85,7 @@ class Ranks:
         check_launcher(launcher)
         self.count = count
         address = _own_address(host)
+        require_room(count, launcher, address)
         links = [] if network is None else links_of(network, -(-count // ranks_per_node))
         self.launch = RankSpec(
             launcher,

@@ -1,0 +1,92 @@
+"""How many ranks this machine has room for, so that too many are refused before any starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ddlnb.errors import InputError
+from ddlnb.launch.site import EMULATED
+
+# Private memory of a rank that trains small-conv, the smallest model of the catalogue: measured as
+# psutil's USS with torch 2 on the CPUs of a Linux x86-64 machine. Larger models take more.
+RANK_BYTES = 270 << 20
+RANK_THREADS = 10  # of such a rank, counted by psutil; limits on processes count threads
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def require_room(count: int, launcher: str, address: str) -> None:
+    """Raise InputError if the ranks are to start on this machine and cannot all fit.
+
+    With MPI they are on this machine if they meet at one of its loopback addresses.
+    """
+    local = launcher in ("local", EMULATED) or (launcher == "mpi" and address.startswith("127."))
+    if not local or count <= (most := most_ranks()):
+        return
+    raise InputError(
+        f"{count:,} ranks do not fit on this machine: with {available_bytes() / 1e9:.3g} GB of "
+        f"free memory and {os.cpu_count()} cores it has room for {most:,} at about "
+        f"{RANK_BYTES / 1e6:.0f} MB each; take fewer workers, or start them on several machines "
+        f"with launcher 'ssh' or 'slurm'"
+    )
+
+
+def most_ranks() -> int:
+    """Return how many more ranks the free memory and the limits on threads leave room for."""
+    by_threads = [left // RANK_THREADS for left in _threads_left()]
+    return max(0, min([available_bytes() // RANK_BYTES, *by_threads]))
+
+
+def available_bytes() -> int:
+    """Return the free memory: of the machine, or of the container that this process is in.
+
+    What a container keeps of files can be given up at once, so it counts as free.
+    """
+    limits = [psutil.virtual_memory().available]
+    for most, stat, used in (
+        ("memory.max", "memory.stat", "anon"),  # cgroups of version 2, then of version 1
+        ("memory/memory.limit_in_bytes", "memory/memory.stat", "total_rss"),
+    ):
+        with suppress(OSError, ValueError, KeyError):  # no cgroups, or "max"
+            words = (_CGROUP / stat).read_text().split()
+            counts = dict(zip(words[::2], words[1::2], strict=True))
+            limits.append(_number(_CGROUP / most) - int(counts[used]))
+    return min(limits)
+
+
+def _threads_left() -> Iterator[int]:
+    """Yield how many threads each limit on them leaves, where the system has one."""
+    for most in ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"):
+        with suppress(OSError, ValueError):
+            yield _number(Path(most)) - _threads(psutil.process_iter())
+    with suppress(AttributeError, OSError, psutil.Error):  # psutil has it on Linux only
+        own, me = psutil.Process().rlimit(psutil.RLIMIT_NPROC)[0], os.geteuid()
+        if own != psutil.RLIM_INFINITY and me != 0:  # root is not held to it
+            mine = (one for one in psutil.process_iter() if _user(one) == me)
+            yield own - _threads(mine)
+    for folder in (_CGROUP, _CGROUP / "pids"):
+        with suppress(OSError, ValueError):
+            yield _number(folder / "pids.max") - _number(folder / "pids.current")
+
+
+def _threads(processes: Iterable[psutil.Process]) -> int:
+    total = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += process.num_threads()
+    return total
+
+
+def _user(process: psutil.Process) -> int | None:
+    with suppress(psutil.Error):
+        return process.uids().effective
+    return None
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text())
