@@ -8,16 +8,23 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.studies.sec3_1_2_learning import (
+from ddlnb.results.statistics import Verdict
+from ddlnb.studies.sec3_1_2_synchronisation.learning import (
     at_equal,
     converging,
-    law_verdicts,
-    learning_verdicts,
     local_methods,
+    period_summary,
     period_table,
     same_traffic,
 )
-from ddlnb.studies.sec3_1_2_synchronisation import (
+from ddlnb.studies.sec3_1_2_synchronisation.verdicts import (
+    judge,
+    law_verdicts,
+    learning_verdicts,
+    synchronisation_findings,
+)
+from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import timed, virtual_clock
+from ddlnb.studies.sec3_1_2_synchronisation.waiting import (
     BOUNDS,
     METHODS,
     RANDOM,
@@ -26,12 +33,9 @@ from ddlnb.studies.sec3_1_2_synchronisation import (
     comparison,
     mean_staleness,
     staleness,
-    timed,
-    virtual_clock,
     waits,
 )
 from ddlnb.training.runs.by_cell import final_losses, runs_by
-from ddlnb.training.runs.orderings import CONTRADICTED, HOLDS, OPEN
 from ddlnb.training.runs.study import StudyResult
 
 LEARNT = ("bsp on PS", "ssp(2)", "asp", *local_methods((1, 2, 4)))
@@ -121,6 +125,7 @@ def test_local_sgd_with_every_step_is_bsp(learnt):
 def test_traffic_is_one_over_the_period(learnt):
     table = period_table(learnt.curves, (1, 2, 4))
     assert table["traffic"].tolist() == [1, 0.5, 0.25]
+    assert period_summary(table)["traffic, in units of H = 1"].tolist() == [1, 0.5, 0.25]
     with pytest.raises(InputError, match=r"no local\(8\) on PS"):
         period_table(learnt.curves, (1, 8))
 
@@ -151,11 +156,16 @@ def test_verdicts_are_computed(learnt):
     table = waits((0, 1, 2), RANDOM[:1], workers=3, steps=10, seeds=1)
     stale, periods = staleness(workers=4, steps=60), period_table(learnt.curves, (1, 2, 4))
     laws = law_verdicts(table, stale, periods, 4)
-    assert set(laws["verdict"]) == {HOLDS}
+    assert set(laws["verdict"]) == {Verdict.HOLDS}
     rising = table.assign(waiting_seconds=-table["waiting_seconds"])
     skewed = periods.assign(traffic=1.0)
     broken = law_verdicts(rising, stale.assign(staleness=9), skewed, 4)["verdict"].tolist()
-    assert broken == [HOLDS, CONTRADICTED, CONTRADICTED, CONTRADICTED]
+    assert broken == [
+        Verdict.HOLDS,
+        Verdict.CONTRADICTED,
+        Verdict.CONTRADICTED,
+        Verdict.CONTRADICTED,
+    ]
 
 
 def test_learning_is_judged_at_the_same_cost(learnt):
@@ -163,12 +173,19 @@ def test_learning_is_judged_at_the_same_cost(learnt):
         [learnt.curves[learnt.curves["method"] == name] for name in ("bsp on PS", "local(4) on PS")]
     )
     table = learning_verdicts(learnt.curves, rivals)
-    assert set(table["verdict"]) <= {HOLDS, CONTRADICTED, OPEN}
+    assert set(table["verdict"]) <= {Verdict.HOLDS, Verdict.CONTRADICTED, Verdict.UNDECIDED}
     cells = runs_by(learnt.curves, "method")
     losses = [final_losses(cells[name,]) for name in ("asp on PS", "bsp on PS")]
     expected = (losses[0] - losses[1]).mean()
     first = table["found"].iloc[0]
     assert float(first.split(" ")[0]) == pytest.approx(expected, abs=6e-4)
+    waited = waits((0, 1, 2), RANDOM[:1], workers=3, steps=10, seeds=1)
+    stale, periods = staleness(workers=4, steps=60), period_table(learnt.curves, (1, 2, 4))
+    judged = judge(waited, stale, periods, learnt.curves, rivals, 4)
+    assert len(judged) == 4 + len(table)
+    said = synchronisation_findings(judged)
+    assert said.startswith("- 4 of 4 laws hold exactly.")
+    assert all(expected in said for expected in table.index)
 
 
 def test_bad_choices_are_named():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.plans.requests import AllReduce, PushPull
-from ddlnb.studies.sec3_1_2_learning import at_equal
+from ddlnb.studies.sec3_1_2_synchronisation.learning import at_equal
 from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import link_bytes
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs.summaries import spent, summary, to_target

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.studies.sec3_1_2_learning import at_equal, period_table
+from ddlnb.studies.sec3_1_2_synchronisation.learning import at_equal, period_table
 from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import at_equal_bytes
 from ddlnb.studies.sec5_3_compression_level.density import level_verdicts
 from ddlnb.training.cost.time_to_target import iterations_to_target

@@ -1,0 +1,160 @@
+"""What relaxed synchronisation costs in convergence: at equal steps, seconds and traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from ddlnb.errors import require, require_whole
+from ddlnb.results.statistics import mean_interval
+from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import MESSAGE_SECONDS, virtual_clock
+from ddlnb.studies.sec3_1_2_synchronisation.waiting import METHODS
+from ddlnb.training.optimizers import default_rate
+from ddlnb.training.runs.by_cell import final_losses, runs_by
+from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs.study import StudyResult, study
+from ddlnb.training.runs.summaries import spent
+from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.training.tasks.task import LearningTask
+from ddlnb.units import MB
+
+PERIODS = (1, 2, 4, 8, 16)
+
+
+def local_methods(periods: Sequence[int] = PERIODS) -> list[str]:
+    """Return the names of local SGD with these periods, on parameter servers as all methods here.
+
+    >>> local_methods([1, 4])
+    ['local(1) on PS', 'local(4) on PS']
+    """
+    return [f"local({period}) on PS" for period in periods]
+
+
+def converging(
+    methods: Sequence[str] | None = None,
+    *,
+    workers: int = 8,
+    steps: int = 160,
+    seeds: int = 5,
+    straggler: str = "log-normal(0.5)",
+    message_seconds: float = MESSAGE_SECONDS,
+    task: str | LearningTask = "digits",
+    split: str = "iid",
+    tune: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+) -> StudyResult:
+    """Run a `study` of these methods by plain SGD, on a virtual clock with stragglers.
+
+    By default the methods are METHODS and local SGD with PERIODS. All workers take the same number
+    of steps, so stragglers should be as fast as others on average: behind one that is always slow,
+    methods without barriers would end with its steps alone.
+    """
+    if methods is None:
+        methods = [*dict.fromkeys([*METHODS, *local_methods()])]
+    return study(
+        task,
+        methods,
+        workers=workers,
+        steps=steps,
+        seeds=seeds,
+        tune=tune,
+        split=split,
+        clock=virtual_clock(straggler, message_seconds),
+        jobs=jobs,
+        progress=progress,
+    )
+
+
+def at_equal(curves: pd.DataFrame, cost: str = "step") -> pd.DataFrame:
+    """Return the row of every method and seed at the same cost for all.
+
+    That cost, as `spent` counts it, is the least that any run has in its last row; the last row
+    of every run within it counts. Raises UnknownName, and InputError for curves without that cost.
+    """
+    cells = runs_by(curves.assign(_spent=spent(curves, cost)), "method")
+    runs = [run for cell in sorted(cells) for run in cells[cell].values()]
+    require(
+        all(bool(run["_spent"].notna().any()) for run in runs),
+        f"not every curve has {cost}; train on a clock",
+    )
+    least = min(run["_spent"].max() for run in runs)
+    rows = pd.concat([run[run["_spent"] <= least].tail(1) for run in runs], ignore_index=True)
+    return rows.drop(columns="_spent")
+
+
+def period_table(curves: pd.DataFrame, periods: Sequence[int] = PERIODS) -> pd.DataFrame:
+    """Return the traffic of local SGD and how good its model is in the end, one row per period.
+
+    ``bytes_sent`` is counted, per worker on average; ``traffic`` is in units of the first period's.
+    """
+    cells, rows = runs_by(curves, "method"), []
+    for period, method in zip(periods, local_methods(periods), strict=True):
+        require((method,) in cells, f"the curves have no {method}")
+        runs = cells[method,]
+        ends = pd.concat([run.tail(1) for run in runs.values()])
+        loss = mean_interval(final_losses(runs))
+        accuracy = mean_interval(ends["test_accuracy"].to_numpy(dtype=float))
+        rows.append(
+            {
+                "period": period,
+                "bytes_sent": float(ends["bytes_sent"].mean()),
+                "seeds": len(ends),
+                "test_loss": loss.estimate,
+                "test_loss_half_width": loss.half_width,
+                "test_accuracy": accuracy.estimate,
+                "test_accuracy_half_width": accuracy.half_width,
+                "consensus_distance": float(ends["consensus_distance"].mean()),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    frame.insert(2, "traffic", frame["bytes_sent"] / frame["bytes_sent"].iloc[0])
+    return frame.assign(source="measured in lockstep").set_index("period")
+
+
+def period_summary(periods: pd.DataFrame) -> pd.DataFrame:
+    """Return a `period_table` with units in its headers, each measure with its interval."""
+    table = pd.DataFrame({"sent per worker (MB)": (periods["bytes_sent"] / MB).round(3)})
+    table["traffic, in units of H = 1"] = periods["traffic"].round(4)
+    for measure in ("test_loss", "test_accuracy"):
+        pairs = zip(periods[measure], periods[f"{measure}_half_width"], strict=True)
+        table[measure.replace("_", " ")] = [f"{mean:.4f} ± {half:.4f}" for mean, half in pairs]
+    return table.rename_axis("period H")
+
+
+def same_traffic(
+    period: int = 8,
+    *,
+    workers: int = 8,
+    steps: int = 160,
+    seeds: int = 5,
+    task: str | LearningTask = "digits",
+    split: str = "iid",
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Return curves of local SGD and of BSP with a batch larger by the period.
+
+    Both see the same samples and send the same bytes, by plain SGD, each at a rate of its own that
+    is tuned as by `study`. ``steps`` are those of local SGD. Raises InputError unless they are a
+    multiple of the period.
+    """
+    task = get_learning_task(task)
+    require_whole(period=period, workers=workers, steps=steps, seeds=seeds)
+    require(steps % period == 0, f"steps {steps} must be a multiple of the period {period}")
+    guess = default_rate(task, "sgd")
+    local = Run(task, f"local({period}) on PS", workers, steps, guess, 0, split=split)
+    rounds = steps // period
+    large = replace(local, method="bsp on PS", steps=rounds, local_batch=period * task.local_batch)
+    cells = [replace(one, evaluate_every=one.steps) for one in (local, large)]
+    rates = [rate for rate, _ in in_parallel(tuned_rate, [(cell,) for cell in cells], jobs)]
+    runs = [
+        replace(cell, lr=rate, seed=seed)
+        for cell, rate in zip(cells, rates, strict=True)
+        for seed in range(seeds)
+    ]
+    curves = in_parallel(Run.curve, [(run,) for run in runs], jobs)
+    return pd.concat(curves, ignore_index=True)
