@@ -1,12 +1,18 @@
-"""Files that are written whole or not at all, and places where that is possible."""
+"""Files that are written whole or not at all, and files of data that are validated when read."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from ddlnb.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Schema = TypeVar("Schema", bound="BaseModel")
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -41,3 +47,35 @@ def require_writable(folder: str | Path) -> None:
         raise InputError(
             f"no file can be written in {str(folder)!r} ({error.strerror}); name another folder"
         ) from error
+
+
+def read_yaml(path: Path, schema: type[Schema]) -> Schema:
+    """Return what a YAML file holds, validated by a pydantic model.
+
+    Raises InputError that names the file, the key and the first rule that is broken.
+    """
+    import yaml
+    from pydantic import ValidationError
+
+    try:
+        return schema.model_validate(yaml.safe_load(path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise InputError(f"{path}: {first_problem(error)}") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem that pydantic found as one sentence that names the key."""
+    problem = error.errors()[0]
+    *above, key = [one + 1 if isinstance(one, int) else one for one in problem["loc"]] or ["file"]
+    where = "".join(f"{one} " for one in above)
+    if problem["type"] == "missing":
+        return f"{where}lacks the key {key!r}; add it"
+    if problem["type"] == "extra_forbidden":
+        return f"{where}has the unknown key {key!r}; remove it"
+    raised = problem.get("ctx", {}).get("error")
+    rule = str(raised) if raised else f"{problem['input']!r}: {problem['msg'].lower()}"
+    return f"{where}{key} {rule}"
