@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.executors.servers import SERVERS
-from ddlnb.training.job import learning_job
+from ddlnb.training.settings import training_settings
 
 LATE = 1  # the rank that sleeps
 
@@ -61,9 +61,8 @@ def measure(ranks: Ranks, method: str, late: float, given: argparse.Namespace) -
     """Print what one method takes with one delay, executor by executor."""
     # Imported by its name: run as a command this module is __main__, which ranks cannot import.
 
-    job = learning_job(
-        given.task, method, workers=given.workers, steps=given.steps, delay=Late(late)
-    )
+    settings = training_settings(given.task, method, workers=given.workers, steps=given.steps)
+    job = replace(settings.job(), delay=Late(late))
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for repetition in range(given.repetitions + 1):
         order = list(SERVERS) if repetition % 2 else list(SERVERS)[::-1]

@@ -17,8 +17,8 @@ import torch
 
 from ddlnb.provenance import machine
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import learning_job
 from ddlnb.training.runs.train import train
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 
 METHODS = ("bsp", "bsp + top-k(0.01) + feedback", "local(8)", "asp")
@@ -26,7 +26,7 @@ METHODS = ("bsp", "bsp + top-k(0.01) + feedback", "local(8)", "asp")
 
 def crew(task: str, method: str, workers: int, steps: int):
     """A job of `train` and its workers, with batches dealt once."""
-    job = learning_job(task, method, workers=workers, steps=steps)
+    job = training_settings(task, method, workers=workers, steps=steps).job()
     batches = job.batches()
     object.__setattr__(job, "batches", lambda: batches)
     return job, [job.worker(rank) for rank in range(workers)]

@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.paths import BUILD
+from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.orderings import OPEN, judged, methods_of, reached
-from ddlnb.training.runs.study import study
 
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
 COLUMNS += ["better_diverged", "worse_diverged"]
@@ -35,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if asked.kept:
         curves = pd.read_csv(asked.kept)
     else:
-        curves = study(
+        curves = compare(
             "digits",
             methods_of(),
             seeds=asked.seeds,

@@ -47,7 +47,7 @@ _HOME = {
     "training.cost.estimate": ("iteration_cost",),
     "training.cost.time_to_target": ("time_to_target",),
     "training.method": ("TrainingMethod", "training_method"),
-    "training.runs.study": ("study",),
+    "training.runs.compare": ("compare",),
     "training.runs.train": ("train",),
     "training.tasks.catalogue": ("LEARNING_TASKS",),
     "workloads.intensity": ("c2c", "intensity"),

@@ -95,7 +95,7 @@ def train(
     from ddlnb.files import require_writable, write_atomically
     from ddlnb.training.executors.clock import Clock
     from ddlnb.training.executors.stragglers import get_straggler
-    from ddlnb.training.runs.study import study
+    from ddlnb.training.runs.compare import compare
     from ddlnb.training.runs.summaries import require_target
     from ddlnb.training.tasks.catalogue import get_learning_task
 
@@ -112,7 +112,7 @@ def train(
     require_target(target)
     require_whole(seeds=seeds)
     require_whole(0, seed=seed)
-    result = study(
+    result = compare(
         get_learning_task(task, data),
         list(method or ()),
         seeds=range(seed, seed + seeds),

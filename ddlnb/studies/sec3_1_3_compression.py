@@ -24,8 +24,8 @@ from ddlnb.paths import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
 from ddlnb.training.cost.traffic import compression_ratio, requests
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import learning_job
 from ddlnb.training.runs.orderings import judged
+from ddlnb.training.settings import training_settings
 from ddlnb.units import MS
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def digits_gradients(after: int = 20, count: int = 1, seed: int = 0) -> list[tup
     """
     require_whole(0, after=after, seed=seed)
     require_whole(count=count)
-    job = learning_job("digits", "bsp", workers=1, steps=max(1, after), seed=seed)
+    job = training_settings("digits", "bsp", workers=1, steps=max(1, after), seed=seed).job()
     worker = job.worker(0)
     if after:
         Lockstep([worker], job.method.synchronisation.loop, after).run()

@@ -55,7 +55,7 @@ def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster)
     """The curves with the columns ``rounds`` and ``seconds``, had they been of that model there.
 
     A row within a round counts one average more, as `ddlnb.training.runs.summaries.spent` does.
-    ``curves`` are those of `ddlnb.training.runs.study` of local SGD without compression, on A2A. Raises
+    ``curves`` are those of `ddlnb.compare` of local SGD without compression, on A2A. Raises
     InputError for others.
     """
     parts = [_timed(part, workload, cluster) for _, part in curves.groupby(["method", "workers"])]

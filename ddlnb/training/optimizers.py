@@ -194,11 +194,6 @@ def get_optimizer(text: str | Optimizer) -> Optimizer:
     return text if isinstance(text, Optimizer) else parsed("optimizer", text, OPTIMIZERS)
 
 
-def default_rate(task: LearningTask, optimizer: str | Optimizer) -> float:
-    """The learning rate to begin with. Raises UnknownName and InputError."""
-    return get_optimizer(optimizer).first_rate(task)
-
-
 def _require_options(
     weight_decay: float, momentum: float = 0.0, betas: tuple[float, ...] = ()
 ) -> None:

@@ -110,7 +110,7 @@ def test_words_are_listed_with_the_parameters_that_take_them():
 @pytest.mark.parametrize("option", ["--folder", "--out"])
 @pytest.mark.parametrize("place", ["a file", "a folder that takes none"])
 def test_places_are_tried_before_anything_is_trained(tmp_path, monkeypatch, option, place):
-    monkeypatch.setattr("ddlnb.training.runs.study.Runner.curves", None)
+    monkeypatch.setattr("ddlnb.training.runs.compare.Runner.curves", None)
     (tmp_path / "file").touch()
     folder = tmp_path / "file" if place == "a file" else Path("/proc")
     named = folder / "curves.csv" if option == "--out" else folder

@@ -19,7 +19,8 @@ from ddlnb.training.executors.servers import SERVERS, require_trains
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.runs.train import EXECUTORS, train
+from ddlnb.training.runs.train import train
+from ddlnb.training.settings import EXECUTORS
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker

@@ -36,13 +36,13 @@ from ddlnb.studies.sec3_1_2_synchronisation.waiting import (
     waits,
 )
 from ddlnb.training.runs.by_cell import final_losses, runs_by
-from ddlnb.training.runs.study import StudyResult
+from ddlnb.training.runs.compare import Comparison
 
 LEARNT = ("bsp on PS", "ssp(2)", "asp", *local_methods((1, 2, 4)))
 
 
 @pytest.fixture(scope="module")
-def learnt() -> StudyResult:
+def learnt() -> Comparison:
     return converging(LEARNT, workers=2, steps=12, seeds=2, jobs=1)
 
 

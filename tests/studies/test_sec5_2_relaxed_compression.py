@@ -15,8 +15,8 @@ from ddlnb.studies.sec5_2_relaxed_compression import equal_bytes, gradient_sizes
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.stragglers import LogNormal
-from ddlnb.training.job import learning_job
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from tests.toy_curves import runs_of
 
@@ -25,7 +25,7 @@ from tests.toy_curves import runs_of
 def combined() -> pd.DataFrame:
     methods = equal_bytes.combined_methods(["bsp", "ssp(2)"], ["", " + ef-sign + feedback"])
     clock = Clock(LogNormal(0.5))
-    return study(
+    return compare(
         "quadratic", methods, seeds=2, workers=4, steps=20, evaluate_every=5, clock=clock, jobs=1
     ).curves
 
@@ -101,7 +101,7 @@ def test_histograms_tell_gradients_of_other_sizes_apart(sizes):
 
 def trained(watching: bool) -> tuple[torch.Tensor, list[tuple[int, int]]]:
     """Where worker 0 ends, and which gradients were seen, by rank and step."""
-    job = learning_job("quadratic", "local(2)", workers=2, steps=6)
+    job = training_settings("quadratic", "local(2)", workers=2, steps=6).job()
     crew = [job.worker(rank) for rank in range(2)]
     loop, seen = job.method.synchronisation.loop, []
     watched = partial(gradient_sizes.watched, loop, lambda w, g: seen.append((w.rank, w.step)))

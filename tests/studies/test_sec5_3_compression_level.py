@@ -21,7 +21,7 @@ from ddlnb.studies.sec5_3_compression_level.layer_density import (
 )
 from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
 from ddlnb.workloads.workload import read_profile
 
 RESNET = read_profile("resnet50_b64_rtx2080ti")
@@ -65,7 +65,7 @@ def test_a_minimum_is_where_the_intervals_say(seconds, said):
 
 def test_times_are_iterations_times_seconds_and_grow_with_the_density_on_a_slow_network():
     methods = level_study.level_methods([0.001, 0.01, 0.1])
-    curves = study(
+    curves = compare(
         "logistic", methods, seeds=2, workers=8, steps=40, evaluate_every=4, jobs=1
     ).curves
     target = float(curves.loc[curves["step"] == 40, "test_loss"].max())
@@ -86,7 +86,7 @@ LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
 def curves() -> pd.DataFrame:
     methods = ["bsp", "bsp + top-k(0.01) + feedback", "bsp + top-k(0.1) + feedback"]
     methods += layer_methods(DIGITS, [LINK], 4)
-    return study("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
+    return compare("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
 
 
 def test_time_by_layer_stands_beside_the_best_fixed_density(curves):

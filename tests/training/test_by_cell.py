@@ -13,7 +13,7 @@ from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import at_equal_bytes
 from ddlnb.studies.sec5_3_compression_level.density import level_verdicts
 from ddlnb.training.cost.time_to_target import iterations_to_target
 from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import summary
 from ddlnb.training.runs.train import train
 
@@ -21,7 +21,7 @@ from ddlnb.training.runs.train import train
 @pytest.fixture(scope="module")
 def curves() -> pd.DataFrame:
     options = {"seeds": 2, "steps": 4, "workers": 2, "evaluate_every": 2, "jobs": 1}
-    return study("quadratic", ["bsp", "local(2)"], **options).curves
+    return compare("quadratic", ["bsp", "local(2)"], **options).curves
 
 
 def other(curves: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pandas as pd
@@ -10,8 +11,8 @@ import torch
 from torch import nn
 
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import learning_job
 from ddlnb.training.runs.train import train
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.digits import classification_loss, evaluate_classifier
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
 
@@ -24,7 +25,8 @@ OVERFLOWING = (  # by whom what is no number any more is found: the loss, or a c
 
 @pytest.mark.parametrize("method", OVERFLOWING)
 @pytest.mark.parametrize("lr", [1e4, 1e38])
-def test_numbers_that_cannot_be_compressed_are_a_run_that_diverged(method, lr):
+def test_numbers_that_cannot_be_compressed_are_a_run_that_diverged(method, lr, monkeypatch):
+    monkeypatch.setattr("ddlnb.training.settings.RATE_SPAN", math.inf)
     curve = train("digits", method, workers=2, steps=12, lr=lr, evaluate_every=2)
     assert curve["diverged"].tolist() == [False] * (len(curve) - 1) + [True]
     assert 0 < curve["step"].iloc[-1] < 12
@@ -74,7 +76,7 @@ def test_what_is_evaluated_is_the_workers_model_whatever_it_is_made_of(normalise
     task = task_in_parts(normalised)
     settings = {"workers": 1, "steps": 40, "seed": seed}
     last = train(task, "bsp", **settings).iloc[-1]
-    job = learning_job(task, "bsp", **settings)
+    job = training_settings(task, "bsp", **settings).job()
     worker = job.worker(0)
     Lockstep([worker], job.method.synchronisation.loop, 40).run()
     assert last["test_loss"] == evaluated(worker.module).loss
@@ -84,7 +86,7 @@ def test_running_statistics_are_averaged_over_the_workers():
     task = task_in_parts(True)
     settings = {"workers": 3, "steps": 10}
     last = train(task, "bsp", **settings).iloc[-1]
-    job = learning_job(task, "bsp", **settings)
+    job = training_settings(task, "bsp", **settings).job()
     crew = [job.worker(rank) for rank in range(3)]
     Lockstep(crew, job.method.synchronisation.loop, 10).run()
     norms = [worker.module[1] for worker in crew]

@@ -17,10 +17,11 @@ from ddlnb.engines.transports.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
-from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, learning_job
+from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
 from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.train import train
+from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
@@ -250,7 +251,7 @@ def test_messages_may_be_sent_before_they_are_wanted(six_ranks):
 def test_learning_tasks_run_on_ranks_as_train_runs_them(six_ranks):
     settings = {"workers": WORKERS, "steps": 6, "optimizer": "momentum", "schedule": "warm-up(3)"}
     method = "bsp + top-k(0.1) + feedback on PS"
-    run = train_on_ranks(six_ranks, learning_job("quadratic", method, **settings), 60)
+    run = train_on_ranks(six_ranks, training_settings("quadratic", method, **settings).job(), 60)
     row = train("quadratic", method, evaluate_every=6, **settings).iloc[-1]
     losses = torch.tensor([worker.losses for worker in run.workers], dtype=torch.float64)
     assert losses.mean().item() == pytest.approx(row.train_loss, rel=1e-6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -29,8 +27,8 @@ from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, la
 from ddlnb.training.cost.tensors import pieces
 from ddlnb.training.cost.traffic import compressed_bytes
 from ddlnb.training.executors.dry_run import dry_run
-from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
+from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.replay import run_in_lockstep
 from tests.toy_exchange import normal
@@ -61,15 +59,15 @@ def test_without_a_density_for_every_piece_it_is_refused(text):
 
 def test_another_number_of_pieces_is_refused_before_anything_runs():
     said = r"layer-top-k has 2 densities, and the model has 6 pieces.*give one for each"
-    job = partial(learning_job, "digits", workers=2)
+    settings = training_settings("digits", "bsp + layer-top-k((0.1, 0.2)) + feedback", workers=2)
     with pytest.raises(InputError, match=said):
-        job("bsp + layer-top-k((0.1, 0.2)) + feedback").worker(0)
+        settings.job().worker(0)
     with pytest.raises(InputError, match=said):
         Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes  # noqa: B018
     with pytest.raises(InputError, match=said):
         iteration_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), "bsp + layer-top-k((0.1, 0.2))")
     with pytest.raises(InputError, match=r"2 densities, and the model has 1 piece "):
-        job("bsp + layer-top-k((0.1, 0.2)) + whole-model")
+        training_settings("digits", "bsp + layer-top-k((0.1, 0.2)) + whole-model")
 
 
 def test_one_piece_is_top_k_and_at_density_one_an_all_reduce():
@@ -97,7 +95,9 @@ def test_what_is_not_compressed_loses_nothing_and_is_not_written_to():
 
 
 def trained(method: str, steps: int = 5) -> torch.Tensor:
-    return run_in_lockstep(learning_job("digits", method, workers=3, steps=steps)).workers[0]
+    return run_in_lockstep(
+        training_settings("digits", method, workers=3, steps=steps).job()
+    ).workers[0]
 
 
 @pytest.mark.parametrize("where", ["bsp + {} + feedback on A2A", "ssp(1) + {} + feedback on PS"])
@@ -116,7 +116,7 @@ def test_densities_of_one_are_bsp():
 
 
 def test_every_piece_keeps_its_own_share_of_entries():
-    job = learning_job("digits", by_layer(LayerTopK(DENSITIES)), workers=2, steps=1)
+    job = training_settings("digits", by_layer(LayerTopK(DENSITIES)), workers=2, steps=1).job()
     start, end = job.worker(0).parameters, run_in_lockstep(job).workers[0].parameters
     for (a, b, _), density in zip(job.worker(0).pieces(), DENSITIES, strict=True):
         changed = int((end[a:b] != start[a:b]).sum())
@@ -128,7 +128,11 @@ def test_bytes_are_counted_as_they_are_sent(where):
     method = training_method(f"bsp + {LayerTopK(DENSITIES)} on {where}")
     shapes = pieces(DIGITS, whole_model=False)
     counted = dry_run(method, shapes, 4, 3).bytes_sent
-    real = run_in_lockstep(learning_job("digits", method, workers=4, steps=3)).workers[0].bytes_sent
+    real = (
+        run_in_lockstep(training_settings("digits", method, workers=4, steps=3).job())
+        .workers[0]
+        .bytes_sent
+    )
     assert counted == pytest.approx(real / 3)
     if where == "A2A":
         assert counted == pytest.approx(compressed_bytes(method.compressor, shapes, 4))

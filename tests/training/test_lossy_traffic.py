@@ -21,8 +21,8 @@ from ddlnb.training.cost.tensors import pieces, tensor_shapes
 from ddlnb.training.cost.traffic import compressed_bytes, compression_ratio, traffic_table
 from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import learning_job
 from ddlnb.training.method import training_method
+from ddlnb.training.settings import training_settings
 from ddlnb.training.worker import Compression, Worker
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
@@ -117,7 +117,7 @@ def test_shapes_are_those_of_the_model_in_the_order_of_its_parameters():
 
 
 def test_pieces_of_a_learning_task_are_those_of_its_workers():
-    worker = learning_job("digits", "bsp + top-k", workers=1).worker(0)
+    worker = training_settings("digits", "bsp + top-k", workers=1).job().worker(0)
     workload = made_up_digits(1e4)
     assert pieces(workload, whole_model=False) == [shape for _, _, shape in worker.pieces()]
 

@@ -8,9 +8,9 @@ from torch import nn
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.training import lars_lamb
-from ddlnb.training.job import learning_job
-from ddlnb.training.optimizers import OPTIMIZERS, default_rate, get_optimizer
+from ddlnb.training.optimizers import OPTIMIZERS, get_optimizer
 from ddlnb.training.runs.train import train
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 
 LARGE_RATES = ("adam", "lars", "lamb")
@@ -66,8 +66,10 @@ def test_defaults_are_left_out_of_the_text(name):
 
 def test_first_rates_know_the_parameters():
     task = get_learning_task("digits")
-    assert default_rate(task, "momentum(0.5)") == task.learning_rate / 2
-    assert default_rate(task, "lars(0.01)") == pytest.approx(default_rate(task, "lars") / 10)
+    assert get_optimizer("momentum(0.5)").first_rate(task) == task.learning_rate / 2
+    assert get_optimizer("lars(0.01)").first_rate(task) == pytest.approx(
+        get_optimizer("lars").first_rate(task) / 10
+    )
 
 
 def test_rows_name_the_optimizer_with_its_parameters():
@@ -101,22 +103,22 @@ def test_the_nearest_name_is_told():
 @pytest.mark.parametrize("method", ["local(8)", "post-local(4, 10)", "adaptive-local(1, 8)"])
 def test_local_steps_refuse_rates_that_are_none_for_plain_sgd(method, optimizer):
     with pytest.raises(InputError, match=r"by plain SGD steps.*take sgd or momentum"):
-        learning_job("digits", method, optimizer=optimizer)
+        training_settings("digits", method, optimizer=optimizer).job()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("method", ["local(1)", "post-local(1, 10)", "adaptive-local(1, 1)", "asp"])
 def test_rounds_of_one_step_take_any_optimizer(method, optimizer):
-    learning_job("digits", method, optimizer=optimizer)
+    training_settings("digits", method, optimizer=optimizer).job()
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", *LARGE_RATES])
 def test_momentum_is_not_applied_twice(optimizer):
     with pytest.raises(InputError, match=r"applies momentum before it compresses.*take sgd"):
-        learning_job("digits", "bsp + dgc(0.01)", optimizer=optimizer)
-    learning_job("digits", "bsp + dgc(0.01, 0)", optimizer=optimizer)
+        training_settings("digits", "bsp + dgc(0.01)", optimizer=optimizer).job()
+    training_settings("digits", "bsp + dgc(0.01, 0)", optimizer=optimizer).job()
 
 
 def test_dgc_takes_what_has_no_momentum():
     for optimizer in ("sgd", "lars(0.001, 0)"):
-        learning_job("digits", "bsp + dgc(0.01)", optimizer=optimizer)
+        training_settings("digits", "bsp + dgc(0.01)", optimizer=optimizer).job()

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError
-from ddlnb.training.runs.kept_runs import Run, Runner
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
+from ddlnb.training.runs.kept_runs import Runner
 from ddlnb.training.runs.tuning import (
     CONFIRM,
     EXTENSIONS,
@@ -25,6 +25,7 @@ from ddlnb.training.runs.tuning import (
     tuned,
     tuned_rate,
 )
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 from ddlnb.training.tasks.convex import quadratic
 from ddlnb.training.tasks.splits import get_split
@@ -33,7 +34,7 @@ from ddlnb.training.tasks.validation import SHARE, validation_task
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
 QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}
-CELL = Run(quadratic(), "bsp", 2, 10, 1.0, 0)
+CELL = training_settings(quadratic(), "bsp", workers=2, steps=10, lr=1.0)
 
 
 @pytest.mark.parametrize("task", LEARNING_TASKS.values(), ids=LEARNING_TASKS)
@@ -84,7 +85,7 @@ def test_too_few_samples_are_refused():
 
 
 def test_every_method_is_tuned_with_the_same_budget(tmp_path):
-    result = study("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
+    result = compare("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
     assert not set(TUNING_SEEDS) & set(result.curves["seed"])
     base = LEARNING_TASKS["quadratic"].learning_rate
     for method, tried in result.tuning.groupby("method"):
@@ -98,7 +99,7 @@ def test_every_method_is_tuned_with_the_same_budget(tmp_path):
         (chosen,) = tried.loc[tried["chosen"], "learning_rate"]
         used = result.curves.loc[result.curves["method"] == method, "learning_rate"]
         assert set(used) == {chosen}
-    again = study("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
+    again = compare("quadratic", METHODS, seeds=2, tune=True, folder=tmp_path, **QUICK)
     pd.testing.assert_frame_equal(again.tuning, result.tuning, check_exact=True)
     rows = result.summary()
     assert (rows["rates_tried"] >= len(SCANNED) + 2).all()

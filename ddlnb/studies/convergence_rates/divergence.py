@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.errors import UnknownName, require
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,13 +109,13 @@ def divergence_pattern(
     Columns: compression, algorithm, method, accuracy (here, per cent, the worst seed; NaN if it
     diverged), here and there (WORKS or FAILS), published (per cent; NaN: diverged), same. The
     first row is the exact algorithm, which decides what failing means. ``options`` are those of
-    `ddlnb.training.runs.study`. Raises UnknownName.
+    `ddlnb.compare`. Raises UnknownName.
     """
     import pandas as pd
 
     chosen = columns(names)
     asked = [method for column in chosen for method in methods_of(column).values()]
-    curves = study(
+    curves = compare(
         task, [EXACT, *asked], seeds=seeds, workers=workers, steps=steps, lr=lr, **options
     ).curves
     worst = {

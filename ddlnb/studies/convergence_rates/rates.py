@@ -97,7 +97,7 @@ def rate_study(
 
     ``steps`` vary at the middle number of workers, and ``workers`` at the largest number of steps.
     Columns: problem, method, workers, steps, run, learning_rate, bound (BSP's), at_mean,
-    at_workers. ``jobs`` as for `ddlnb.training.runs.study`. Raises UnknownName and InputError.
+    at_workers. ``jobs`` as for `ddlnb.compare`. Raises UnknownName and InputError.
     """
     import pandas as pd
 

@@ -17,10 +17,10 @@ from ddlnb.errors import require, require_whole
 from ddlnb.studies.sec3_1_1_large_batch.quality import quality
 from ddlnb.studies.sec3_1_1_large_batch.recipes import RECIPES, TUNED, Recipe, tuned_at
 from ddlnb.studies.time_to_target import digits_workload
-from ddlnb.training.optimizers import default_rate
-from ddlnb.training.runs.kept_runs import Run
 from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs.train import run
 from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.workloads.intensity import c2c, intensity
@@ -73,15 +73,13 @@ def large_batches(
     require(not shared, f"{workers} workers cannot share batches {shared} equally; take multiples")
     require(bool(recipes), "there are no recipes to compare")
 
-    def run_of(recipe: Recipe, batch: int) -> Run:
+    def run_of(recipe: Recipe, batch: int) -> TrainingSettings:
         steps = steps_for(task, epochs, batch)
-        return Run(
+        return training_settings(
             task,
             METHOD,
-            workers,
-            steps,
-            default_rate(task, recipe.optimizer),
-            0,
+            workers=workers,
+            steps=steps,
             local_batch=batch // workers,
             optimizer=recipe.optimizer,
             schedule=recipe.schedule(batch / batches[0], steps),
@@ -91,7 +89,7 @@ def large_batches(
     cells = [(recipe, batch) for recipe in recipes for batch in batches]
     tuned_for = {cell: tuned_at(*cell, batches[0]) for cell in cells}
     searches = {sought: run_of(*sought) for sought in tuned_for.values()}
-    found = in_parallel(tuned_rate, [(run,) for run in searches.values()], jobs, progress, "tuning")
+    found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs, progress, "tuning")
     rates = dict(zip(searches, (rate for rate, _ in found), strict=True))
     runs = []
     for (recipe, batch), sought in tuned_for.items():
@@ -99,7 +97,7 @@ def large_batches(
         times = batch / batches[0] if recipe.scaling == "linear" and not recipe.warm_up else 1.0
         rate = times * rates[sought]
         runs += [replace(run_of(recipe, batch), lr=rate, seed=seed) for seed in range(seeds)]
-    curves = in_parallel(Run.curve, [(run,) for run in runs], jobs, progress)
+    curves = in_parallel(run, [(one,) for one in runs], jobs, progress)
     named = [cell for cell in cells for _ in range(seeds)]
     return LargeBatches(
         pd.concat(
@@ -139,13 +137,13 @@ def by_division(
     require(not rough, f"{rough} workers cannot share a batch of {batch} equally")
     schedule = TUNED.schedule(1.0, steps)
     runs = [
-        Run(
+        training_settings(
             task,
             METHOD,
-            count,
-            steps,
-            lr,
-            seed,
+            workers=count,
+            steps=steps,
+            lr=lr,
+            seed=seed,
             local_batch=batch // count,
             optimizer="momentum",
             schedule=schedule,
@@ -154,10 +152,10 @@ def by_division(
         for count in counts
         for seed in range(seeds)
     ]
-    curves = in_parallel(Run.curve, [(run,) for run in runs], jobs)
+    curves = in_parallel(run, [(one,) for one in runs], jobs)
     parts = [
-        curve.assign(recipe=f"{run.workers} x {run.local_batch}", batch=batch)
-        for run, curve in zip(runs, curves, strict=True)
+        curve.assign(recipe=f"{one.workers} x {one.local_batch}", batch=batch)
+        for one, curve in zip(runs, curves, strict=True)
     ]
     found = quality(pd.concat(parts)).rename(columns={"recipe": "workers x local batch"})
     return found.set_index("workers x local batch")

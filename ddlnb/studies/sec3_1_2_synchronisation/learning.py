@@ -11,13 +11,13 @@ from ddlnb.errors import require, require_whole
 from ddlnb.results.statistics import mean_interval
 from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import MESSAGE_SECONDS, virtual_clock
 from ddlnb.studies.sec3_1_2_synchronisation.waiting import METHODS
-from ddlnb.training.optimizers import default_rate
 from ddlnb.training.runs.by_cell import final_losses, runs_by
-from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.compare import Comparison, compare
 from ddlnb.training.runs.parallel import in_parallel
-from ddlnb.training.runs.study import StudyResult, study
 from ddlnb.training.runs.summaries import spent
+from ddlnb.training.runs.train import run
 from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.units import MB
@@ -47,8 +47,8 @@ def converging(
     tune: bool = False,
     jobs: int | None = None,
     progress: bool = False,
-) -> StudyResult:
-    """Run a `study` of these methods by plain SGD, on a virtual clock with stragglers.
+) -> Comparison:
+    """Run a `ddlnb.compare` of these methods by plain SGD, on a virtual clock with stragglers.
 
     By default the methods are METHODS and local SGD with PERIODS. All workers take the same number
     of steps, so stragglers should be as fast as others on average: behind one that is always slow,
@@ -56,7 +56,7 @@ def converging(
     """
     if methods is None:
         methods = [*dict.fromkeys([*METHODS, *local_methods()])]
-    return study(
+    return compare(
         task,
         methods,
         workers=workers,
@@ -139,22 +139,29 @@ def same_traffic(
     """Return curves of local SGD and of BSP with a batch larger by the period.
 
     Both see the same samples and send the same bytes, by plain SGD, each at a rate of its own that
-    is tuned as by `study`. ``steps`` are those of local SGD. Raises InputError unless they are a
+    is tuned as by `ddlnb.compare`. ``steps`` are those of local SGD. Raises InputError unless they are a
     multiple of the period.
     """
     task = get_learning_task(task)
     require_whole(period=period, workers=workers, steps=steps, seeds=seeds)
     require(steps % period == 0, f"steps {steps} must be a multiple of the period {period}")
-    guess = default_rate(task, "sgd")
-    local = Run(task, f"local({period}) on PS", workers, steps, guess, 0, split=split)
-    rounds = steps // period
-    large = replace(local, method="bsp on PS", steps=rounds, local_batch=period * task.local_batch)
-    cells = [replace(one, evaluate_every=one.steps) for one in (local, large)]
+    cells = [
+        training_settings(
+            task,
+            method,
+            workers=workers,
+            steps=count,
+            local_batch=steps // count * task.local_batch,
+            split=split,
+            evaluate_every=count,
+        )
+        for method, count in ((f"local({period}) on PS", steps), ("bsp on PS", steps // period))
+    ]
     rates = [rate for rate, _ in in_parallel(tuned_rate, [(cell,) for cell in cells], jobs)]
     runs = [
         replace(cell, lr=rate, seed=seed)
         for cell, rate in zip(cells, rates, strict=True)
         for seed in range(seeds)
     ]
-    curves = in_parallel(Run.curve, [(run,) for run in runs], jobs)
+    curves = in_parallel(run, [(one,) for one in runs], jobs)
     return pd.concat(curves, ignore_index=True)

@@ -19,9 +19,9 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import learning_job
 from ddlnb.training.loop import NextGradient
 from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import Worker
 
@@ -108,7 +108,7 @@ def _histograms(
 ) -> pd.DataFrame:
     import pandas as pd
 
-    job = learning_job(task, method, workers=workers, steps=steps, seed=seed, **settings)
+    job = training_settings(task, method, workers=workers, steps=steps, seed=seed, **settings).job()
     crew = [job.worker(rank) for rank in range(workers)]
     counts = _Counts(steps - last)
     loop = partial(watched, method.synchronisation.loop, counts)

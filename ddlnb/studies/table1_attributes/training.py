@@ -22,11 +22,12 @@ from ddlnb.training.cost.traffic import compression_ratio
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.executors.stragglers import Straggler, get_straggler
-from ddlnb.training.job import TrainingJob, learning_job
+from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import to_target
+from ddlnb.training.settings import training_settings
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.tasks import Batch
 from ddlnb.workloads.workload import Workload
@@ -82,7 +83,7 @@ def behaviour(
     local steps.
     """
     clock = Clock(compute=get_straggler(straggler))
-    crew, run = _run(learning_job(TASK, method, workers=workers, steps=steps), clock)
+    crew, run = _run(training_settings(TASK, method, workers=workers, steps=steps).job(), clock)
     gradients = sum(one.computes for one in run.activities)
     asked = [one for one in run.activities if not one.computes]
     waits = sum(one.end > one.start for one in asked)
@@ -96,9 +97,9 @@ def distance_from_one_worker(method: str, *, workers: int = 8, steps: int = 16) 
 
     The largest of the workers' distances; plain SGD, the same batches.
     """
-    job = learning_job(TASK, method, workers=workers, steps=steps)
+    job = training_settings(TASK, method, workers=workers, steps=steps).job()
     alone = replace(
-        learning_job(TASK, "bsp", workers=workers, steps=steps),
+        training_settings(TASK, "bsp", workers=workers, steps=steps).job(),
         workers=1,
         batches=partial(_joined, job),
     )
@@ -131,7 +132,7 @@ def iterations_needed(
 
     own = get_learning_task(TASK).learning_rate
     every = [str(training_method(method)) for some in methods.values() for method in some]
-    curves = study(
+    curves = compare(
         TASK,
         every,
         seeds=seeds,

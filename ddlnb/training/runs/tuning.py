@@ -1,11 +1,11 @@
-"""A learning rate of its own for every method, found by the same rule.
+"""Find a learning rate of its own for every method, by the same rule.
 
 First a scan: SCANNED times the optimizer's first guess, with one seed and half the steps. While the
 best rate is at an end of those tried, one more is tried beyond it, up to EXTENSIONS more; then half
 and twice the best. The best of all is confirmed with all the steps and two seeds. If a run is not
 stable, the rate is halved, up to HALVINGS times. Losses are those of training samples that are held
-out (`ddlnb.training.tasks.validation`), seeds are used for nothing else. That takes 4.5 runs of full
-length for most methods, and not more than 14.5.
+out (`ddlnb.training.tasks.validation`), and the seeds are used for nothing else. That takes 4.5
+runs of full length for most methods, and not more than 14.5.
 
 A run is stable if it did not diverge and ends with nine tenths of what it had gained at its best.
 """
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from ddlnb.training.runs.by_cell import final_loss
 from ddlnb.training.runs.code_digest import made_by
-from ddlnb.training.runs.kept_runs import Run, Runner
+from ddlnb.training.runs.kept_runs import Runner
+from ddlnb.training.settings import TrainingSettings
 from ddlnb.training.tasks.validation import validation_task
 
 if TYPE_CHECKING:
@@ -37,19 +38,19 @@ SCAN, CONFIRM = "scan", "confirm"
 
 @dataclass
 class Search:
-    """The rates tried for one cell, whose own rate is the first guess, and what came out.
+    """The rates tried for one cell, whose own rate is the first guess, and their losses.
 
-    ``scanned`` has a loss by rate, ``confirmed`` the mean loss over both seeds; infinite where a
+    ``scanned`` holds a loss by rate, ``confirmed`` the mean loss over both seeds; infinite where a
     run diverged or was not stable.
     """
 
-    cell: Run
+    cell: TrainingSettings
     scanned: dict[float, float] = field(default_factory=dict)
     confirmed: dict[float, float] = field(default_factory=dict)
     refined: bool = False
 
     def next_scanned(self) -> list[float]:
-        """The rates to scan next; none when there is nothing to look for.
+        """Return the rates to scan next; none when the scan is over.
 
         Where every rate diverged, the best is the smallest one, so that smaller ones are tried.
         """
@@ -67,7 +68,7 @@ class Search:
         return [best / 2, best * 2]
 
     def next_confirmed(self) -> list[float]:
-        """The rate to confirm next; none when one is stable or enough were tried."""
+        """Return the rate to confirm next; none when one is stable or enough were tried."""
         if not self.confirmed:
             return [_best(self.scanned)]
         if self.stable or len(self.confirmed) > HALVINGS:
@@ -81,11 +82,11 @@ class Search:
 
     @property
     def stable(self) -> bool:
-        """Whether that rate is."""
+        """Whether that rate is stable."""
         return math.isfinite(self.confirmed[self.best])
 
     def frame(self) -> pd.DataFrame:
-        """One row per rate and stage; ``stable`` tells of a scan that it did not diverge."""
+        """Return one row per rate and stage; a scanned rate is ``stable`` if it did not diverge."""
         import pandas as pd
 
         cell = self.cell
@@ -93,9 +94,9 @@ class Search:
         rows = [
             {
                 "task": cell.task.name,
-                "method": cell.method,
+                "method": str(cell.method),
                 "workers": cell.workers,
-                "optimizer": cell.optimizer,
+                "optimizer": str(cell.optimizer),
                 "stage": stage,
                 "steps": _steps(cell, stage),
                 "seeds": len(seeds),
@@ -111,8 +112,8 @@ class Search:
         return pd.DataFrame(rows)
 
 
-def tuned(cells: Sequence[Run], runner: Runner) -> list[Search]:
-    """The finished search of every cell. The runs are kept as "tuning", what is found as "rates".
+def tuned(cells: Sequence[TrainingSettings], runner: Runner) -> list[Search]:
+    """Return the finished search of every cell; runs are kept as "tuning", results as "rates".
 
     Raises InputError for tasks with too few samples.
     """
@@ -129,17 +130,17 @@ def tuned(cells: Sequence[Run], runner: Runner) -> list[Search]:
     return searches
 
 
-def tuned_rate(run: Run) -> tuple[float, pd.DataFrame]:
-    """The rate found for these settings, its own being the first guess, and one row per rate tried.
+def tuned_rate(settings: TrainingSettings) -> tuple[float, pd.DataFrame]:
+    """Return the rate found for these settings, and one row per rate tried.
 
-    All in this process, and nothing is kept.
+    Their own rate is the first guess. Everything runs in this process, and nothing is kept.
     """
-    [search] = tuned([run], Runner(jobs=1))
+    [search] = tuned([settings], Runner(jobs=1))
     return search.best, search.frame()
 
 
 def is_stable(curve: pd.DataFrame) -> bool:
-    """Whether a run kept what it had gained, by the rule above."""
+    """Return whether a run kept what it had gained, by the rule above."""
     losses = curve["test_loss"].to_numpy(dtype=float)
     if not math.isfinite(final_loss(curve)):
         return False
@@ -150,7 +151,7 @@ def is_stable(curve: pd.DataFrame) -> bool:
 def _tried(
     waiting: Sequence[tuple[Search, float]], stage: str, seeds: Sequence[int], runner: Runner
 ) -> list[tuple[Search, float, list[pd.DataFrame]]]:
-    """Every search and rate that waits, with the curves of its seeds."""
+    """Return every search and rate that waits, with the curves of its seeds."""
     runs = [
         replace(
             search.cell,
@@ -170,10 +171,10 @@ def _tried(
     ]
 
 
-def _steps(cell: Run, stage: str) -> int:
+def _steps(cell: TrainingSettings, stage: str) -> int:
     return max(1, round(SCAN_SHARE * cell.steps)) if stage == SCAN else cell.steps
 
 
 def _best(losses: dict[float, float]) -> float:
-    """The rate with the least loss, the smaller one of equals."""
+    """Return the rate with the least loss, the smaller one of equals."""
     return min(sorted(losses), key=losses.__getitem__)

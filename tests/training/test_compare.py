@@ -27,13 +27,13 @@ from ddlnb.results.statistics import t_interval
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs import code_digest, kept_runs, parallel
 from ddlnb.training.runs.by_cell import runs_by
-from ddlnb.training.runs.kept_runs import Run
+from ddlnb.training.runs.compare import compare
+from ddlnb.training.runs.kept_runs import key
 from ddlnb.training.runs.parallel import in_parallel
-from ddlnb.training.runs.study import study
 from ddlnb.training.runs.summaries import summary, to_target
-from ddlnb.training.runs.train import train
+from ddlnb.training.runs.train import run, train
 from ddlnb.training.runs.tuning import TUNING_SEEDS
-from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.convex import quadratic
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
@@ -93,7 +93,8 @@ def test_without_a_clock_there_are_no_seconds():
 
 
 @pytest.mark.parametrize("lr", [3.0, 1e30])
-def test_a_run_that_diverges_ends_early_and_says_so(lr):
+def test_a_run_that_diverges_ends_early_and_says_so(lr, monkeypatch):
+    monkeypatch.setattr("ddlnb.training.settings.RATE_SPAN", math.inf)
     curve = train("quadratic", "bsp + top-k(0.5)", steps=200, lr=lr, evaluate_every=50)
     assert curve["diverged"].tolist() == [False] * (len(curve) - 1) + [True]
     assert curve["step"].iloc[-1] < 200
@@ -125,7 +126,7 @@ def test_real_processes_learn_what_lockstep_learns(four_ranks):
 
 
 def test_a_study_is_the_runs_it_consists_of():
-    found = study("quadratic", METHODS, seeds=[3, 4], **QUICK).curves
+    found = compare("quadratic", METHODS, seeds=[3, 4], **QUICK).curves
     assert len(found.groupby(["method", "seed"])) == 4
     alone = train(
         "quadratic", METHODS[1], seed=4, **{k: v for k, v in QUICK.items() if k != "jobs"}
@@ -136,29 +137,28 @@ def test_a_study_is_the_runs_it_consists_of():
 
 def test_an_interrupted_study_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
     ran: list[tuple[str, int]] = []
-    inner = train
 
-    def counted(stop_after: int, **arguments):
+    def counted(stop_after: int, settings: TrainingSettings):
         if len(ran) == stop_after:
             raise KeyboardInterrupt
-        ran.append((arguments["method"], arguments["seed"]))
-        return inner(**arguments)
+        ran.append((str(settings.method), settings.seed))
+        return run(settings)
 
-    monkeypatch.setattr(kept_runs, "train", partial(counted, 3))
+    monkeypatch.setattr(kept_runs, "run", partial(counted, 3))
     with pytest.raises(KeyboardInterrupt):
-        study("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK)
+        compare("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK)
     assert len(list((tmp_path / "runs").iterdir())) == 3
-    monkeypatch.setattr(kept_runs, "train", partial(counted, 99))
-    resumed = study("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK).curves
+    monkeypatch.setattr(kept_runs, "run", partial(counted, 99))
+    resumed = compare("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK).curves
     assert len(ran) == len(set(ran)) == 6
     monkeypatch.undo()
-    fresh = study("quadratic", METHODS, seeds=3, **QUICK).curves
+    fresh = compare("quadratic", METHODS, seeds=3, **QUICK).curves
     pd.testing.assert_frame_equal(resumed, fresh, check_exact=True)
     assert len(pd.read_csv(tmp_path / "curves.csv")) == len(fresh)
 
 
 def test_runs_of_other_settings_are_other_files(tmp_path):
-    base = Run(LEARNING_TASKS["digits"], "bsp", 2, 10, 0.1, 0)
+    base = training_settings("digits", "bsp", workers=2, steps=10, lr=0.1)
     others = [
         replace(base, **change)
         for change in (
@@ -166,25 +166,28 @@ def test_runs_of_other_settings_are_other_files(tmp_path):
             {"seed": 1},
             {"workers": 3},
             {"split": "non-iid(0.1)"},
+            {"steps": 11},
+            {"evaluate_every": 2},
+            {"method": "bsp + top-k(0.01)"},
             {"clock": Clock(slower)},
             {"task": quadratic()},
             {"task": quadratic(noise=1.0)},
         )
     ]
-    keys = [run.key for run in [base, *others]]
+    keys = [key(one) for one in [base, *others]]
     assert len(set(keys)) == len(keys)
-    assert replace(base).key == base.key
+    assert key(replace(base)) == key(base)
     with pytest.raises(InputError, match="cannot travel"):
-        _ = replace(base, clock=Clock(lambda rank, step, workers: 1.0)).key
+        key(replace(base, clock=Clock(lambda rank, step, workers: 1.0)))
 
 
 def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):
     """As after an upgrade: the kept losses were those of the old code, without a word."""
-    study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
+    compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
     made_before = code_digest.made_by()
     for module in (kept_runs, train_module):
         monkeypatch.setattr(module, "made_by", lambda: "ddlnb 9, sources of tomorrow")
-    again = study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK).curves
+    again = compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK).curves
     assert len(list((tmp_path / "runs").iterdir())) == 2
     assert set(again["made_by"]) == {"ddlnb 9, sources of tomorrow"}
     kept = pd.read_csv(tmp_path / "curves.csv")
@@ -224,7 +227,7 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
 
 def test_the_tables_of_a_folder_hold_all_that_is_kept(tmp_path):
     for method in ("bsp", "asp"):
-        study("quadratic", [method], seeds=1, folder=tmp_path, tune=True, **QUICK)
+        compare("quadratic", [method], seeds=1, folder=tmp_path, tune=True, **QUICK)
     curves, tuning = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("curves", "tuning"))
     assert set(curves["method"]) == set(tuning["method"]) == {"bsp on A2A", "asp on PS"}
     assert set(curves["seed"]) == {0}
@@ -232,11 +235,11 @@ def test_the_tables_of_a_folder_hold_all_that_is_kept(tmp_path):
 
 
 def test_a_damaged_run_is_named(tmp_path):
-    study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
+    compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
     (path,) = (tmp_path / "runs").iterdir()
     path.write_text("nonsense")
     with pytest.raises(ResultsError, match=f"{path.name}.*remove it"):
-        study("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
+        compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
 
 
 def curve(method: str, seed: int, losses: list[float], diverged: bool = False) -> pd.DataFrame:
@@ -317,9 +320,9 @@ def _pid() -> int:
 
 INTERRUPTED = """
 import sys
-from ddlnb.training.runs.study import study
+from ddlnb.training.runs.compare import compare
 if __name__ == "__main__":
-    study("digits", ["bsp"], seeds=40, workers=8, steps=100, folder=sys.argv[1], jobs=2)
+    compare("digits", ["bsp"], seeds=40, workers=8, steps=100, folder=sys.argv[1], jobs=2)
 """
 
 
@@ -373,7 +376,11 @@ def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
         ({"seeds": 0}, "at least one seed"),
         ({"seeds": [TUNING_SEEDS[1]]}, "are those for tuning"),
         ({"tune": True, "lr": 0.1}, "leave out 0.1"),
-        ({"optimiser": "sgd"}, "unknown options"),
+        ({"optimiser": "sgd"}, "unknown training setting 'optimiser'.*did you mean 'optimizer'"),
+        ({"seed": 3}, "give seeds, not seed"),
+        ({"workers": []}, "at least one number of workers"),
+        ({"lr": 1e9}, r"learning rate 1000000000.0 must be between .* leaves nothing of the model"),
+        ({"lr": 1e-12}, r"learning rate 1e-12 must be .*no step changes a float32 parameter"),
         ({"jobs": 0}, "jobs 0"),
         ({"steps": 0}, "steps 0"),
         ({"optimizer": "sdg"}, "did you mean 'sgd'"),
@@ -383,7 +390,7 @@ def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
 def test_bad_options_are_refused_before_anything_runs(options, told, tmp_path):
     arguments = {"task": "quadratic", "methods": ["bsp"], **QUICK, "folder": tmp_path, **options}
     with pytest.raises(InputError, match=told):
-        study(**arguments)
+        compare(**arguments)
     assert not list(tmp_path.iterdir())
 
 

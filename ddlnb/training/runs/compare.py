@@ -1,0 +1,114 @@
+"""Compare methods by many runs: numbers of workers and seeds, each at a learning rate of its own.
+
+`ddlnb.training.runs.tuning` says how a rate is found, and how many runs that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.errors import require
+from ddlnb.files import require_writable
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.runs.kept_runs import Runner
+from ddlnb.training.runs.summaries import summary
+from ddlnb.training.runs.tuning import CONFIRM, TUNING_SEEDS, tuned
+from ddlnb.training.settings import LOCKSTEP, training_settings
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.training.tasks.task import LearningTask
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """``curves``: one row per evaluation of every run. ``tuning``: one row per rate tried."""
+
+    curves: pd.DataFrame
+    tuning: pd.DataFrame
+
+    def summary(self, target: float | None = None) -> pd.DataFrame:
+        """Return one row per method and setting, as `ddlnb.training.runs.summaries.summary` does.
+
+        After tuning there are ``rates_tried``, the number of them, and ``rate_stable``, false if
+        none of those that were confirmed was.
+        """
+        found = summary(self.curves, target)
+        if self.tuning.empty:
+            return found
+        cells = self.tuning.groupby(["method", "workers"])
+        tried = cells["learning_rate"].nunique().rename("rates_tried")
+        confirmed = self.tuning[self.tuning["stage"] == CONFIRM].groupby(["method", "workers"])
+        stable = confirmed["stable"].any().rename("rate_stable")
+        return found.join(tried, on=tried.index.names).join(stable, on=stable.index.names)
+
+
+def compare(
+    task: str | LearningTask,
+    methods: Sequence[str | TrainingMethod],
+    *,
+    seeds: int | Sequence[int] = 5,
+    workers: int | Sequence[int] = 8,
+    lr: float | Sequence[float] | None = None,
+    tune: bool = False,
+    folder: str | Path | None = None,
+    jobs: int | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Comparison:
+    """Return the curves of every method, number of workers, learning rate and seed.
+
+    ``seeds`` is their number, counted from 0, or the seeds themselves; the other ``settings`` are
+    those of `ddlnb.train`. With ``tune`` every method and number of workers gets a rate of its own,
+    else all get ``lr`` or, without it, the optimizer's first guess. Runs are kept in ``folder``,
+    where the same call goes on after an interruption; its curves.csv and tuning.csv then hold all
+    that is kept there, that of other calls included. Without a folder nothing is kept. ``jobs``
+    processes of one thread each make the runs; by default there is one per core.
+
+    Raises UnknownName and InputError before anything runs, and ResultsError for a folder whose
+    files were damaged.
+    """
+    import pandas as pd
+
+    task = get_learning_task(task)
+    chosen = dict.fromkeys(str(training_method(method)) for method in methods)
+    require(bool(chosen), "a comparison needs at least one method")
+    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    require(bool(seeds), "a comparison needs at least one seed")
+    require("seed" not in settings, "a comparison takes several seeds; give seeds, not seed")
+    reserved = sorted(set(seeds) & set(TUNING_SEEDS))
+    require(not reserved, f"seeds {reserved} are those for tuning; take others")
+    require(not (tune and lr is not None), f"tune finds learning rates; leave out {lr}")
+    rates = [lr] if lr is None or isinstance(lr, int | float) else list(lr)
+    cells = [
+        training_settings(task, method, workers=count, **settings)
+        for method in chosen
+        for count in ([workers] if isinstance(workers, int) else workers)
+    ]
+    require(bool(cells and rates), "a comparison needs at least one number of workers, and one lr")
+    asked = [[replace(cell, lr=rate) for rate in rates] for cell in cells]
+    for of_cell in asked:
+        for one in of_cell:
+            for seed in (min(seeds), max(seeds)):
+                replace(one, seed=seed)  # refuses what cannot run
+    if cells[0].executor != LOCKSTEP:
+        require(jobs in (None, 1), f"runs on real processes go one by one; leave out jobs {jobs}")
+        jobs = 1
+    if folder is not None:
+        require_writable(folder)
+    runner = Runner(None if folder is None else Path(folder), jobs, progress)
+
+    tuning = pd.DataFrame()
+    if tune:
+        searches = tuned(cells, runner)
+        asked = [[replace(search.cell, lr=search.best)] for search in searches]
+        tuning = pd.concat([search.frame() for search in searches], ignore_index=True)
+    runs = [replace(one, seed=seed) for of_cell in asked for one in of_cell for seed in seeds]
+    curves = pd.concat(runner.curves(runs, "runs"), ignore_index=True)
+    runner.write_all("runs", "curves.csv")
+    runner.write_all("rates", "tuning.csv")
+    return Comparison(curves, tuning)

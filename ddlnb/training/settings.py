@@ -1,0 +1,189 @@
+"""The settings of a training run: one definition for the library, the command line and kept runs.
+
+Importing this module loads neither torch nor pandas, since the command line takes its defaults and
+help texts from here; torch is loaded when settings are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.errors import UnknownName, require, require_whole
+
+if TYPE_CHECKING:
+    from ddlnb.training.executors.clock import Clock
+    from ddlnb.training.job import TrainingJob
+    from ddlnb.training.method import TrainingMethod
+    from ddlnb.training.optimizers import Optimizer
+    from ddlnb.training.schedules import RateSchedule
+    from ddlnb.training.tasks.splits import Split
+    from ddlnb.training.tasks.task import LearningTask
+
+LOCKSTEP = "lockstep"
+EXECUTORS = (LOCKSTEP, "distributed", "byteps")
+EVALUATIONS = 20  # rows of a curve behind the first one, unless evaluate_every says otherwise
+RATE_SPAN = 2.0**24  # a float32 keeps 24 bits: steps that differ by more cannot both be sensible
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What one run of one method on one task depends on, but for the processes that it uses.
+
+    Choices may be given as text: ``task="digits"``, ``method="local(8)"``, ``split="non-iid(0.1)"``;
+    the fields then hold what the text stands for. ``local_batch`` and ``lr`` that are left out are
+    those of the task and of the optimizer. `training_settings` makes one from keywords.
+
+    Raises UnknownName and InputError, and MissingPart if the executor needs what this machine
+    lacks.
+    """
+
+    task: LearningTask = field(metadata={"meaning": "A task of `ddlnb train --list`."})
+    method: TrainingMethod = field(
+        metadata={"meaning": "Such as 'bsp', 'ssp(3)' or 'bsp + top-k(0.01) + feedback on A2A'."}
+    )
+    _: KW_ONLY
+    workers: int = field(default=8, metadata={"meaning": "Workers that train together."})
+    steps: int = field(default=300, metadata={"meaning": "Gradients of every worker."})
+    local_batch: int = field(  # type: ignore[assignment]
+        default=None, metadata={"meaning": "Samples of a gradient; default: the task's own number."}
+    )
+    lr: float = field(  # type: ignore[assignment]
+        default=None, metadata={"meaning": "Learning rate; default: the optimizer's first guess."}
+    )
+    optimizer: Optimizer = field(  # type: ignore[assignment]
+        default="sgd",
+        metadata={"meaning": "Such as sgd, momentum(0.9, 0.0005) or lars(0.01); see --list."},
+    )
+    schedule: RateSchedule = field(  # type: ignore[assignment]
+        default="constant",
+        metadata={"meaning": "Schedule of the learning rate: constant, warm-up(50), cosine(50)."},
+    )
+    split: Split = field(  # type: ignore[assignment]
+        default="iid",
+        metadata={"meaning": "Split of the samples: iid, or non-iid(0.1); less skews labels more."},
+    )
+    seed: int = field(default=0, metadata={"meaning": "Seed of the model, samples and batches."})
+    clock: Clock | None = field(
+        default=None, metadata={"meaning": "Virtual seconds of gradients and messages."}
+    )
+    evaluate_every: int | None = field(
+        default=None,
+        metadata={"meaning": f"Steps between rows; default: {EVALUATIONS} rows a run."},
+    )
+    executor: str = field(
+        default=LOCKSTEP,
+        metadata={
+            "meaning": "lockstep, distributed (processes over gloo and our parameter servers) or "
+            "byteps."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        from ddlnb.training.method import training_method
+        from ddlnb.training.optimizers import get_optimizer
+        from ddlnb.training.schedules import get_schedule
+        from ddlnb.training.tasks.catalogue import get_learning_task
+        from ddlnb.training.tasks.splits import get_split
+
+        self._set("task", get_learning_task(self.task))
+        self._set("method", training_method(self.method))
+        self._set("optimizer", get_optimizer(self.optimizer))
+        self._set("schedule", get_schedule(self.schedule))
+        self._set("split", get_split(self.split))
+        if self.local_batch is None:
+            self._set("local_batch", self.task.local_batch)
+        if self.lr is None:
+            self._set("lr", self.optimizer.first_rate(self.task))
+        require_whole(local_batch=self.local_batch, workers=self.workers, steps=self.steps)
+        require_whole(0, seed=self.seed)
+        require_whole(evaluate_every=self.every)
+        self._check_rate()
+        self.method.check_optimizer(self.optimizer)
+        self._check_executor()
+        self.job()  # which refuses what no executor can run
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_rate(self) -> None:
+        guess = self.optimizer.first_rate(self.task)
+        least, most = guess / RATE_SPAN, guess * RATE_SPAN
+        require(
+            isinstance(self.lr, int | float) and least <= self.lr <= most,
+            f"learning rate {self.lr!r} must be between {least:.1g} and {most:.1g}: below, no step "
+            f"changes a float32 parameter, and beyond, the first step leaves nothing of the model; "
+            f"a fair first guess for {self.optimizer} on {self.task.name} is {guess:g}",
+        )
+
+    def _check_executor(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise UnknownName("executor", self.executor, EXECUTORS)
+        if self.executor != LOCKSTEP:
+            from ddlnb.training.executors.servers import require_trains
+
+            require(self.clock is None, "a clock is for lockstep; real processes take real time")
+            require_trains(self.executor, self.method)
+
+    @property
+    def every(self) -> int:
+        """Steps between two rows of the curve."""
+        if self.evaluate_every is None:
+            return max(1, self.steps // EVALUATIONS)
+        return self.evaluate_every
+
+    def job(self) -> TrainingJob:
+        """Return the run as a job for any executor; data are loaded where it runs."""
+        from ddlnb.training.job import TrainingJob
+
+        task = self.task
+        return TrainingJob(
+            self.method,
+            partial(task.build, self.seed),
+            task.loss,
+            partial(task.batches, self.split, self.workers, self.local_batch, self.seed),
+            partial(self.optimizer.make, lr=self.lr),
+            self.workers,
+            self.steps,
+            self.seed,
+            schedule=partial(self.schedule.factor, steps=self.steps),
+        )
+
+    def columns(self) -> dict[str, object]:
+        """Return the columns of the run's curve that say under which settings it was made."""
+        return {
+            "task": self.task.name,
+            "method": str(self.method),
+            "synchronisation": str(self.method.synchronisation),
+            "compression": str(self.method.compressor or "none"),
+            "feedback": self.method.feedback,
+            "architecture": self.method.architecture,
+            "workers": self.workers,
+            "local_batch": self.local_batch,
+            "split": str(self.split),
+            "optimizer": str(self.optimizer),
+            "schedule": str(self.schedule),
+            "learning_rate": self.lr,
+            "seed": self.seed,
+            "executor": self.executor,
+        }
+
+
+MEANINGS = {one.name: one.metadata["meaning"] for one in fields(TrainingSettings)}
+
+
+def training_settings(
+    task: str | LearningTask, method: str | TrainingMethod, **options: Any
+) -> TrainingSettings:
+    """Return the settings of a run; ``options`` are fields of `TrainingSettings`, by keyword.
+
+    Raises UnknownName for an option that is none, and what `TrainingSettings` raises.
+
+    >>> training_settings("digits", "local(8)", workers=4, steps=100).lr
+    0.2
+    """
+    for name in options:
+        if name not in MEANINGS:
+            raise UnknownName("training setting", name, MEANINGS)
+    return TrainingSettings(task, method, **options)  # type: ignore[arg-type]
