@@ -15,7 +15,7 @@ import time
 import torch
 
 from ddlnb.compression.selection import largest
-from ddlnb.compression.sparse import kept
+from ddlnb.compression.sparsifier import kept
 
 TENSORS = {
     "normal": torch.randn,

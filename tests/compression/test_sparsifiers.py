@@ -20,7 +20,8 @@ from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.powersgd import PowerSGD
 from ddlnb.compression.random_k import RandomK, drawn
 from ddlnb.compression.selection import largest
-from ddlnb.compression.sparse import from_payload, kept, largest_entries
+from ddlnb.compression.sparse import from_payload, largest_entries
+from ddlnb.compression.sparsifier import kept
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce, Messages, lockstep

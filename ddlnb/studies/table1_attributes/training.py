@@ -14,7 +14,7 @@ import torch
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import QUANTISATION, SPARSIFICATION
-from ddlnb.compression.sparse import Sparsifier
+from ddlnb.compression.sparsifier import Sparsifier
 from ddlnb.errors import require
 from ddlnb.studies.table1_attributes.attributes import Derived
 from ddlnb.training.cost.tensors import pieces
