@@ -1,4 +1,4 @@
-"""Measures all compressors on this machine, and keeps the seconds as a profile.
+"""Measure all compressors on this machine, and keep the seconds as a profile.
 
 python -m benchmarks.compression_seconds [--threads 1] [--device cuda] [--also "top-k(0.001)"]
     [--write NAME]
@@ -16,8 +16,8 @@ MILLION = 1_000_000
 WHOLE = 25_000_000  # elements of a model
 
 
-def misfits(profile: CompressionProfile) -> list[float]:
-    """By what share the lines miss every sample, before and after the first request, in order."""
+def relative_errors(profile: CompressionProfile) -> list[float]:
+    """Return by what share the lines miss each measured time, in ascending order."""
     off = []
     for row in profile.samples:
         lines, elements = profile.compressors[row["compressor"]], row["elements"]
@@ -27,12 +27,14 @@ def misfits(profile: CompressionProfile) -> list[float]:
 
 
 def main() -> None:
-    """Print seconds of two tensors among 16 workers; with --write keep the profile."""
+    """Print the seconds of two tensors among 16 workers; with --write keep the profile."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--also", action="append", default=[], help="with these parameters, too")
+    parser.add_argument(
+        "--also", action="append", default=[], help="a compressor with its parameters, too"
+    )
     parser.add_argument("--write", metavar="NAME")
     given = parser.parse_args()
     chosen = [kind() for kind in COMPRESSORS.values()]
@@ -47,7 +49,7 @@ def main() -> None:
             for size in (MILLION, WHOLE)
         ]
         print(f"{name:28s} {'   '.join(shown)}")
-    off = misfits(profile)
+    off = relative_errors(profile)
     print(
         f"The lines miss half of {len(off)} measured seconds by less than "
         f"{off[len(off) // 2]:.0%}, nine in ten by less than {off[9 * len(off) // 10]:.0%} "

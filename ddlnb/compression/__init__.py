@@ -1,5 +1,6 @@
 """Lossy compression of gradients: one short file per algorithm, each with its byte count.
 
-``base`` says what a compressor promises, ``feedback`` what error feedback is, ``catalogue`` which
-there are. Source of the list: survey of Shi et al. 2020, section 3.1.3.
+Start with ``base``, which defines a compressor, then ``feedback`` and ``catalogue``
+(all compressors by name). ``profiling`` measures the seconds that compressors take, ``profile``
+holds them. Source: survey of Shi et al. 2020, section 3.1.3.
 """

@@ -1,8 +1,8 @@
-"""What a compressor promises: how n workers average a tensor with less traffic, and how much less.
+"""Compressors: how n workers average a tensor with less traffic, and how much less.
 
 A compressor is a frozen dataclass of its parameters. It owns no memory and does no communication:
-what it must remember is kept for it in a dictionary, what it must send it yields (see
-`ddlnb.plans.requests`), so that one definition serves every executor, and error feedback stays outside.
+what it must remember is kept for it in a dictionary, what it must send it yields as requests
+(`ddlnb.plans.requests`). So one definition serves every executor, and error feedback stays outside.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ddlnb.compression.literature import NONE, Bound, Quote
 from ddlnb.plans.requests import AllGather, Flow, made_once
 from ddlnb.seeding import generator
 
-Memory = dict[str, Any]  # of one worker and one piece; empty at first
+Memory = dict[str, Any]  # what one worker remembers of one piece; empty at first
 
 
 class Averaged(NamedTuple):
-    """The average that all workers agree on, and what this worker's share in it was.
+    """The average that all workers agree on, and what this worker contributed to it.
 
-    The mean of ``sent`` over the workers is ``average``, but for the rounding of sums in the number
+    The mean of ``sent`` over the workers is ``average``, up to the rounding of sums in the number
     format that travels; error feedback keeps the rest.
     """
 
@@ -37,7 +37,7 @@ class Averaged(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """Who takes part in an average, and in which: what random numbers are drawn from."""
+    """One average: who takes part, and what random numbers are drawn from."""
 
     rank: int
     workers: int
@@ -46,16 +46,16 @@ class Round:
     seed: int = 0
 
     def own(self) -> torch.Generator:
-        """Random numbers that differ between workers, steps and pieces."""
+        """Return random numbers that differ between workers, steps and pieces."""
         return generator(self.seed, self.step, self.piece, self.rank + 1)
 
     def shared(self) -> torch.Generator:
-        """Random numbers that are the same on all workers."""
+        """Return random numbers that are the same on all workers."""
         return generator(self.seed, self.step, self.piece, 0)
 
 
 class Traffic(NamedTuple):
-    """One request of a compressor: its type in `ddlnb.plans.requests`, and its bytes.
+    """One request that a compressor makes: its type in `ddlnb.plans.requests`, and its bytes.
 
     Bytes are those of the tensor of an AllReduce, of one payload of an AllGather, and of all
     payloads that the busiest worker sends in Messages.
@@ -66,40 +66,45 @@ class Traffic(NamedTuple):
 
 
 class Compressor(ABC):
-    """A lossy way to average."""
+    """A lossy way to average.
+
+    ``family`` is one of `ddlnb.compression.literature.FAMILIES`, and empty only for what carries
+    other compressors. ``why_no_feedback`` gives the reason where error feedback is refused,
+    ``why_no_payload`` the reason why a compressor is no `Codec`.
+    """
 
     name: ClassVar[str]
-    family: ClassVar[str] = ""  # one of FAMILIES; empty for what only carries other compressors
-    why_no_feedback: str = ""  # where it is refused
-    why_no_payload: str = ""  # of one that is no `Codec`
+    family: ClassVar[str] = ""
+    why_no_feedback: str = ""
+    why_no_payload: str = ""
 
     @property
     @abstractmethod
     def feedback(self) -> str:
-        """Error feedback is "needed" to converge, "optional", or "refused"."""
+        """Whether error feedback is "needed" to converge, "optional", or "refused"."""
 
     @property
     def own_momentum(self) -> float:
-        """Momentum that it applies before it compresses."""
+        """The momentum that the compressor applies before it compresses."""
         return 0.0
 
     @abstractmethod
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """Yield requests and return `Averaged`, both of the tensor's shape and dtype.
+        """Yield requests and return `Averaged`, its tensors of the given shape and dtype.
 
-        The tensor, of any shape, is not written to.
+        The given tensor has any shape and is not written to.
         """
 
     @abstractmethod
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        """The requests that averaging float32 tensors of this shape makes, in order."""
+        """Return the requests that averaging float32 tensors of this shape makes, in order."""
 
     def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
-        """The compressor of each of so many pieces of a model: this one, where all are alike."""
+        """Return the compressor of each piece of a model: this one, unless pieces differ."""
         return (self,) * pieces
 
     def for_whole_model(self) -> Compressor:
-        """This compressor for the vector of a whole model, which may need another form of it."""
+        """Return the form of this compressor that suits the vector of a whole model."""
         return self
 
     def quoted_ratio(self, shape: tuple[int, int]) -> Quote | None:
@@ -117,27 +122,27 @@ class Compressor(ABC):
 class Codec(Compressor):
     """A compressor that turns a tensor into bytes, and bytes into a tensor.
 
-    What codecs make can travel anywhere: to all workers, to a parameter server, to neighbours.
+    Its payloads can travel anywhere: to all workers, to a parameter server, to neighbours.
     """
 
     def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
-        """As for every compressor: codecs."""
+        """Return codecs, as for every compressor."""
         return (self,) * pieces
 
     @abstractmethod
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """The payload: a flat uint8 tensor of exactly `payload_bytes`."""
+        """Return the payload: a flat uint8 tensor of exactly `payload_bytes`."""
 
     @abstractmethod
     def decode(self, payload: Tensor, elements: int) -> Tensor:
-        """The flat float32 tensor that a payload stands for."""
+        """Return the flat float32 tensor that a payload stands for."""
 
     @abstractmethod
     def payload_bytes(self, elements: int) -> int:
-        """The length of a payload, which depends on the number of elements only."""
+        """Return the length of a payload, which depends on the number of elements only."""
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """All workers get all payloads and average what they stand for, in rank order."""
+        """Gather all payloads on all workers, and average what they stand for in rank order."""
         payload = self.encode(tensor, round_, memory)
         payloads = yield AllGather(payload)
         average = made_once(payloads, lambda: self._average(payloads, tensor.numel()))
@@ -151,7 +156,7 @@ class Codec(Compressor):
         return total / len(payloads)
 
     def add(self, payload: Tensor, total: Tensor) -> None:
-        """Add what a payload stands for to a flat float32 tensor, with less work if possible."""
+        """Add what a payload stands for to a flat float32 tensor, without decoding if possible."""
         total += self.decode(payload, len(total))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
@@ -159,5 +164,5 @@ class Codec(Compressor):
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a tensor as a flat uint8 tensor, not copied if it is contiguous."""
+    """Return the memory of a tensor as flat uint8, not copied if it is contiguous."""
     return tensor.contiguous().view(-1).view(torch.uint8)

@@ -1,9 +1,9 @@
 """Deep Gradient Compression: top-k of accumulated velocities, for momentum SGD.
 
-Source: Lin et al. 2018 (arXiv 1712.01887), section 3. Momentum applied after compression would
-treat entries that waited long wrongly, so every worker has its own velocity and sends the largest
+Source: Lin et al. 2018 (arXiv 1712.01887), section 3. Momentum applied after compression would be
+wrong for entries that waited long, so every worker has its own velocity and sends the largest
 entries of what its velocities added up to. Train with plain SGD: momentum in the optimizer would
-be applied twice, and is refused.
+be applied twice and is refused.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import AllGather, Flow, made_once
 
 VELOCITY, UNSENT, ROUNDS = "velocity", "unsent", "rounds"
-FIRST_DENSITY = 0.25  # of the warm-up, section 3.3
+FIRST_DENSITY = 0.25  # the warm-up starts here, section 3.3
 
 
 @dataclass(frozen=True)
 class DeepGradientCompression(Sparsifier):
-    """``density`` k/D of the entries travel after ``warm_up`` rounds; before, up to a quarter.
+    """A share ``density`` of the entries travels after ``warm_up`` rounds; before, up to a quarter.
 
-    A round is an average; those before are counted in the memory, since local SGD has fewer of
-    them than steps.
-    ``clip`` bounds the norm of the average gradient as clipping without compression does: every
-    worker clips its own to ``clip`` / sqrt(n), per tensor that is compressed. With ``masking`` the
-    velocity of what was sent restarts at zero; at density 1 that leaves plain SGD, and without
-    it momentum SGD remains.
+    A round is one average. Rounds are counted in the memory, since local SGD has fewer of them
+    than steps. ``clip`` bounds the norm of the average gradient as clipping without compression
+    does: every worker clips its own to ``clip`` / sqrt(n), per tensor that is compressed. With
+    ``masking`` the velocity of entries that were sent restarts at zero; at density 1 that leaves
+    plain SGD, and without it momentum SGD remains.
     """
 
     density: float = 0.001
@@ -59,15 +58,15 @@ class DeepGradientCompression(Sparsifier):
 
     @property
     def own_momentum(self) -> float:
-        """What the optimizer must not apply again."""
+        """The momentum that the optimizer must not apply again."""
         return self.momentum
 
     def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
-        """Return the ratios of the paper's whole trainings, with other codings than ours."""
+        """Return the paper's ratios, of whole trainings with other codings than ours."""
         return Quote(270, 600, KNOWN)
 
     def density_after(self, rounds: int) -> float:
-        """The density after so many rounds: it falls exponentially from a quarter.
+        """Return the density after this number of rounds: it falls exponentially from a quarter.
 
         >>> dgc = DeepGradientCompression(1 / 1024, warm_up=4)
         >>> [1 / dgc.density_after(rounds) for rounds in range(6)]
@@ -95,7 +94,7 @@ class DeepGradientCompression(Sparsifier):
         return Averaged((total / round_.workers).view_as(tensor), sent.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        """Of a round after the warm-up."""
+        """Return the requests of a round after the warm-up."""
         count = kept(self.density, math.prod(shape))
         return [Traffic(AllGather, ENTRY_BYTES * count)]
 

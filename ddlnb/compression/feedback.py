@@ -3,9 +3,9 @@
 Source: Seide et al. 2014; Karimireddy et al. 2019 (arXiv 1901.09847). It costs as much memory as
 the gradient on every worker.
 
-What is kept is gradient, as Seide et al. have it. Algorithm 1 of Karimireddy et al. keeps updates,
-gradients times the learning rate of their step. At a constant rate the two are equal; under a
-schedule what is sent late moves the model here by the rate of the step at which it arrives.
+The residual is a gradient, as in Seide et al. Algorithm 1 of Karimireddy et al. keeps an update, a
+gradient times the learning rate of its step. At a constant rate the two are equal; under a
+schedule, what is sent late moves the model here by the rate of the step in which it arrives.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ RESIDUAL = "residual"
 def average_with_feedback(
     compressor: Compressor, tensor: Tensor, round_: Round, memory: Memory
 ) -> Flow:
-    """As ``compressor.average``, of the tensor and the residual; what is not sent is kept.
+    """Average the tensor plus the residual as the compressor does, and keep what is not sent.
 
-    At every moment the sum of what was sent and the residual is the sum of the tensors.
+    At every moment what was sent and the residual add up to the sum of the tensors.
     """
     corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
     averaged: Averaged = yield from compressor.average(corrected, round_, memory)
@@ -32,7 +32,7 @@ def average_with_feedback(
 
 
 def encode_with_feedback(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-    """The payload of the tensor and the residual; what it does not stand for is kept."""
+    """Return the payload of the tensor plus the residual, and keep what it does not hold."""
     corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
     payload = codec.encode(corrected, round_, memory)
     memory[RESIDUAL] = corrected - codec.decode(payload, tensor.numel()).view_as(tensor)

@@ -1,13 +1,13 @@
 """gTop-k: merge the workers' k largest entries along a tree, keeping k at every merge.
 
-Source: Shi et al. 2019 (arXiv 1901.04359). Each level of the tree halves the
-workers that still have entries: 2 ceil(log2 n) messages of k entries one after the other, against
-n - 1 for an all-gather.
+Source: Shi et al. 2019 (arXiv 1901.04359). Each level of the tree halves the number of workers
+that still hold entries: 2 ceil(log2 n) messages of k entries, one after the other, against n - 1
+for an all-gather.
 
-An entry that the tree dropped everywhere stays with the workers that had selected it, as in the
-paper. Where an entry survives, some workers' parts in it may have been dropped on the way and are
-not in the average. They do not know, and the paper loses these parts. Here they stay with the
-worker that dropped them, so that what was sent adds up to the average.
+An entry that did not survive stays with the workers that had selected it, as in the paper. Of an
+entry that did, some workers' parts may have been dropped on the way. Those workers do not know,
+and the paper loses these parts. Here they stay with the worker that dropped them, so that what was
+sent adds up to the average.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Step = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class GTopK(Sparsifier):
-    """``density`` k/D of the entries travel between two workers, and as many are averaged."""
+    """A share ``density`` = k/D of the entries travels between two workers and is averaged."""
 
     name = "gtop-k"
     feedback = "needed"
@@ -69,15 +69,17 @@ class GTopK(Sparsifier):
 
 
 def merged(one: Sparse, other: Sparse, count: int) -> tuple[Sparse, Sparse]:
-    """The ``count`` largest entries of the sum, and its other entries.
+    """Return the ``count`` largest entries of the sum, and its other entries.
 
     >>> first = Sparse(torch.tensor([0, 2]), torch.tensor([3.0, 2.0]))
     >>> second = Sparse(torch.tensor([1, 2]), torch.tensor([-1.0, 2.0]))
     >>> merged(first, second, 2)[0]
     Sparse(indices=tensor([0, 2]), values=tensor([3., 4.]))
     """
-    indices, places = torch.unique(torch.cat([one.indices, other.indices]), return_inverse=True)
-    values = torch.zeros(len(indices)).index_add_(0, places, torch.cat([one.values, other.values]))
+    both = torch.cat([one.indices, other.indices])
+    indices, positions = torch.unique(both, return_inverse=True)
+    values = torch.zeros(len(indices))
+    values.index_add_(0, positions, torch.cat([one.values, other.values]))
     chosen = largest(values, count)
     is_left = torch.ones(len(indices), dtype=torch.bool).index_fill_(0, chosen, False)
     return (
@@ -87,7 +89,7 @@ def merged(one: Sparse, other: Sparse, count: int) -> tuple[Sparse, Sparse]:
 
 
 def levels(workers: int) -> int:
-    """Of a binary tree over the workers: ceil(log2 n).
+    """Return the levels of a binary tree over the workers: ceil(log2 n).
 
     >>> [levels(workers) for workers in (1, 2, 3, 4, 5, 32)]
     [0, 1, 2, 2, 3, 5]
@@ -96,15 +98,15 @@ def levels(workers: int) -> int:
 
 
 def tree(rank: int, workers: int) -> tuple[list[Step], list[Step]]:
-    """To whom a worker sends and from whom it gets, one level after the other: up, and down again.
+    """Return whom a worker sends to and receives from, level by level: up, and down again.
 
     >>> tree(2, 4)
     ([([], [3]), ([0], [])], [([], [0]), ([3], [])])
     """
     up = []
     for distance in (1 << level for level in range(levels(workers))):
-        place = rank % (2 * distance)
-        giver = [rank + distance] if place == 0 and rank + distance < workers else []
-        taker = [rank - distance] if place == distance else []
-        up.append((taker, giver))
-    return up, [(giver, taker) for taker, giver in reversed(up)]
+        position = rank % (2 * distance)
+        sender = [rank + distance] if position == 0 and rank + distance < workers else []
+        receiver = [rank - distance] if position == distance else []
+        up.append((receiver, sender))
+    return up, [(sender, receiver) for receiver, sender in reversed(up)]

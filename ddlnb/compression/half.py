@@ -1,11 +1,11 @@
 """Half precision: two bytes per element instead of four.
 
-Averaged as NCCL, Horovod's fp16 compression and the hooks of DistributedDataParallel do: every
-worker divides by the number of workers and rounds, and one all-reduce sums the numbers of two
-bytes. Partial sums are rounded, too, so that the error grows with the workers, and what that loses
-is nobody's residual. A mean beyond the largest number of the format is infinite there and here. To
-servers and to neighbours payloads travel whole. Source: survey of Shi et al. 2020, section 3.1.3
-(quantisation); `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
+Averages are made as by NCCL, Horovod's fp16 compression and the hooks of DistributedDataParallel:
+every worker divides by the number of workers and rounds, and one all-reduce sums the numbers of
+two bytes. Partial sums are rounded, too, so the error grows with the number of workers, and no
+residual keeps what they lose. A mean beyond the largest number of the format is infinite there and
+here. To servers and to neighbours payloads travel whole. Source: survey of Shi et al. 2020, section
+3.1.3 (quantisation); `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ddlnb.plans.requests import AllReduce, Flow
 
 @dataclass(frozen=True)
 class Half(Codec):
-    """Numbers rounded to the nearest of a format of two bytes; beyond its largest, that one."""
+    """Numbers rounded to the nearest one of a two-byte format, or to its largest one."""
 
     dtype: ClassVar[torch.dtype]
     family = QUANTISATION
@@ -52,7 +52,7 @@ class Half(Codec):
         return 2 * elements
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """One all-reduce; ``sent`` is what this worker put into it."""
+        """Return the average by one all-reduce; ``sent`` is what this worker put into it."""
         share = self.encode(tensor / round_.workers, round_, memory).view(self.dtype)
         sent = share.float().mul_(round_.workers)  # the answer may reuse the share's memory
         total = yield AllReduce(share)
@@ -62,7 +62,7 @@ class Half(Codec):
         return [Traffic(AllReduce, self.payload_bytes(math.prod(shape)))]
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises NotFinite."""
+        """Return the rounded numbers. Raises NotFinite."""
         flat = tensor.detach().flatten().float()
         if not len(flat):
             return torch.empty(0, dtype=torch.uint8)
@@ -74,7 +74,7 @@ class Half(Codec):
         return as_bytes(flat.to(self.dtype))
 
     def decode(self, payload: Tensor, elements: int) -> Tensor:
-        # A slice of a longer payload may begin at an odd address, where no number may.
+        # A slice of a longer payload may begin at an odd address, where no number can begin.
         aligned = payload.clone() if payload.storage_offset() % 2 else payload
         return aligned.view(self.dtype).float()
 

@@ -1,4 +1,4 @@
-"""Compiled loops over one chunk of a tensor: signs, levels and ternary digits as bits, and back.
+"""Compiled loops over one chunk of a tensor: signs, levels and ternary digits to bits and back.
 
 Random numbers are SplitMix64 (Steele, Lea and Flood 2014) of a seed and the element's position.
 Compiled code is cached on disk. Bits fill bytes from the lowest up.
@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-TRITS = 5  # ternary digits in a byte: 3**5 = 243
-BLOCK = 40 * 64  # elements that stay in the first cache; eight and five divide it
-MOST_BITS = 16
+TRITS = 5  # ternary digits in a byte: 3**5 = 243 of 256 values
+BLOCK = 40 * 64  # elements that fit into the first cache; a multiple of eight and of five
+MOST_BITS = 16  # of a code
 
 compiled = njit(nogil=True, cache=True, error_model="numpy")
-# Sums in any order, several at a time. Elsewhere the order of operations keeps floats in range.
+# Sums may be taken in any order, several at a time. In all other loops the order of operations
+# keeps floats in range.
 summing = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
 
 
 @summing
 def measure(values: Any) -> Any:
-    """The bits of the largest magnitude, the sum of magnitudes and the sum of squares."""
+    """Return the bits of the largest magnitude, the sum of magnitudes and that of squares."""
     words = values.view(np.uint32)
     largest, total, squares = np.uint32(0), 0.0, 0.0
     for i in range(len(values)):
@@ -36,7 +37,7 @@ def measure(values: Any) -> Any:
 
 @summing
 def bucket_norms(values: Any, bucket: int, norms: Any) -> None:
-    """The Euclidean norm of every bucket."""
+    """Write the Euclidean norm of every bucket."""
     for which in range(len(norms)):
         squares = 0.0
         for value in values[which * bucket : (which + 1) * bucket]:
@@ -46,7 +47,7 @@ def bucket_norms(values: Any, bucket: int, norms: Any) -> None:
 
 @compiled
 def pack_signs(values: Any, packed: Any) -> None:
-    """A bit for every value, set below zero."""
+    """Write a bit for every value, set below zero."""
     whole = len(values) // 8
     for byte in range(whole):
         bits = np.uint8(0)
@@ -62,7 +63,7 @@ def pack_signs(values: Any, packed: Any) -> None:
 
 @compiled
 def unpack_signs(packed: Any, scale: Any, values: Any) -> None:
-    """Minus or plus the scale; eight values for every byte."""
+    """Write minus or plus the scale: eight values for every byte."""
     for byte in range(len(packed)):
         bits = packed[byte]
         for j in range(8):
@@ -72,7 +73,7 @@ def unpack_signs(packed: Any, scale: Any, values: Any) -> None:
 
 @compiled
 def count_votes(ballots: Any, votes: Any) -> None:
-    """The sign of the sum of all rows' signs, zero for a tie; eight values for every byte."""
+    """Write the sign of the sum of all rows' signs, zero for a tie: eight values per byte."""
     votes[:] = 0
     for worker in range(len(ballots)):
         ballot = ballots[worker]
@@ -87,7 +88,7 @@ def count_votes(ballots: Any, votes: Any) -> None:
 
 @compiled
 def uniform(seed: Any, position: int) -> Any:
-    """A multiple of 2**-24 in [0, 1)."""
+    """Return a multiple of 2**-24 in [0, 1)."""
     z = seed + np.uint64(position + 1) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -97,7 +98,7 @@ def uniform(seed: Any, position: int) -> Any:
 
 @compiled
 def pack_ternary(values: Any, start: int, limit: Any, seed: Any, packed: Any) -> None:
-    """Five digits to a byte: one plus the sign with probability magnitude/limit, else one."""
+    """Write five digits per byte: one plus the sign with probability magnitude/limit, else one."""
     divisor = limit if limit > 0 else np.float32(1)
     digits = np.empty(BLOCK, np.uint8)
     for first in range(0, len(values), BLOCK):
@@ -120,7 +121,7 @@ def pack_ternary(values: Any, start: int, limit: Any, seed: Any, packed: Any) ->
 
 @compiled
 def unpack_ternary(packed: Any, scale: Any, values: Any) -> None:
-    """Minus the scale, zero or the scale; five values for every byte."""
+    """Write minus the scale, zero or the scale: five values for every byte."""
     for byte in range(len(packed)):
         left = np.uint32(packed[byte])
         for j in range(TRITS):
@@ -140,7 +141,7 @@ def pack_levels(
     seed: Any,
     packed: Any,
 ) -> None:
-    """Values over their norms, rounded at random to multiples of 1/levels, as codes of bits."""
+    """Write codes of values over their norms, rounded at random to multiples of 1/levels."""
     codes, words = np.empty(BLOCK, np.uint32), np.empty(BLOCK // 8 * MOST_BITS, np.uint8)
     for first in range(0, len(values), BLOCK):
         block = values[first : first + BLOCK]
@@ -160,7 +161,7 @@ def pack_levels(
 def unpack_levels(
     packed: Any, start: int, norms: Any, bucket: int, levels: int, bits: int, values: Any
 ) -> None:
-    """What the codes of `pack_levels` stand for."""
+    """Write what the codes of `pack_levels` stand for."""
     codes, words = np.empty(BLOCK, np.uint32), np.empty(BLOCK // 8 * MOST_BITS, np.uint8)
     for first in range(0, len(values), BLOCK):
         block = values[first : first + BLOCK]
@@ -184,7 +185,7 @@ def unpack_levels(
 def round_at_random(
     values: Any, position: int, norm: Any, levels: int, seed: Any, codes: Any
 ) -> None:
-    """Codes of 0 to twice the levels; ``levels`` itself stands for zero."""
+    """Write codes from 0 to twice the levels; ``levels`` itself stands for zero."""
     most = np.float32(levels)
     divisor = norm if norm > 0 else np.float32(1)
     for i in range(len(values)):
@@ -197,7 +198,7 @@ def round_at_random(
 
 @compiled
 def pack_codes(codes: Any, bits: int, packed: Any) -> None:
-    """Codes as one stream of bits, eight codes (so many bytes as a code has bits) at a time."""
+    """Write codes as one sequence of bits, eight at a time: as many bytes as a code has bits."""
     width = np.uint64(bits)
     half = np.uint64(4) * width
     for group in range(len(codes) // 8):
@@ -216,7 +217,7 @@ def pack_codes(codes: Any, bits: int, packed: Any) -> None:
 
 @compiled
 def unpack_codes(packed: Any, bits: int, codes: Any) -> None:
-    """The codes of `pack_codes`."""
+    """Write the codes of `pack_codes`."""
     width, one = np.uint64(bits), np.uint64(1)
     half, mask = np.uint64(4) * width, (one << width) - one
     for group in range(len(codes) // 8):

@@ -21,10 +21,10 @@ from ddlnb.plans.requests import Flow
 
 @dataclass(frozen=True)
 class LayerTopK(Codec):
-    """``densities`` has one for every piece that is compressed, in the order of the parameters.
+    """``densities`` are those of the pieces that are compressed, in the order of the parameters.
 
-    A piece of density 1 travels as it is, all-reduced on all-to-all. What is asked of a tensor
-    alone is answered for the only piece, and refused with InputError if there are more.
+    A piece of density 1 travels uncompressed, all-reduced on all-to-all. What is asked of a single
+    tensor is answered for the only piece, and refused with InputError if there are more.
     """
 
     densities: tuple[float, ...]
@@ -36,13 +36,14 @@ class LayerTopK(Codec):
     def __post_init__(self) -> None:
         require(
             isinstance(self.densities, tuple) and len(self.densities) > 0,
-            f"densities {self.densities!r} must be one for every piece: (0.1, 0.001), say",
+            f"densities {self.densities!r} must be a tuple with one for every piece, such as "
+            f"(0.1, 0.001)",
         )
         for density in self.densities:
             require_density(density)
 
     def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
-        """Top-k of every piece. Raises InputError unless there are as many as densities."""
+        """Return top-k for every piece. Raises InputError unless there is a density for each."""
         require(
             pieces == len(self.densities),
             f"{self.name} has {len(self.densities)} densities, and the model has {pieces} "
@@ -52,7 +53,7 @@ class LayerTopK(Codec):
         return tuple(Uncompressed() if one == 1 else TopK(one) for one in self.densities)
 
     def for_whole_model(self) -> Codec:
-        """Top-k of the one density that there then is. Raises InputError for more."""
+        """Return top-k of the only density. Raises InputError if there are more."""
         return self._only
 
     @property

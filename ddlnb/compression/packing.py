@@ -1,7 +1,7 @@
-"""Tensors into as few bits as they need, and back, on as many threads as torch uses.
+"""Pack tensors into as few bits as they need, and back, on as many threads as torch uses.
 
-Tensors are cut into chunks of fixed length and every chunk fills its own bytes, so that what comes
-out does not depend on the number of threads. The loops are those of `kernels`.
+Tensors are cut into chunks of fixed length, and every chunk fills its own bytes, so the result does
+not depend on the number of threads. The loops are those of `kernels`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 
 
 def flat_values(tensor: Tensor) -> Floats:
-    """The tensor's numbers as a flat float32 array, not copied if they lie like that."""
+    """Return the tensor's numbers as a flat float32 array, without a copy if possible."""
     values: Floats = tensor.detach().flatten().float().contiguous().numpy()
     return values
 
@@ -41,7 +41,7 @@ def squared_norm(tensor: Tensor) -> float:
 
 
 def leading_floats(payload: Tensor, count: int) -> Floats:
-    """The first so many float32 numbers of a payload, wherever it lies in memory."""
+    """Return the first ``count`` float32 numbers of a payload, which need not be aligned."""
     floats: Floats = np.frombuffer(payload[: 4 * count].numpy().tobytes(), np.float32)
     return floats
 
@@ -53,7 +53,7 @@ def require_finite(*numbers: float | Floats) -> None:
 
 
 class Magnitudes(NamedTuple):
-    """Of a tensor's magnitudes: the largest, the mean, and the root of the mean square."""
+    """The largest magnitude of a tensor, the mean, and the root of the mean square."""
 
     largest: float
     mean: float
@@ -61,7 +61,7 @@ class Magnitudes(NamedTuple):
 
 
 def magnitudes(values: Floats) -> Magnitudes:
-    """What `Magnitudes` tells, all zero if there are none. Raises NotFinite."""
+    """Return the `Magnitudes` of these values, zeros if there are none. Raises NotFinite."""
     if not len(values):
         return Magnitudes(0.0, 0.0, 0.0)
     found = in_chunks(len(values), lambda start, stop: kernels.measure(values[start:stop]))
@@ -75,7 +75,7 @@ def magnitudes(values: Floats) -> Magnitudes:
 
 
 def bucket_norms(values: Floats, bucket: int) -> Floats:
-    """The Euclidean norm of every ``bucket`` elements. Raises NotFinite."""
+    """Return the Euclidean norm of every ``bucket`` elements. Raises NotFinite."""
     norms = np.empty(-(-len(values) // bucket), np.float32)
     with np.errstate(over="ignore"):
         if len(norms) == 1:
@@ -93,7 +93,7 @@ def bucket_norms(values: Floats, bucket: int) -> Floats:
 
 
 def pack_signs(values: Floats) -> Tensor:
-    """One bit per element, set where it is below zero; the first in the lowest bit of a byte."""
+    """Return one bit per element, set below zero; the first is the lowest bit of a byte."""
     packed = np.empty(-(-len(values) // 8), np.uint8)
     in_chunks(
         len(values),
@@ -105,7 +105,7 @@ def pack_signs(values: Floats) -> Tensor:
 
 
 def unpack_signs(packed: Tensor, elements: int, scale: float = 1.0) -> Tensor:
-    """Minus ``scale`` for every set bit of `pack_signs` and plus ``scale`` for every other."""
+    """Return minus ``scale`` for every set bit of `pack_signs`, plus ``scale`` for the others."""
     bits, values = packed.numpy(), np.empty(8 * len(packed), np.float32)
     in_chunks(
         len(values),
@@ -117,7 +117,7 @@ def unpack_signs(packed: Tensor, elements: int, scale: float = 1.0) -> Tensor:
 
 
 def majority(packed: Sequence[Tensor], elements: int) -> Tensor:
-    """1, -1 or (for a tie) 0 for every element, as most of these signs have it."""
+    """Return 1, -1 or, for a tie, 0 for every element, by the majority of these signs."""
     ballots = np.stack([signs.numpy() for signs in packed])
     votes = np.empty(8 * ballots.shape[1], np.float32)
     in_chunks(
@@ -130,12 +130,12 @@ def majority(packed: Sequence[Tensor], elements: int) -> Tensor:
 
 
 def seed_from(generator: torch.Generator) -> int:
-    """One whole number below 2**63, from which the loops draw all their random numbers."""
+    """Return a whole number below 2**63, from which the loops draw all their random numbers."""
     return int(torch.randint(2**63 - 1, (), generator=generator))
 
 
 def pack_ternary(values: Floats, limit: float, seed: int) -> Tensor:
-    """Five digits to a byte: the sign with probability magnitude over limit, else zero.
+    """Return five digits per byte: the sign with probability magnitude over limit, else zero.
 
     Magnitudes beyond the limit count as the limit.
     """
@@ -154,7 +154,7 @@ def pack_ternary(values: Floats, limit: float, seed: int) -> Tensor:
 
 
 def unpack_ternary(packed: Tensor, elements: int, scale: float) -> Tensor:
-    """Plus or minus ``scale`` or zero for every digit of `pack_ternary`."""
+    """Return plus or minus ``scale``, or zero, for every digit of `pack_ternary`."""
     digits, values = packed.numpy(), np.empty(TRITS * len(packed), np.float32)
     in_chunks(
         len(values),
@@ -166,7 +166,7 @@ def unpack_ternary(packed: Tensor, elements: int, scale: float) -> Tensor:
 
 
 def code_bits(levels: int) -> int:
-    """The bits of a code for 2 levels + 1 values. Raises InputError for more than 16.
+    """Return the bits of a code for 2 levels + 1 values. Raises InputError for more than 16.
 
     >>> [code_bits(levels) for levels in (1, 2, 7, 127)]
     [2, 3, 4, 8]
@@ -178,9 +178,10 @@ def code_bits(levels: int) -> int:
 
 
 def pack_levels(values: Floats, norms: Floats, bucket: int, levels: int, seed: int) -> Tensor:
-    """Every element over its bucket's norm, rounded at random to a multiple of 1/levels.
+    """Return a code per element: the element over its bucket's norm, rounded at random.
 
-    A code of `code_bits`, the multiple plus ``levels``, for each.
+    It is rounded to a multiple of 1/levels; the code, of `code_bits`, is the multiple plus
+    ``levels``.
     """
     bits = code_bits(levels)
     packed = np.empty(-(-len(values) * bits // 8), np.uint8)
@@ -201,7 +202,7 @@ def pack_levels(values: Floats, norms: Floats, bucket: int, levels: int, seed: i
 
 
 def unpack_levels(packed: Tensor, elements: int, norms: Floats, bucket: int, levels: int) -> Tensor:
-    """What the codes of `pack_levels` stand for."""
+    """Return what the codes of `pack_levels` stand for."""
     bits, codes, values = code_bits(levels), packed.numpy(), np.empty(elements, np.float32)
     in_chunks(
         elements,
@@ -219,7 +220,7 @@ def unpack_levels(packed: Tensor, elements: int, norms: Floats, bucket: int, lev
 
 
 def in_chunks(elements: int, work: Callable[[int, int], Any], at_once: int = CHUNK) -> list[Any]:
-    """What ``work(start, stop)`` returns for every chunk, in order."""
+    """Return what ``work(start, stop)`` returns for every chunk, in order."""
     spans = [(start, min(start + at_once, elements)) for start in range(0, elements, at_once)]
     threads = min(torch.get_num_threads(), len(spans))
     if threads < 2:

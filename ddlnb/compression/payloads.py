@@ -1,8 +1,7 @@
-"""The payloads of several tensors as one: what travels to a parameter server at once."""
+"""The payloads of several tensors joined into one, as they travel to a parameter server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,9 +14,9 @@ from ddlnb.errors import InputError
 
 @dataclass(frozen=True)
 class Payloads:
-    """The payloads of tensors with so many ``elements`` each, one after the other.
+    """The payloads of tensors with these numbers of ``elements``, one after the other.
 
-    Raises InputError for a codec that was made for another number of them.
+    Raises InputError for a codec that was made for another number of tensors.
     """
 
     codec: Codec
@@ -39,12 +38,8 @@ class Payloads:
         """The length of the joined payload."""
         return sum(self.sizes)
 
-    def joined(self, payloads: Sequence[Tensor]) -> Tensor:
-        """One flat uint8 tensor of `payload_bytes`."""
-        return torch.cat(list(payloads))
-
     def decode(self, payload: Tensor) -> Tensor:
-        """The flat float32 tensor that a joined payload stands for.
+        """Return the flat float32 tensor that a joined payload stands for.
 
         Raises InputError for a payload of another length.
 
@@ -59,5 +54,5 @@ class Payloads:
                 f"{self.codec} for tensors of {self.elements} elements"
             )
         parts = zip(self.codecs, payload.split(self.sizes), self.elements, strict=True)
-        # A copy begins at an address at which floats may begin; a slice of bytes may not.
+        # A copy is aligned for floats; a slice of bytes need not be.
         return torch.cat([codec.decode(part.clone(), size) for codec, part, size in parts])

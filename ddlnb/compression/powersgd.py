@@ -23,12 +23,12 @@ RIGHT = "right factor"
 
 @dataclass(frozen=True)
 class PowerSGD(Compressor):
-    """Averages of at most this ``rank``.
+    """Averages have at most this ``rank``.
 
-    A tensor is the matrix of its first dimension by all others. Vectors, and what would take no
-    fewer bytes as factors, travel whole; with ``fold`` a vector is folded into a nearly square
-    matrix, which is meant for the vector of a whole model. ``warm_start`` begins at the last
-    round's factor, so that the rounds together are one long power iteration.
+    A tensor is taken as the matrix of its first dimension by all others. Vectors, and tensors that
+    factors would not make smaller, travel whole; with ``fold`` a vector is folded into a nearly
+    square matrix, which is meant for the vector of a whole model. ``warm_start`` begins with the
+    last round's factor, so that the rounds together are one long power iteration.
     """
 
     rank: int = 2
@@ -87,13 +87,13 @@ class PowerSGD(Compressor):
         return [Traffic(AllReduce, 4 * self.rank * side) for side in sides]
 
     def factored(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Rows and columns of the matrix that a tensor is taken for; None if it travels whole."""
+        """Return rows and columns of a tensor's matrix; None if the tensor travels whole."""
         sides = self.sides(shape)
         is_smaller = sides is not None and self.rank * sum(sides) < math.prod(shape)
         return sides if is_smaller else None
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Rows and columns of such a matrix, whether it saves anything or not; None for vectors."""
+        """Return rows and columns even if factors save nothing; None for vectors."""
         elements = math.prod(shape)
         if len(shape) > 1:
             return shape[0], elements // max(1, shape[0])

@@ -1,7 +1,7 @@
-"""How long compressors take: measured seconds, fitted as lines in the number of elements.
+"""A compression profile: the seconds that compressors take, as lines in the number of elements.
 
-A profile is a file in data/profiles/compression. `profiling` measures one; the forecasts of lossy
-methods read it.
+It is a file in data/profiles/compression. `ddlnb.compression.profiling` measures it; the cost of an
+iteration reads it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from typing import Any
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.files import write_atomically
 from ddlnb.paths import PROFILES
 
 FOLDER = PROFILES / "compression"
 GROWTHS = ("none", "levels", "workers")
-KNEE = 1 << 20  # elements: 4 MiB
-FAR = 2  # times the largest tensor that was measured: beyond, seconds are extrapolated
+KNEE = 1 << 20  # elements, 4 MiB: larger tensors take more seconds per element
+FAR = 2  # beyond this multiple of the largest measured tensor, seconds count as extrapolated
 
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of a tensor: a latency, so much per element, and more for those beyond KNEE.
+    """Seconds of a tensor: a latency, seconds per element, and more for elements beyond KNEE.
 
-    What is larger is in no cache, and its memory comes fresh from the system.
+    A larger tensor is in no cache, and its memory comes fresh from the system.
     """
 
     latency_seconds: float = 0.0
@@ -36,7 +37,7 @@ class Line:
     more_per_element: float = 0.0
 
     def seconds(self, elements: float) -> float:
-        """Seconds for a tensor of so many elements."""
+        """Return the seconds for a tensor of this number of elements."""
         return (
             self.latency_seconds
             + self.seconds_per_element * elements
@@ -48,9 +49,9 @@ class Line:
 class CompressorSeconds:
     """What one compressor takes of a worker's time for one tensor.
 
-    ``encode`` passes before its first request, ``decode`` after it, and ``decode_each`` further
-    for every worker ("workers": all payloads are decoded), for every level of a tree ("levels"), or
-    not at all ("none").
+    ``encode`` passes before the first request and ``decode`` after it. ``decode_each`` is added,
+    by ``growth``, for every worker ("workers": all payloads are decoded), for every level of a tree
+    ("levels"), or not at all ("none").
     """
 
     encode: Line = Line()
@@ -63,20 +64,20 @@ class CompressorSeconds:
             raise UnknownName("growth", self.growth, GROWTHS)
 
     def before(self, elements: int) -> float:
-        """Seconds before the first request."""
+        """Return the seconds before the first request."""
         return self.encode.seconds(elements)
 
     def after(self, elements: int, workers: int) -> float:
-        """Seconds after the first request, without those of the network."""
+        """Return the seconds after the first request, without those of the network."""
         times = grown(self.growth, workers)
         return self.decode.seconds(elements) + times * self.decode_each.seconds(elements)
 
 
 @dataclass(frozen=True)
 class CompressionProfile:
-    """Seconds of the compressors by their text, and of error feedback; ``source`` says whence.
+    """Seconds of the compressors, by their text, and of error feedback.
 
-    ``left_out`` says of those that could not be measured why.
+    ``source`` says where the seconds are from, ``left_out`` why a compressor could not be measured.
     """
 
     source: str
@@ -86,25 +87,26 @@ class CompressionProfile:
     samples: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     def of(self, compressor: Compressor) -> CompressorSeconds:
-        """The seconds of a compressor. Raises InputError if it was not measured."""
+        """Return the seconds of a compressor. Raises InputError if it was not measured."""
         if isinstance(compressor, Uncompressed):
             return CompressorSeconds()
         text = str(compressor)
         if text not in self.compressors:
             reason = self.left_out.get(text, f"it holds {', '.join(self.compressors) or 'none'}")
             raise InputError(
-                f"the compression profile has no seconds for {text} ({reason}); measure it: "
-                f"python -m benchmarks.compression_seconds --also '{text}'"
+                f"the compression profile has no seconds for {text} ({reason}); measure it by "
+                f"python -m benchmarks.compression_seconds --also '{text}', a compressor of your "
+                f"own by profile_compression, or take the profile 'free'"
             )
         return self.compressors[text]
 
     @property
     def largest(self) -> float:
-        """The elements of the largest tensor that was measured; infinite where none was."""
+        """The elements of the largest tensor that was measured; infinite if none was."""
         return max((sample["elements"] for sample in self.samples), default=math.inf)
 
     def source_for(self, elements: int) -> str:
-        """The source of what tensors of up to so many elements take: is it extrapolated?
+        """Return the source of the seconds of such a tensor, marked if they are extrapolated.
 
         >>> made = CompressionProfile("measured", {}, samples=({"elements": 1_000_000},))
         >>> made.source_for(50_000_000)
@@ -116,27 +118,25 @@ class CompressionProfile:
         return f"{self.source}, extrapolated from {low} to {high} million elements"
 
     def to_json(self) -> str:
-        """The profile as JSON text."""
+        """Return the profile as JSON text."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> CompressionProfile:
-        """The profile that to_json wrote. Raises InputError if the text is anything else."""
+        """Return the profile that to_json wrote. Raises InputError for any other text."""
+        from pydantic import TypeAdapter, ValidationError
+
         try:
-            raw = json.loads(text)
-            compressors = {name: _seconds(row) for name, row in raw["compressors"].items()}
-            return cls(
-                raw["source"],
-                compressors,
-                Line(**raw["feedback"]),
-                raw["left_out"],
-                tuple(raw["samples"]),
-            )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise InputError(f"not a compression profile: {error}") from error
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"])) or "the text"
+            raise InputError(f"not a compression profile: {field}: {first['msg']}") from error
 
 
 class _Free(CompressionProfile):
+    """A profile in which every compressor takes no time."""
+
     def of(self, compressor: Compressor) -> CompressorSeconds:
         return CompressorSeconds()
 
@@ -145,12 +145,12 @@ FREE: CompressionProfile = _Free("compression that takes no time, an ideal", {})
 
 
 def beyond(elements: float) -> float:
-    """By how many elements a tensor is larger than KNEE."""
+    """Return by how many elements a tensor is larger than KNEE."""
     return max(0.0, elements - KNEE)
 
 
 def grown(growth: str, workers: int) -> int:
-    """How often ``decode_each`` counts.
+    """Return how often ``decode_each`` counts.
 
     >>> grown("workers", 16), grown("levels", 16), grown("none", 16)
     (16, 4, 0)
@@ -162,7 +162,7 @@ def grown(growth: str, workers: int) -> int:
 def compression_profile(
     name: str | CompressionProfile, folder: Path = FOLDER
 ) -> CompressionProfile:
-    """The named profile of data/profiles/compression, or the profile itself; "free" is FREE.
+    """Return the named profile of data/profiles/compression, FREE for "free", or the given one.
 
     Raises UnknownName with the names that exist.
     """
@@ -180,14 +180,7 @@ def compression_profile(
 def write_compression_profile(
     profile: CompressionProfile, name: str, folder: Path = FOLDER
 ) -> Path:
-    """The file that ``compression_profile(name, folder)`` reads, written whole or not at all."""
-    from ddlnb.files import write_atomically
-
+    """Write the file that ``compression_profile(name, folder)`` reads, and return its path."""
     require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
     folder.mkdir(parents=True, exist_ok=True)
     return write_atomically(folder / f"{name}.json", profile.to_json() + "\n")
-
-
-def _seconds(row: Mapping[str, Any]) -> CompressorSeconds:
-    lines = {key: Line(**row[key]) for key in ("encode", "decode", "decode_each")}
-    return CompressorSeconds(**lines, growth=row["growth"])

@@ -1,8 +1,8 @@
-"""Measures what compressors take of a worker's time, on a CPU or a GPU, without a network.
+"""Measure what compressors take of a worker's time, on a CPU or a GPU, without a network.
 
-The flows of all workers are driven by hand, each with numbers of its own: what the first one
-spends before its first request and after it is its own time, what passes between a request and its
-answer is not counted.
+All workers' flows are driven by hand, each with numbers of its own. What the first worker spends
+before its first request and after it is its own time; what passes between a request and its answer
+is not counted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Compressor, Memory, Round
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
+from ddlnb.compression.feedback import average_with_feedback
 from ddlnb.compression.profile import (
     CompressionProfile,
     CompressorSeconds,
@@ -38,7 +39,7 @@ WORKERS = (2, 8)
 
 @dataclass(frozen=True)
 class Sample:
-    """Least seconds of one worker for one tensor, among so many workers."""
+    """The fewest seconds that one of the workers took for one tensor."""
 
     compressor: str
     elements: int
@@ -56,12 +57,11 @@ def profile_compression(
     threads: int | None = None,
     device: str = "cpu",
 ) -> CompressionProfile:
-    """Seconds of the compressors, by default all of the catalogue, fitted over some tensors.
+    """Measure compressors, by default all of the catalogue, and fit their seconds.
 
-    Each is measured in its form for whole models, too, where that is another one.
-    Tensors are squares with these sides, so that low ranks have something to find. A compressor
-    that fails on the device is left out, with the reason. Raises InputError if there is no such
-    device.
+    Each is also measured in its form for whole models, if that differs. Tensors are squares with
+    these sides, so that low ranks have something to find. A compressor that fails on the device is
+    left out, with the reason. Raises InputError if there is no such device.
     """
     require_whole(repeats=repeats)
     require(len(set(sides)) >= 2, f"sides {list(sides)} must hold two different numbers")
@@ -88,17 +88,17 @@ def profile_compression(
             found[str(one)] = fit(taken, growth_of(one))
             samples += taken
         feedback = _fit_line([(side**2, _feedback(side, repeats, device)) for side in sides])
-        where = _where(device)
+        source = _source(device)
     rows = tuple(asdict(sample) for sample in samples)
-    return CompressionProfile(where, found, feedback, left_out, rows)
+    return CompressionProfile(source, found, feedback, left_out, rows)
 
 
 def measure(
     compressor: Compressor, side: int, workers: int, repeats: int = 5, device: str = "cpu"
 ) -> Sample:
-    """Least seconds of worker 0 of so many, for squares of normally distributed numbers.
+    """Return the fewest seconds that worker 0 took for a square of normal numbers.
 
-    The least, as whatever else the machine does can only add to them.
+    Whatever else the machine does can only add to them, so the fewest are the best estimate.
     """
     tensors = [torch.randn(side, side) for _ in range(workers)]
     memories: list[Memory] = [{} for _ in range(workers)]
@@ -114,13 +114,13 @@ def measure(
 
 
 def growth_of(compressor: Compressor) -> str:
-    """With what the work after the first request grows, by the requests that are made."""
+    """Return with what the work after the first request grows, by the requests that are made."""
     asked = {one.request for one in compressor.traffic((64, 64), 8)}
     return "workers" if AllGather in asked else "levels" if Messages in asked else "none"
 
 
 def fit(samples: Sequence[Sample], growth: str) -> CompressorSeconds:
-    """The lines with the least squared relative error, no term negative."""
+    """Return the lines with the least squared relative error, no term negative."""
     encode = _fit_line([(one.elements, one.encode_seconds) for one in samples])
     elements = np.array([float(one.elements) for one in samples])
     times = np.array([float(grown(growth, one.workers)) for one in samples])
@@ -136,12 +136,12 @@ def _fit_line(points: Sequence[tuple[int, float]]) -> Line:
 
 
 def _terms(elements: np.ndarray) -> np.ndarray:
-    """What the numbers of a `Line` are multiplied by, a row for every tensor."""
+    """Return what the numbers of a `Line` are multiplied by: a row for every tensor."""
     return np.stack([np.ones_like(elements), elements, [*map(beyond, elements)]], axis=1)
 
 
 def _least_squares(columns: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """The numbers with the least squared relative error, none negative."""
+    """Return the numbers with the least squared relative error, none negative."""
     from scipy.optimize import nnls
 
     scales = columns.max(0)
@@ -151,9 +151,9 @@ def _least_squares(columns: np.ndarray, seconds: np.ndarray) -> list[float]:
 
 
 def _timed(flows: Sequence[Flow], device: str) -> tuple[float, float]:
-    """Seconds of the first flow before its first request and after it.
+    """Return the seconds of the first flow before its first request, and after it.
 
-    It is the first to get its answers, so that nothing was made of them for others yet.
+    It gets its answers first, before other flows have made anything of them.
     """
     answers: list[Any] = [None] * len(flows)
     spent = []
@@ -180,9 +180,7 @@ def _now(device: str) -> float:
 
 
 def _feedback(side: int, repeats: int, device: str) -> float:
-    """Seconds that error feedback adds: one addition and one subtraction."""
-    from ddlnb.compression.feedback import average_with_feedback
-
+    """Return the seconds that error feedback adds: one addition and one subtraction."""
     tensor = torch.randn(side, side)
     memory: Memory = {}
     taken = []
@@ -198,6 +196,8 @@ def _feedback(side: int, repeats: int, device: str) -> float:
 
 
 class _Identity(Compressor):
+    """Returns the tensor itself, so that only error feedback takes time."""
+
     name = "identity"
     feedback = "optional"
 
@@ -210,7 +210,7 @@ class _Identity(Compressor):
 
 
 def _on(device: str) -> AbstractContextManager[Any]:
-    """Also what compressors make themselves lies on the device."""
+    """Let tensors that compressors make themselves lie on the device, too."""
     return nullcontext() if device == "cpu" else torch.device(device)
 
 
@@ -224,12 +224,12 @@ def _require_device(device: str) -> None:
         ) from error
 
 
-def _where(device: str) -> str:
+def _source(device: str) -> str:
     day = datetime.now(UTC).date().isoformat()
     torch_version = torch.__version__.split("+")[0]
     if device != "cpu":
-        place = torch.get_device_module(device).get_device_name(device)
+        processor = torch.get_device_module(device).get_device_name(device)
     else:
         threads = torch.get_num_threads()
-        place = f"{machine()}, {threads} thread{'s' if threads > 1 else ''}"
-    return f"measured on {place}, {day}, torch {torch_version}"
+        processor = f"{machine()}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"measured on {processor}, {day}, torch {torch_version}"

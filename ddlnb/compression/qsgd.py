@@ -1,4 +1,4 @@
-"""QSGD: elements rounded at random, without bias, to few levels of the norm.
+"""QSGD: elements rounded at random, without bias, to a few levels of the norm.
 
 Source: Alistarh et al. 2017 (arXiv 1610.02132), section 3.1. Lemma 3.1: the expected squared error
 is at most min(D/s^2, sqrt(D)/s) of the squared norm, with D the elements of a bucket. Codes are of
@@ -32,11 +32,11 @@ NORM_BYTES = 4
 
 @dataclass(frozen=True)
 class QSGD(Codec):
-    """``levels`` s above zero and as many below: ceil(log2(2s + 1)) bits per element.
+    """``levels`` = s above zero and as many below: ceil(log2(2s + 1)) bits per element.
 
-    A norm of four bytes for every ``bucket`` elements, or one for the whole tensor. Where the
-    bound of the error exceeds the squared norm, error feedback adds up errors instead of curing
-    them: use buckets of s^2 elements or fewer with it.
+    A norm of four bytes travels for every ``bucket`` elements, or one for the whole tensor. Where
+    the error may exceed the squared norm, error feedback accumulates errors instead of correcting
+    them: combine it with buckets of at most s^2 elements.
     """
 
     levels: int = 127
@@ -65,7 +65,7 @@ class QSGD(Codec):
         return NORM_BYTES * self._buckets(elements) + code_bytes
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises NotFinite, also for norms beyond float32."""
+        """Return the norms and the codes. Raises NotFinite, also for norms beyond float32."""
         values = flat_values(tensor)
         bucket = self._bucket(len(values))
         norms = bucket_norms(values, bucket)

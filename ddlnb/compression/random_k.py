@@ -1,9 +1,9 @@
 """Random-k: send k entries drawn at random.
 
 Source: Stich et al. 2018 (arXiv 1809.07599); survey of Shi et al. 2020, section 3.1.3. Where all
-workers draw alike their entries add up in an all-reduce, and nothing says which ones they are. A
-payload for a server or a neighbour begins with the seed of its sender's own draw: eight bytes,
-however many entries.
+workers draw the same entries, these add up in an all-reduce, and their indices need not travel. A
+payload for a server or a neighbour begins with the seed of its sender's own draw: eight bytes for
+any number of entries.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ VALUE_BYTES = 4
 
 @dataclass(frozen=True)
 class RandomK(Sparsifier, Codec):
-    """``density`` k/D of the entries travel, four bytes each, and in payloads eight for the seed.
+    """A share ``density`` = k/D of the entries travels, four bytes each.
 
-    As they are they make a contraction: a share 1 - k/D of the squared norm is lost in the mean.
-    ``unbiased`` multiplies them by D/k, so that the mean over all draws is the tensor itself, and
-    the variance D/k - 1 times its squared norm. Feedback would then add up ever larger errors.
+    A payload has eight bytes more for the seed. Sent as they are, the entries make a contraction: a
+    share 1 - k/D of the squared norm is lost on average. ``unbiased`` multiplies them by D/k, so
+    that the mean over all draws is the tensor itself and the variance is D/k - 1 times its squared
+    norm. Error feedback would then accumulate ever larger errors.
     """
 
     unbiased: bool = False
@@ -43,7 +44,7 @@ class RandomK(Sparsifier, Codec):
 
     @property
     def feedback(self) -> str:
-        """Refused if ``unbiased``."""
+        """Error feedback is refused if ``unbiased``, and optional otherwise."""
         return "refused" if self.unbiased else "optional"
 
     def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
@@ -57,7 +58,7 @@ class RandomK(Sparsifier, Codec):
         return Bound(1 - share, CONTRACTION, "1 - k / D", exact=True)
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """All workers draw the same entries, so that one all-reduce of the values is enough."""
+        """Draw the same entries on all workers, so that one all-reduce of the values is enough."""
         elements = tensor.numel()
         entries = self._drawn(tensor, round_.shared())
         sent = entries.dense(elements)
@@ -72,7 +73,7 @@ class RandomK(Sparsifier, Codec):
         return SEED_BYTES + VALUE_BYTES * kept(self.density, elements)
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. The entries are this worker's own draw."""
+        """Return the seed of this worker's own draw, and its entries."""
         seed = seed_from(round_.own())
         entries = self._drawn(tensor, torch.Generator().manual_seed(seed))
         return torch.cat([as_bytes(torch.tensor([seed])), as_bytes(entries.values)])
@@ -90,7 +91,7 @@ class RandomK(Sparsifier, Codec):
         return Sparse(indices, tensor.detach().flatten()[indices] * scale)
 
     def _read(self, payload: Tensor, elements: int) -> Sparse:
-        # A copy begins at an address at which whole numbers may begin; a slice of bytes may not.
+        # A copy is aligned for whole numbers; a slice of bytes need not be.
         seed = int(payload[:SEED_BYTES].clone().view(torch.int64))
         generator = torch.Generator().manual_seed(seed)
         indices = drawn(kept(self.density, elements), elements, generator)
@@ -98,11 +99,11 @@ class RandomK(Sparsifier, Codec):
 
 
 def drawn(count: int, elements: int, generator: torch.Generator) -> Tensor:
-    """So many different indices, ascending, every set of them as likely as any other.
+    """Return ``count`` different indices, ascending, every set of them equally likely.
 
-    A permutation of millions would take longer than the rest: few indices are drawn one by one
-    until enough are different. Of too many different ones some are taken at random, since the
-    smallest would be no fair choice.
+    A permutation of millions would take longer than all the rest, so a few indices are drawn one
+    by one until enough are different. If there are too many, some of them are taken at random,
+    since taking the smallest would not be fair.
     """
     if 4 * count >= elements:
         return torch.randperm(elements, generator=generator)[:count].sort().values

@@ -1,7 +1,7 @@
-"""EF-signSGD: one bit per element and the mean magnitude of the piece; error feedback cures it.
+"""EF-signSGD: one bit per element and the mean magnitude of the piece, with error feedback.
 
-Source: Karimireddy et al. 2019 (arXiv 1901.09847), algorithm 1. Of the squared norm it loses
-the share 1 - |v|_1^2 / (D |v|_2^2), exactly.
+Source: Karimireddy et al. 2019 (arXiv 1901.09847), algorithm 1. It loses exactly the share
+1 - |v|_1^2 / (D |v|_2^2) of the squared norm.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ScaledSign(Codec):
         return SCALE_BYTES + -(-elements // 8)
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises NotFinite."""
+        """Return the mean magnitude and the signs. Raises NotFinite."""
         values = flat_values(tensor)
         scale = torch.tensor([magnitudes(values).mean])
         return torch.cat([as_bytes(scale), pack_signs(values)])

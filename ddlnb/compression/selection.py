@@ -1,9 +1,8 @@
-"""Which k entries of a tensor are the largest in magnitude, found faster than by sorting.
+"""Find the k entries of a tensor that are largest in magnitude, faster than by sorting.
 
-A threshold that somewhat more than k entries should pass is read off a sample (as Lin et al. 2018
-do, arXiv 1712.01887), one pass over the tensor finds what does pass, and the exact choice is made
-among these. Where the sample misled, the choice is made among all. What comes back is exact either
-way.
+A sample gives a threshold that somewhat more than k entries should pass (Lin et al. 2018, arXiv
+1712.01887), one pass over the tensor finds those that do, and the exact choice is made among them.
+If the sample misled, the choice is made among all entries. The result is exact either way.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ Bits = NDArray[np.uint32]  # of float32 magnitudes, which are ordered as their b
 Indices = NDArray[np.int64]
 
 SIGNLESS = np.uint32(0x7FFFFFFF)
-INFINITE = np.uint32(0x7F800000)  # and above it, what is not a number
-SAMPLE = 1 << 16
-FEWEST = 1 << 17  # a sample of fewer entries would save nothing
-SHORT = 1 << 13  # up to here calling NumPy takes longer than what it does
-BLOCK = 64  # entries that are passed over together when none of them is large
+INFINITE = np.uint32(0x7F800000)  # the bits of infinity; those of not-a-number are above
+SAMPLE = 1 << 16  # entries
+FEWEST = 1 << 17  # a sample of a tensor with fewer entries would save nothing
+SHORT = 1 << 13  # up to this length, calling NumPy takes longer than its work
+BLOCK = 64  # entries that are skipped together when none of them is large
 ENTRIES_PER_THREAD = 1 << 20
 NOT_FINITE = (
-    "the tensor has entries that are infinite or not a number, so that its largest mean nothing; "
+    "the tensor has entries that are infinite or not a number, so its largest mean nothing; "
     "lower the learning rate"
 )
 
 
 def largest(flat: Tensor, count: int) -> Tensor:
-    """The indices of the ``count`` entries of largest magnitude, ascending, as int64.
+    """Return the indices of the ``count`` entries of largest magnitude, ascending, as int64.
 
-    Of entries that are equally large the first are taken, so that every worker and run takes the
-    same. Raises InputError for a tensor that is not a flat float32 one on the CPU, for a count
-    beyond it, and NotFinite for entries that are not.
+    Of equally large entries the first are taken, so that every worker and run takes the same ones.
+    Raises InputError unless the tensor is a flat float32 one on the CPU that has ``count`` entries,
+    and NotFinite if some entries are not.
 
     >>> largest(torch.tensor([1.0, -3.0, 0.0, 2.0]), 2)
     tensor([1, 3])
@@ -67,10 +66,10 @@ def largest(flat: Tensor, count: int) -> Tensor:
 
 
 def _sampled_threshold(bits: Bits, count: int) -> np.uint32:
-    """Magnitude bits that ``count`` entries pass and somewhat more, if the sample is fair.
+    """Return magnitude bits that somewhat more than ``count`` entries pass if the sample is fair.
 
-    Three standard deviations more: one fair sample in some hundreds misleads. At least 1, which
-    all but zeros pass.
+    The margin is three standard deviations: one fair sample in several hundred misleads. The
+    threshold is at least 1, which all entries but zeros pass.
     """
     stride = len(bits) // SAMPLE
     jitter = np.random.default_rng(0).integers(stride, size=SAMPLE)
@@ -81,7 +80,7 @@ def _sampled_threshold(bits: Bits, count: int) -> np.uint32:
 
 
 def _largest_beyond(threshold: np.uint32, bits: Bits, count: int) -> Indices | None:
-    """The largest of the entries that reach the threshold; None if these are of no use."""
+    """Return the largest entries that reach the threshold; None if it is of no use."""
     threads = max(1, min(torch.get_num_threads(), len(bits) // ENTRIES_PER_THREAD))
     cuts = [len(bits) // BLOCK * part // threads * BLOCK for part in range(threads)] + [len(bits)]
     parts = [bits[start:stop] for start, stop in pairwise(cuts)]
@@ -116,13 +115,13 @@ def _largest_of(bits: Bits, count: int) -> Indices:
     return np.sort(np.concatenate([above, equal]))
 
 
-# Compiled without numba's own threads, which may not be used by two threads at a time or after
-# a fork.
+# Compiled without numba's own threads, which two threads must not use at a time, nor a process
+# after a fork.
 
 
 @njit(cache=True, nogil=True)
 def _passing(threshold, bits):
-    """How many entries of each block reach the threshold."""
+    """Return how many entries of each block reach the threshold."""
     passing = np.empty((len(bits) + BLOCK - 1) // BLOCK, np.uint8)
     for block in range(len(passing)):
         count = np.uint32(0)  # every operation in 32 bits, so that they are done many at a time
@@ -134,7 +133,7 @@ def _passing(threshold, bits):
 
 @njit(cache=True, nogil=True)
 def _found(threshold, bits, passing, total):
-    """Where the entries are that reach the threshold."""
+    """Return the indices of the entries that reach the threshold."""
     found = np.empty(total, np.int64)
     filled = 0
     for block in range(len(passing)):
@@ -148,9 +147,9 @@ def _found(threshold, bits, passing, total):
 
 @njit(cache=True, nogil=True)
 def _largest_of_few(bits, count):
-    """As `_largest_of`; nothing if some entries are not finite.
+    """Return what `_largest_of` does, and nothing if some entries are not finite.
 
-    Only entries that reach a power of two are looked at. It is lowered in steps that double until
+    Only entries that reach a power of two are examined. It is lowered, in steps that double, until
     enough of them do.
     """
     most = np.uint32(0)

@@ -1,8 +1,8 @@
-"""signSGD with majority vote: one bit per element, and all workers step the way most point.
+"""signSGD with majority vote: one bit per element, and all workers step as the majority votes.
 
 Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291). Magnitudes are
-lost, so that the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847) and, for
-the cure, `scaled_sign`.
+lost, so the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847) and, for the
+cure, `scaled_sign`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ddlnb.plans.requests import AllGather, Flow, made_once
 
 @dataclass(frozen=True)
 class SignVote(Compressor):
-    """Every worker gets all signs and counts them; elements move by ``magnitude`` or, tied, not.
+    """Every worker counts all signs; an element moves by ``magnitude``, or not at all if tied.
 
     At magnitude 1 the learning rate is the length of every element's step, whatever the gradient:
-    it must be about the old learning rate times the usual size of an element. Zero votes plus.
+    choose about the usual learning rate times the usual size of an element. Zero votes plus.
     """
 
     magnitude: float = 1.0
@@ -40,7 +40,7 @@ class SignVote(Compressor):
     feedback = "refused"
     why_no_feedback = "a majority is no average of votes, and magnitudes are not sent; use ef-sign"
     why_no_payload = (
-        "votes are counted, and who decodes payloads here adds up, as is right for ef-sign"
+        "votes are counted, and those who decode payloads add them up, as is right for ef-sign"
     )
 
     def __post_init__(self) -> None:
@@ -55,9 +55,9 @@ class SignVote(Compressor):
         return Bound(math.inf, NONE, "magnitudes are lost")
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """As for every compressor; ``sent`` is this worker's vote. Raises NotFinite."""
+        """Return the majority; ``sent`` is this worker's vote. Raises NotFinite."""
         values = flat_values(tensor)
-        magnitudes(values)  # for its error: not-a-number has no sign
+        magnitudes(values)  # raises NotFinite: not-a-number has no sign
         ballot = pack_signs(values)
         ballots = yield AllGather(ballot)
         counted = made_once(ballots, lambda: majority(ballots, len(values)))

@@ -1,7 +1,7 @@
-"""TernGrad: the sign, kept with a probability in proportion to the magnitude, else zero; unbiased.
+"""TernGrad: every sign is kept with a probability proportional to the magnitude; unbiased.
 
-Source: Wen et al. 2017 (arXiv 1705.07878), section 3. Five ternary digits
-share a byte: 1.6 bits per element, log2(3) = 1.585 at best.
+Source: Wen et al. 2017 (arXiv 1705.07878), section 3. Five ternary digits share a byte: 1.6 bits
+per element, where log2(3) = 1.585 would be the least.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SCALE_BYTES = 4
 class TernGrad(Codec):
     """Four bytes for the largest magnitude of the piece, and a ternary digit per element.
 
-    ``clip`` bounds magnitudes by so many standard deviations first (the paper: 2.5), which is less
-    noise for some bias. The deviation is taken from zero, so that one element alone is not clipped
-    to nothing. Each worker has its own scale. The error is often larger than the gradient;
-    with error feedback, what is kept then becomes many times as large.
+    ``clip`` first bounds magnitudes by that many standard deviations (2.5 in the paper), which
+    trades noise for bias. The deviation is taken from zero, so that a single element is not clipped
+    to nothing. Each worker has its own scale. The error is often larger than the gradient; with
+    error feedback, the residual then becomes many times as large.
     """
 
     clip: float | None = None
@@ -65,7 +65,7 @@ class TernGrad(Codec):
         return SCALE_BYTES + -(-elements // TRITS)
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """As for every codec. Raises NotFinite."""
+        """Return the scale and the digits. Raises NotFinite."""
         values = flat_values(tensor)
         found = magnitudes(values)
         limit = found.largest

@@ -1,7 +1,7 @@
-"""Top-k: send the k largest entries of the gradient and where they are.
+"""Top-k: send the k largest entries of the gradient and their indices.
 
-Source: Aji and Heafield 2017; survey of Shi et al. 2020, section 3.1.3. It keeps a share k/D of
-the squared norm at least, and much more on real gradients.
+Source: Aji and Heafield 2017; survey of Shi et al. 2020, section 3.1.3. It keeps at least a share
+k/D of the squared norm, and much more on real gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddlnb.compression.sparsifier import Sparsifier, kept
 
 @dataclass(frozen=True)
 class TopK(Sparsifier, Codec):
-    """``density`` k/D of the entries travel, at least one: four bytes each, four more for where."""
+    """A share ``density`` = k/D of the entries travels: four bytes each, and four for the index."""
 
     name = "top-k"
     feedback = "needed"

@@ -1,4 +1,4 @@
-"""No compression, as a compressor: for pieces that need none beside others that do."""
+"""No compression, as a compressor: for pieces that need none among others that do."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Uncompressed(Codec):
-    """One all-reduce of the whole tensor. A payload is its float32 numbers."""
+    """One all-reduce of the whole tensor; a payload holds its float32 numbers."""
 
     name = "uncompressed"
     feedback = "optional"
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-        """As for every compressor; ``sent`` is the tensor, so that feedback keeps zeros."""
+        """All-reduce the tensor; all of it is ``sent``, so that feedback keeps zeros."""
         total = yield AllReduce(tensor.detach().flatten().clone())
         return Averaged((total / round_.workers).view_as(tensor), tensor)
 

@@ -133,7 +133,7 @@ class Worker:
                 self._go_on(error, memory)
                 payload = encode(codec, torch.zeros_like(part), round_, memory)
             parts.append(payload)
-        return joint.joined(parts)
+        return torch.cat(parts)
 
     def payloads(self) -> Payloads:
         """How a flat tensor is compressed to one payload, and read from one."""
