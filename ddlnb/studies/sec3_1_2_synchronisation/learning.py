@@ -139,8 +139,8 @@ def same_traffic(
     """Return curves of local SGD and of BSP with a batch larger by the period.
 
     Both see the same samples and send the same bytes, by plain SGD, each at a rate of its own that
-    is tuned as by `ddlnb.compare`. ``steps`` are those of local SGD. Raises InputError unless they are a
-    multiple of the period.
+    is tuned as by `ddlnb.compare`. ``steps`` are those of local SGD. Raises InputError unless they
+    are a multiple of the period.
     """
     task = get_learning_task(task)
     require_whole(period=period, workers=workers, steps=steps, seeds=seeds)
