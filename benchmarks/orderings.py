@@ -16,8 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.paths import BUILD
+from ddlnb.results.statistics import Verdict
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.orderings import OPEN, judged, methods_of, reached
+from ddlnb.training.runs.orderings import judged, methods_of, reached
 
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
 COLUMNS += ["better_diverged", "worse_diverged"]
@@ -50,8 +51,8 @@ def main(words: Sequence[str] | None = None) -> None:
     table = judged(curves)
     print(table[COLUMNS].round(4).to_string(index=False))
     for workers, rows in table.groupby("workers"):
-        print(f"{workers} workers:", rows["verdict"].value_counts().to_dict())
-    decided = table["verdict"] != OPEN
+        print(f"{workers} workers:", rows["verdict"].astype(str).value_counts().to_dict())
+    decided = table["verdict"] != Verdict.UNDECIDED
     print(
         f"Of {decided.sum()} verdicts among {len(table)} comparisons, each at 95 %, "
         f"{(decided & (table['p_holm'] <= 0.05)).sum()} hold at 95 % for all together (Holm)."

@@ -31,7 +31,7 @@ RATE_SPAN = 2.0**24  # a float32 keeps 24 bits: steps that differ by more cannot
 class TrainingSettings:
     """What one run of one method on one task depends on, but for the processes that it uses.
 
-    Choices may be given as text: ``task="digits"``, ``method="local(8)"``, ``split="non-iid(0.1)"``;
+    Choices may be given as text: ``method="local(8)"``, ``split="non-iid(0.1)"``;
     the fields then hold what the text stands for. ``local_batch`` and ``lr`` that are left out are
     those of the task and of the optimizer. `training_settings` makes one from keywords.
 

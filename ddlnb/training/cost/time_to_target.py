@@ -7,7 +7,6 @@ iterations there, relative to BSP, as on the task.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from ddlnb.errors import require
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import Method
 from ddlnb.plans.requests import AllReduce
-from ddlnb.results.statistics import ratio_interval, t_interval
+from ddlnb.results.statistics import Interval, bracket_interval, ratio_interval
 from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_cost
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.requests import request_cost
@@ -143,31 +142,28 @@ def _times(
         len(common) > 0, "methods have no seed in common with the dense one; run the same seeds"
     )
     seconds = _seconds(ours, cost, average)
-    mean, half = t_interval(seconds["iterations"].to_numpy())
-    mine = seconds.loc[common].to_numpy()
+    taken = bracket_interval(seconds.to_numpy())
     theirs = _seconds(of_dense, best, average).loc[common].to_numpy()
     require(
         bool(np.isfinite(theirs).all()),
         "the dense method does not reach the target in all its runs; choose a higher loss",
     )
     if ours is of_dense:
-        speedup = (1.0, 1.0, 1.0)  # the same runs, whatever they took
-    elif np.isfinite(mine).all():
-        speedup = ratio_interval(theirs, mine)
+        speedup = Interval(1.0, 1.0, 1.0)  # the same runs, whatever they took
     else:
-        speedup = (0.0, math.nan, math.nan)
+        speedup = ratio_interval(theirs, seconds.loc[common].to_numpy())
     iterations, beside = ours["iterations"], of_dense["iterations"]
     return {
         "iterations": float(iterations.mean()),
         "iterations_over_dense": float(iterations[common].mean() / beside[common].mean()),
         "seeds": len(ours),
         "reached": int(np.isfinite(iterations).sum()),
-        "seconds": mean,
-        "low": max(float(seconds["since"].mean()) - half, cost.iteration_seconds),  # one at least
-        "high": mean + half,
-        "speedup": speedup[0],
-        "speedup_low": speedup[1],
-        "speedup_high": speedup[2],
+        "seconds": taken.estimate,
+        "low": max(taken.low, cost.iteration_seconds),  # one iteration at least
+        "high": taken.high,
+        "speedup": speedup.estimate,
+        "speedup_low": speedup.low,
+        "speedup_high": speedup.high,
     }
 
 

@@ -1,4 +1,4 @@
-"""Whether to use a lossy method on a cluster, and why not, given the parts of its time to target."""
+"""Whether to use a lossy method on a cluster, and why not, from the parts of its time to target."""
 
 from __future__ import annotations
 

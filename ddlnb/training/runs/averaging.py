@@ -1,7 +1,7 @@
-"""What it takes to have the model that a curve evaluates: the mean of the workers'.
+"""The price of the model that a curve evaluates: the mean of the workers' models.
 
-After an iteration of BSP every worker has it. In the middle of a round of local SGD, and in gossip
-at any time, nobody does: it costs one average of the workers' models more, which the method itself
+After an iteration of BSP every worker has that model. Within a round of local SGD, and in gossip at
+any time, nobody does: it takes one average of the workers' models more, which the method itself
 does not ask for. SSP and ASP keep a common model on the server; the mean of the workers' copies
 stands for it and costs nothing.
 """
@@ -19,10 +19,7 @@ from ddlnb.training.method import TrainingMethod
 
 @dataclass(frozen=True)
 class Averaging:
-    """Bytes that a worker sends for one average of the models, and receives, and its seconds.
-
-    NaN if unknown.
-    """
+    """One average of the models: bytes that a worker sends, and receives, and seconds (or NaN)."""
 
     bytes_sent: float
     seconds: float
@@ -31,7 +28,7 @@ class Averaging:
     def of(
         cls, method: TrainingMethod, workers: int, parameters: int, clock: Clock | None
     ) -> Averaging:
-        """Of dense models of so many float32 parameters, the way the method's averages go."""
+        """Return the price for models of float32 ``parameters``, averaged as it averages."""
         size = 4 * parameters
         if method.synchronisation.model_on_server:
             return cls(0.0, 0.0)
@@ -42,7 +39,7 @@ class Averaging:
         return cls(ring_bytes_sent(size, workers), seconds)
 
     def columns(self, consensus_distance: float) -> dict[str, object]:
-        """The columns of a row in which the workers are so far from their mean."""
+        """Return the columns of a row whose workers are at this mean squared distance."""
         needed = consensus_distance != 0
         return {
             "averaging_bytes_sent": self.bytes_sent if needed else 0.0,

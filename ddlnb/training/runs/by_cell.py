@@ -1,7 +1,7 @@
-"""The runs of a table of curves, by cell: what is compared is told apart, or refused.
+"""Group the runs of a table of curves by cell, and refuse tables that mix settings.
 
-A cell holds the runs of one setting, one for every seed. Tables are joined from many files, so that
-nothing may rely on their holding one learning rate, or one run of a seed.
+A cell holds the runs of the same settings, one per seed. Tables are joined from many files, so that
+nothing may rely on a single learning rate, or on a single run per seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Runs = dict[int, "pd.DataFrame"]  # by seed; rows by step
 
 
 def runs_by(curves: pd.DataFrame, *names: str) -> dict[tuple, Runs]:
-    """The runs of every cell, cells by the values of these columns, in the order of the table.
+    """Return the runs of every cell by the values of these columns, in the order of the table.
 
     Raises InputError for curves that lack columns or hold text where numbers belong, for a cell
     in which another of SETTINGS varies, and for a seed with more than one run.
@@ -58,14 +58,14 @@ def runs_by(curves: pd.DataFrame, *names: str) -> dict[tuple, Runs]:
 
 
 def final_loss(run: pd.DataFrame) -> float:
-    """The test loss in the last row of one run; infinite if the run diverged."""
+    """Return the test loss in the last row of one run; it is infinite if the run diverged."""
     last = run.iloc[-1]
     loss = float(last["test_loss"])
     return math.inf if last["diverged"] or math.isnan(loss) else loss
 
 
 def final_losses(runs: Runs) -> np.ndarray:
-    """The final losses of a cell, by seed."""
+    """Return the final losses of a cell, in the order of its seeds."""
     return np.array([final_loss(run) for run in runs.values()])
 
 
@@ -74,14 +74,17 @@ def _require_columns(curves: pd.DataFrame, needed: tuple[str, ...]) -> None:
 
     missing = [name for name in needed if name not in curves]
     require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
-    require(not curves.empty, "there are no curves")
+    require(not curves.empty, "there are no curves; make them with ddlnb train")
     for name in NUMBERS:
         if name in curves and not is_numeric_dtype(curves[name]):
             text = next(value for value in curves[name] if isinstance(value, str))
             raise InputError(f"column {name!r} of the curves has {text!r}, which is no number")
     empty = [name for name in (*needed, *WHOLE) if name in curves and curves[name].isna().any()]
     empty = [name for name in empty if name != "test_loss"]  # of a run that diverged
-    require(not empty, f"column {empty and empty[0]!r} of the curves has empty cells")
+    require(
+        not empty,
+        f"column {empty and empty[0]!r} of the curves has empty cells; make them again with ddlnb train",
+    )
 
 
 def _require_one_setting(part: pd.DataFrame, names: tuple[str, ...], of_cell: str) -> None:

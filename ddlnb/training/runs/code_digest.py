@@ -1,4 +1,4 @@
-"""Which code made a run: kept results are used again only if the same code would make them."""
+"""Identify the code that made a run: kept runs count only if the same code would make them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ ALGORITHMS = (
 
 @cache
 def made_by() -> str:
-    """Versions, and the hash of the sources that define training: ``ddlnb 0.1.0, torch 2.13.0...``.
+    """Return versions and the hash of the sources that define training: ``ddlnb 0.1.0, torch ...``.
 
-    What is changed in a running process is not seen.
+    Changes of sources during the process are not seen.
     """
     versions = [f"{name} {_version(name)}" for name in ("ddlnb", "torch", "numpy")]
     return ", ".join([*versions, f"sources {source_hash(PACKAGE)}"])
 
 
 def source_hash(package: Path) -> str:
-    """Of the files of ALGORITHMS below this folder: their names and contents."""
+    """Return the hash of names and contents of the files of ALGORITHMS below this folder."""
     digest = hashlib.sha256()
     for part in ALGORITHMS:
-        place = package / part
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        source = package / part
+        for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
             digest.update(f"{path.relative_to(package)}\n".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def fingerprint(thing: object) -> str:
-    """A hash of a picklable thing and of the sources of all functions and classes in it.
+    """Return a hash of a picklable thing and of the sources of all functions and classes in it.
 
     Raises InputError for what cannot be pickled.
     """
@@ -64,7 +64,7 @@ def fingerprint(thing: object) -> str:
 
 
 class _Pickler(pickle.Pickler):
-    """Notes the source of everything that is pickled as a name only."""
+    """A pickler that collects the source of everything that is pickled as a name only."""
 
     def __init__(self, stream: io.BytesIO):
         super().__init__(stream)
@@ -78,13 +78,13 @@ class _Pickler(pickle.Pickler):
 
 
 def _source(thing: Any) -> bytes:
-    """The whole file, since a function calls others; in a notebook its own lines."""
+    """Return the whole file, since a function calls others; in a notebook, its own lines."""
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
     if file and file.endswith(".py"):
         return Path(file).read_bytes()
     try:
         return inspect.getsource(thing).encode()
-    except (OSError, TypeError):  # built in: versions tell
+    except (OSError, TypeError):  # built in: the versions identify it
         return b""
 
 

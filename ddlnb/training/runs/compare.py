@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """``curves``: one row per evaluation of every run. ``tuning``: one row per rate tried."""
+    """Curves, one row per evaluation of every run, and tuning, one row per rate tried."""
 
     curves: pd.DataFrame
     tuning: pd.DataFrame

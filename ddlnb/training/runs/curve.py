@@ -1,4 +1,4 @@
-"""The rows of a run's curve, written while it runs in lockstep or from what ranks report."""
+"""The rows of a run's curve, written while it runs in lockstep, or from the reports of ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddlnb.training.worker import Worker
 from ddlnb.workloads.tasks import Batch
 
 Row = dict[str, object]
-HUGE = 1e3  # times the loss before training, or times one if that is more: the run has diverged
+HUGE = 1e3  # a run has diverged when its loss is this many times the first one, or times 1
 
 
 class _Diverged(Exception):
@@ -27,20 +27,20 @@ class _Diverged(Exception):
 
 
 def largest_loss(task: LearningTask, job: TrainingJob) -> float:
-    """The loss beyond which a run has diverged."""
+    """Return the loss beyond which a run has diverged."""
     return HUGE * max(1.0, task.evaluate(job.model()).loss)
 
 
 @dataclass(frozen=True)
 class StoppingLoss:
-    """A loss that ends the run when it is huge or no number, before anything is made of it."""
+    """A loss that ends the run when it is huge or no number, before a step is taken with it."""
 
     task: LearningTask
     limit: float
 
     @classmethod
     def of(cls, task: LearningTask, job: TrainingJob) -> StoppingLoss:
-        """The task's loss, with the limit of this job."""
+        """Return the task's loss with the limit of this job."""
         return cls(task, largest_loss(task, job))
 
     def __call__(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -51,14 +51,14 @@ class StoppingLoss:
 
 
 class Learnt(NamedTuple):
-    """What a worker's model consists of, but for what no training changes."""
+    """What training changes of a worker's model."""
 
     parameters: Tensor  # flat
-    buffers: tuple[Tensor, ...]  # of the module, in its order: running statistics, say
+    buffers: tuple[Tensor, ...]  # in the order of the module, such as running statistics
 
     @classmethod
     def by(cls, worker: Worker) -> Learnt:
-        """By this worker so far, copied."""
+        """Return a copy of what this worker has learnt so far."""
         return cls(worker.parameters.clone(), _buffers(worker))
 
 
@@ -67,14 +67,14 @@ def _buffers(worker: Worker) -> tuple[Tensor, ...]:
 
 
 class Carried(NamedTuple):
-    """Bytes that a worker has sent and received in the mean."""
+    """Bytes that a worker has sent and received, on average."""
 
     sent: float
     received: float
 
     @classmethod
     def by(cls, workers: Sequence[WorkerReport]) -> Carried:
-        """By these until they reported."""
+        """Return the bytes of these workers until they reported."""
         return cls(
             sum(one.bytes_sent for one in workers) / len(workers),
             sum(one.bytes_received for one in workers) / len(workers),
@@ -83,7 +83,7 @@ class Carried(NamedTuple):
 
 @dataclass
 class LockstepCurve:
-    """Watches a run and writes its rows."""
+    """Watches a run in lockstep and writes its rows."""
 
     task: LearningTask
     job: TrainingJob
@@ -96,7 +96,7 @@ class LockstepCurve:
     _losses: list[float] = field(default_factory=list)
 
     def of(self, run: Lockstep) -> list[Row]:
-        """The rows of the run, which is run here; its ``on_step`` must be ours."""
+        """Make the run, whose ``on_step`` must be ours, and return its rows."""
         self._run = run
         self._mean = _MeanModel(self.task, self.job)
         self._buffers = [_buffers(worker) for worker in self.workers]
@@ -111,10 +111,10 @@ class LockstepCurve:
         return self.rows
 
     def on_step(self, rank: int, done: int, seconds: float) -> None:
-        """Called by the executor after every iteration of every worker."""
+        """Count an iteration of a worker; the executor calls this after each of them."""
         self._done += 1
         self._losses.append(self.workers[rank].last_loss)
-        # Now, since the next gradient, which changes them, may come before others are here.
+        # The worker's next gradient changes them, and may come before the others get here.
         self._buffers[rank] = _buffers(self.workers[rank])
         step, others = divmod(self._done, len(self.workers))
         if not others and (step % self.every == 0 or step == self.job.steps):
@@ -134,7 +134,7 @@ class LockstepCurve:
 
 
 class _MeanModel:
-    """A model whose parameters are the mean of the workers', and whose running statistics, too.
+    """A model whose parameters and running statistics are the mean of the workers'.
 
     Buffers that are no floats are those of worker 0; what is not trained is as the job builds it.
     """
@@ -156,7 +156,7 @@ class _MeanModel:
         seconds: float,
         averaging: Averaging,
     ) -> Row:
-        """What these workers have learnt, as a row."""
+        """Return a row about what these workers have learnt."""
         mean = _mean([one.parameters for one in learnt])
         self._flat.copy_(mean)
         for own, *theirs in zip(
@@ -181,7 +181,7 @@ class _MeanModel:
 
 
 def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    """In float64, so that the mean of equal tensors is exact."""
+    """Return the mean in float64, so that the mean of equal tensors is exact."""
     mean = torch.zeros_like(tensors[0], dtype=torch.float64)
     for one in tensors:
         mean += one
@@ -199,7 +199,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Observing:
-    """What a worker on a rank shows of itself, every so many steps."""
+    """Records what a worker on a rank has learnt, after every ``every`` steps and in the end."""
 
     steps: int
     every: int
@@ -211,7 +211,7 @@ class Observing:
 
 
 def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> list[Row]:
-    """The rows of a run on ranks that were `Observing`; seconds are those of the slowest."""
+    """Return the rows of a run on ranks that were `Observing`; seconds are those of the slowest."""
     mean, limit = _MeanModel(task, job), largest_loss(task, job)
     start = [Learnt.by(job.worker(0))] * job.workers
     averaging = Averaging.of(job.method, job.workers, start[0].parameters.numel(), None)

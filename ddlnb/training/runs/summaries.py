@@ -1,4 +1,4 @@
-"""What curves say: final quality with intervals over seeds, and steps and bytes to a target."""
+"""Summarise curves: final quality with intervals over seeds, and steps and bytes to a target."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.results.statistics import t_interval
+from ddlnb.results.statistics import mean_interval
 from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-COSTS = {  # what is added up; bytes are those that pass a worker's link, both ways
+COSTS = {  # the columns of a curve that add up to each cost; bytes pass a worker's link, both ways
     "step": ["step"],
     "bytes": [
         *("bytes_sent", "averaging_bytes_sent"),
@@ -26,9 +25,10 @@ COSTS = {  # what is added up; bytes are those that pass a worker's link, both w
 
 
 def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
-    """What the model of every row has cost, one of COSTS, the average that it takes included.
+    """Return what the model of every row has cost, in one of COSTS.
 
-    See `ddlnb.training.runs.averaging`. Raises UnknownName, and InputError for curves without it.
+    That includes the average of models that it may take (`ddlnb.training.runs.averaging`). Raises
+    UnknownName, and InputError for curves without the columns.
     """
     if cost not in COSTS:
         raise UnknownName("cost", cost, COSTS)
@@ -38,18 +38,18 @@ def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
 
 
 def to_target(run: pd.DataFrame, target: float, cost: str = "step") -> float:
-    """What is `spent` at the first row of one run whose test loss is at most the target.
+    """Return what is `spent` at the first row of a run whose test loss is at most the target.
 
-    Infinite if there is no such row: the run is censored. Raises InputError for a target that is
-    no number, or that is reached before training.
+    It is infinite if there is no such row: the run is censored. Raises InputError for a target that
+    is no finite number, or that is reached before training.
     """
     return target_bracket(run, target, cost)[1]
 
 
 def target_bracket(run: pd.DataFrame, target: float, cost: str = "step") -> tuple[float, float]:
-    """What is `spent` at the last row above the target and at the first at it, as `to_target`.
+    """Return what is `spent` at the last row above the target and at the first row at it.
 
-    The run got there in between: a model is evaluated every so many steps only.
+    The run got there in between, since models are evaluated only now and then.
     """
     require_target(target)
     costs = spent(run, cost).to_numpy(dtype=float)
@@ -70,14 +70,14 @@ def require_target(target: float | None) -> None:
 
 
 def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
-    """One row per method and setting, over its seeds.
+    """Return one row per method and setting, over its seeds.
 
-    ``test_loss`` and ``test_accuracy`` are means at the end with the half widths of 95 %
-    t-intervals behind them; runs that diverged are counted in ``diverged`` and have infinite loss
-    and no accuracy. ``bytes`` is the mean of what is `spent` in the end. With a ``target`` loss:
+    ``test_loss`` and ``test_accuracy`` are means at the end, followed by the half widths of their
+    95 % t-intervals; runs that diverged are counted in ``diverged`` and have infinite loss and no
+    accuracy. ``bytes`` is the mean of what is `spent` in the end. With a ``target`` loss,
     ``reached`` counts the runs that got there, and ``steps_to_target``, ``bytes_to_target`` and
-    ``seconds_to_target`` are medians over all seeds, in which a run that did not get there is
-    infinite.
+    ``seconds_to_target`` are medians over all seeds, in which a run that did not get there counts
+    as infinite.
     """
     import pandas as pd
 
@@ -86,15 +86,15 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
         runs = list(by_seed.values())
         ends = pd.DataFrame([run.iloc[-1] for run in runs])
         diverged = ends["diverged"].to_numpy(dtype=bool)
-        loss, loss_half = t_interval(final_losses(by_seed))
-        accuracy, accuracy_half = t_interval(ends["test_accuracy"].to_numpy(dtype=float)[~diverged])
+        loss = mean_interval(final_losses(by_seed))
+        accuracy = mean_interval(ends["test_accuracy"].to_numpy(dtype=float)[~diverged])
         row = dict(zip(SETTINGS, names, strict=True)) | {
             "seeds": len(runs),
             "diverged": int(diverged.sum()),
-            "test_loss": loss,
-            "test_loss_half_width": loss_half,
-            "test_accuracy": accuracy,
-            "test_accuracy_half_width": accuracy_half,
+            "test_loss": loss.estimate,
+            "test_loss_half_width": loss.half_width,
+            "test_accuracy": accuracy.estimate,
+            "test_accuracy_half_width": accuracy.half_width,
             "bytes": float(spent(ends, "bytes").mean()),
         }
         if target is not None:
