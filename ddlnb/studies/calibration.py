@@ -54,7 +54,7 @@ def validation_table(result: Calibrated, by: Sequence[str]) -> pd.DataFrame:
 
 
 def ablation_table(result: Calibrated) -> pd.DataFrame:
-    """Return what the mean error becomes without each effect, the most important first; no refit."""
+    """Return the mean error without each effect, not refitted, the most important effect first."""
     return pd.DataFrame(
         [
             {

@@ -25,7 +25,7 @@ _MARKS = {
 
 
 def rank_inventory(ranks: Ranks) -> pd.DataFrame:
-    """Return a row per rank: its machine, what started it, its process and its GPU, if it sees any."""
+    """Return a row per rank: its machine, what started it, its process and the GPU it sees."""
     import pandas as pd
 
     rows = ranks.run(_described, _marked(os.environ))

@@ -1,15 +1,15 @@
 """Section 5.1: does it pay to change how often workers synchronise? Local SGD with H that adapts.
 
-Losses and rounds are measured on a small task, in lockstep. Seconds are a cost model: those of a
-gradient and of an average of a large model's gradient on a cluster. All workers of local SGD keep
-the same pace, so that seconds follow from gradients and rounds, whatever the cluster.
+Losses and rounds are measured on a small task, in lockstep. Seconds come from a cost model: those
+of a gradient and of an average of a large model's gradient on a cluster. All workers of local SGD
+run at the same rate, so seconds follow from gradients and rounds, whatever the cluster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
-from ddlnb.results.statistics import ratio_interval, t_interval
+from ddlnb.results.statistics import bracket_interval, ratio_interval
+from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.cost.cluster_clock import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.verdict import MARGIN
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import spent, target_bracket
 from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.tasks.catalogue import get_learning_task
@@ -32,12 +34,12 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-LOSS_BYTES = 4  # what adaptive local SGD sends beside every average
+LOSS_BYTES = 4  # of the loss that adaptive local SGD sends with every average
 FASTER, SLOWER, OPEN = "faster", "slower", "no clear difference"
 
 
 def period_methods(fixed: Sequence[int] = (1, 2, 4, 8, 16)) -> list[str]:
-    """Local SGD with these periods H, and with H that goes from one end of them to the other.
+    """Return local SGD with these periods H, and with H that goes from one end to the other.
 
     >>> period_methods([1, 8])[2:]
     ['adaptive-local(1, 8, frequent)', 'adaptive-local(1, 8, rare)']
@@ -52,15 +54,15 @@ def period_methods(fixed: Sequence[int] = (1, 2, 4, 8, 16)) -> list[str]:
 
 
 def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd.DataFrame:
-    """The curves with the columns ``rounds`` and ``seconds``, had they been of that model there.
+    """Return the curves with ``rounds`` and ``seconds`` of that model on the cluster.
 
     A row within a round counts one average more, as `ddlnb.training.runs.summaries.spent` does.
-    ``curves`` are those of `ddlnb.compare` of local SGD without compression, on A2A. Raises
-    InputError for others.
+    ``curves`` are of local SGD without compression, on A2A. Raises InputError for others.
     """
+    import pandas as pd
+
     parts = [_timed(part, workload, cluster) for _, part in curves.groupby(["method", "workers"])]
     require(bool(parts), "there are no curves")
-    import pandas as pd
 
     return pd.concat(parts).sort_index()
 
@@ -81,21 +83,21 @@ def _timed(part: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd
         round_seconds += request_cost(there, AllReduce, LOSS_BYTES).seconds
     rounds = (spent(part, "bytes") / (2 * ring_bytes_sent(size, workers))).round()
     seconds = part["step"] * compute_seconds(workload, there) + rounds * round_seconds
-    place = {"machine": there.name, "network": there.network}
-    return part.assign(rounds=rounds, seconds=seconds, averaging_seconds=0.0, **place)
+    on = {"machine": there.name, "network": there.network}
+    return part.assign(rounds=rounds, seconds=seconds, averaging_seconds=0.0, **on)
 
 
 def period_times(
     curves: pd.DataFrame, target: float, workload: Workload, clusters: Sequence[str | Cluster]
 ) -> pd.DataFrame:
-    """A row per cluster and method: seconds to the target loss, and beside the best fixed H.
+    """Return a row per cluster and method: seconds to the target loss, beside the best fixed H.
 
     ``seconds`` is the mean over seeds with the ends ``low`` and ``high`` of its 95 % t-interval,
-    widened by the steps between two evaluations, as are all intervals here;
-    ``steps`` and ``rounds`` are means at the target. The best fixed H has the least mean, which
-    favours it: it is chosen after the fact. ``over_fixed`` is the geometric mean of its seconds
-    over the method's, with an interval over the seeds (``over_low``, ``over_high``); ``verdict`` is
-    FASTER or SLOWER where all of the interval is beyond 1 by more than `verdicts.MARGIN`.
+    widened by the steps between two evaluations, as are all intervals here; ``steps`` and
+    ``rounds`` are means at the target. The best fixed H has the least mean, which favours it: it is
+    chosen after the fact. ``over_fixed`` is the geometric mean of its seconds over the method's,
+    with an interval over the seeds (``over_low``, ``over_high``); ``verdict`` is FASTER or SLOWER
+    where all of the interval is beyond 1 by more than MARGIN.
     Raises InputError if no fixed H gets there in all its runs.
     """
     import pandas as pd
@@ -104,16 +106,14 @@ def period_times(
     for cluster in clusters:
         timed = on_cluster(curves, workload, cluster)
         costs = {cost: _at_target(timed, target, cost) for cost in ("seconds", "step", "rounds")}
-        seconds = costs["seconds"]
-        means = {method: float(values[:, 1].mean()) for method, values in seconds.items()}
-        fixed = [name for name in means if _is_fixed(name) and math.isfinite(means[name])]
+        seconds = {name: bracket_interval(values) for name, values in costs["seconds"].items()}
+        fixed = [n for n in seconds if _is_fixed(n) and math.isfinite(seconds[n].estimate)]
         require(
             bool(fixed),
             f"no fixed H reaches a loss of {target:g} in all runs; take more steps or another loss",
         )
-        best = min(fixed, key=means.__getitem__)
-        for method, values in seconds.items():
-            _, half = t_interval(values[:, 1])
+        best = min(fixed, key=lambda name: seconds[name].estimate)
+        for method, values in costs["seconds"].items():
             rows.append(
                 {
                     "network": timed["network"].iloc[0],
@@ -121,12 +121,12 @@ def period_times(
                     "method": method,
                     "fixed": _is_fixed(method),
                     "best_fixed": method == best,
-                    "seconds": means[method],
-                    "low": float(values[:, 0].mean()) - half,
-                    "high": means[method] + half,
+                    "seconds": seconds[method].estimate,
+                    "low": seconds[method].low,
+                    "high": seconds[method].high,
                     "steps": float(costs["step"][method][:, 1].mean()),
                     "rounds": float(costs["rounds"][method][:, 1].mean()),
-                    **_beside(values, seconds[best]),
+                    **_beside(values, costs["seconds"][best]),
                 }
             )
     return pd.DataFrame(rows).assign(
@@ -135,7 +135,7 @@ def period_times(
 
 
 def _at_target(timed: pd.DataFrame, target: float, cost: str) -> dict[str, np.ndarray]:
-    """By method: the `target_bracket` of every seed, (seeds, 2), in the order of the seeds."""
+    """Return the `target_bracket` of every seed by method, (seeds, 2), in order of the seeds."""
     found = {}
     for (method,), by_seed in runs_by(timed, "method").items():
         runs = list(by_seed.values())
@@ -153,14 +153,67 @@ def _is_fixed(method: str) -> bool:
 def _beside(values: np.ndarray, best: np.ndarray) -> dict[str, object]:
     if values is best:
         return {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
-    if not np.isfinite(values).all():
-        none = not np.isfinite(values).any()
-        return {
-            "over_fixed": 0.0,
-            "over_low": math.nan,
-            "over_high": math.nan,
-            "verdict": SLOWER if none else OPEN,
+    over = ratio_interval(best, values)
+    never = not np.isfinite(values).any()
+    verdict = SLOWER if never else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN)
+    return {
+        "over_fixed": over.estimate,
+        "over_low": over.low,
+        "over_high": over.high,
+        "verdict": verdict,
+    }
+
+
+def train_periods(
+    periods: Sequence[int], *, workers: int, seeds: int, steps: int, tune: bool = False
+) -> pd.DataFrame:
+    """Train digits by local SGD with these periods and the adaptive ones; return the curves."""
+    methods = period_methods(periods)
+    return compare(
+        "digits", methods, workers=workers, seeds=seeds, steps=steps, tune=tune, evaluate_every=1
+    ).curves
+
+
+def period_table(times: pd.DataFrame) -> pd.DataFrame:
+    """Return `period_times` to read, by network and method."""
+    import pandas as pd
+
+    table = times.set_index(["network", "method"])
+    return pd.DataFrame(
+        {
+            "time to target (min)": (table["seconds"] / 60).round(2),
+            "low": (table["low"] / 60).round(2),
+            "high": (table["high"] / 60).round(2),
+            "gradients": table["steps"].round(1),
+            "averages": table["rounds"].round(1),
+            "best fixed over this": table["over_fixed"].round(2),
+            "from": table["over_low"].round(2),
+            "to": table["over_high"].round(2),
+            "verdict": table["verdict"],
         }
-    over, low, high = ratio_interval(best, values)
-    choice = FASTER if low > 1 + MARGIN else SLOWER if high < 1 - MARGIN else OPEN
-    return {"over_fixed": over, "over_low": low, "over_high": high, "verdict": choice}
+    )
+
+
+def period_findings(times: pd.DataFrame) -> Findings:
+    """Return the best fixed period on every network, and what became of the adaptive ones."""
+    return findings(
+        f"All methods need {times['steps'].min():.0f} to {times['steps'].max():.0f} gradients per "
+        f"worker to a test loss of {times['target'].iloc[0]:g}.",
+        *(_answer(str(network), part) for network, part in times.groupby("network", sort=False)),
+    )
+
+
+def _answer(network: str, part: pd.DataFrame) -> str:
+    best = part[part["best_fixed"]].iloc[0]
+    adaptive = "; ".join(
+        f"{row['method']} is {_judged(row)}" for row in part[~part["fixed"]].to_dict("records")
+    )
+    return (
+        f"{network}: the best fixed period is that of {best['method']}, "
+        f"{best['seconds'] / 60:.2f} minutes. Beside it, {adaptive}."
+    )
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    said = {FASTER: "faster", SLOWER: "slower", OPEN: "not clearly different"}[row["verdict"]]
+    return f"{said} ({row['over_fixed']:.2f} times its speed)"

@@ -1,48 +1,83 @@
-"""Where lossy methods pay: speed-ups over clusters and sizes, and digits as a workload of its own.
+"""Where lossy methods pay: speed-ups over clusters and sizes, as tables and verdicts.
 
-What `ddlnb.training.cost.time_to_target` finds, arranged: the quickest method of every cluster, verdicts as a
-table, and a pure case in which iterations and seconds belong to the same model.
+Iterations are measured on digits, seconds simulated for other models; in the pure case both belong
+to digits. `ddlnb.training.cost.time_to_target` multiplies them.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
-from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import Effects
-from ddlnb.errors import require_whole
-from ddlnb.training.cost.verdict import verdicts
-from ddlnb.training.tasks.digits import DIGITS
-from ddlnb.units import bandwidth_from, seconds_from
-from ddlnb.workloads.profiling import from_throughput, profile
-from ddlnb.workloads.tasks import Batch, Task
-from ddlnb.workloads.tracing import trace
-from ddlnb.workloads.workload import Workload
+from ddlnb.studies.findings import Findings, findings
+from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
+from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
+from ddlnb.training.cost.verdict import NO, UNSURE, YES, verdicts
+from ddlnb.workloads.workload import read_profile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACE = ["network", "task", "workers"]
+CLUSTER = ["network", "task", "workers"]
+FREE, ON_CPU = "free", "cpu-1thread"  # profiles of what compression takes
+LINKS = (("10 Mb/s", "1 ms"), ("1 Gb/s", "50 us"))  # made-up, of the pure case
+
+
+def iterations_table(curves: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return the iterations to the target by method and number of workers, over the seeds."""
+    needed = iterations_to_target(curves, target)
+    cells = needed.groupby(["method", "workers"], sort=False)["iterations"]
+    return cells.agg(["mean", "min", "max"]).round(1)
+
+
+def times_on_clusters(
+    curves: pd.DataFrame, target: float, model: str, clusters: Sequence[str], compression: str
+) -> pd.DataFrame:
+    """Return the time to target of every method, had the model needed these iterations.
+
+    ``model`` names a profile, ``compression`` the profile of what compressing takes: "free" or
+    "cpu-1thread".
+    """
+    return time_to_target(curves, target, read_profile(model), clusters, compression)
+
+
+def pure_case(curves: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return the time to target of digits itself, measured here, behind made-up links."""
+    links = [made_up_cluster(*link) for link in LINKS]
+    return time_to_target(curves, target, digits_workload(), links, ON_CPU)
 
 
 def quickest(table: pd.DataFrame) -> pd.DataFrame:
-    """The row of `time_to_target` with the fewest seconds, for every cluster and size.
+    """Return the row of `time_to_target` with the fewest seconds, for every cluster and size.
 
     Columns: network, workers, method, seconds, speedup, speedup_low, speedup_high.
     """
     shown = ["method", "seconds", "speedup", "speedup_low", "speedup_high"]
-    rows = table.sort_values("seconds", kind="stable").groupby(PLACE, sort=False).head(1)
+    rows = table.sort_values("seconds", kind="stable").groupby(CLUSTER, sort=False).head(1)
     return rows.sort_values(["network", "workers"]).set_index(["network", "workers"])[shown]
 
 
-def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per verdict on a `time_to_target`: network, workers, method, choice, said.
+def quickest_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the quickest method by network and workers, one group of columns per table."""
+    import pandas as pd
 
-    What is said begins with the place.
+    names = {
+        "method": "method",
+        "seconds": "time to target (s)",
+        "speedup": "speed-up",
+        "speedup_low": "from",
+        "speedup_high": "to",
+    }
+    parts = {
+        label: quickest(table).rename(columns=names).round(2) for label, table in tables.items()
+    }
+    return pd.concat(parts, axis=1)
+
+
+def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per verdict on a `time_to_target`: network, workers, method, choice, said.
+
+    ``said`` begins with the network and the number of workers.
     """
     import pandas as pd
 
@@ -55,52 +90,29 @@ def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["network", "workers", "method", "choice", "said"])
 
 
-def digits_workload(local_batch: int | None = None, iterations: int = 30) -> Workload:
-    """The model of the digits task with seconds measured here, on one thread."""
-    return profile(_digits_task(), local_batch, iterations=iterations, threads=1)
+def verdict_list(table: pd.DataFrame, workers: int) -> Findings:
+    """Return what is said of every lossy method with this number of workers."""
+    return findings(*verdict_table(table[table["workers"] == workers])["said"])
 
 
-def made_up_digits(samples_per_second: float) -> Workload:
-    """The model of the digits task on a device of this throughput, shared out by FLOPs."""
-    traced = trace(_digits_task(), DIGITS.local_batch)
-    return from_throughput(traced, samples_per_second, "made up")
-
-
-def _digits_task() -> Task:
-    return Task(
-        DIGITS.name, _build, _batch, _loss, DIGITS.local_batch, "images", about=DIGITS.about
+def target_findings(tables: Mapping[str, pd.DataFrame], workers: int) -> Findings:
+    """Return, for every table and network, which methods gain, which may, and which do not."""
+    return findings(
+        *(
+            f"{label}, {network}: {_choices(part)}."
+            for label, table in tables.items()
+            for network, part in verdict_table(table[table["workers"] == workers]).groupby(
+                "network", sort=False
+            )
+        )
     )
 
 
-def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:
-    """Nodes of one worker each behind such links; nothing else takes time, and none is measured.
-
-    >>> made_up_cluster("10 Mb/s", "1 ms").network
-    '10 Mb/s, 1 ms'
-    """
-    require_whole(workers=workers)
-    effects = Effects(
-        between_latency=seconds_from(latency), between_bandwidth=bandwidth_from(bandwidth)
+def _choices(verdicts_there: pd.DataFrame) -> str:
+    words = {YES: "a gain", UNSURE: "no clear gain", NO: "no gain"}
+    groups = (
+        f"{word} by {', '.join(name.removesuffix(' on A2A') for name in methods)}"
+        for choice, word in words.items()
+        if len(methods := verdicts_there.loc[verdicts_there["choice"] == choice, "method"])
     )
-    name = f"{bandwidth}, {latency}"
-    return Cluster(f"made up: {name}", name, workers, 1, effects)
-
-
-def _build() -> nn.Module:
-    return DIGITS.build(0)
-
-
-def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
-    return DIGITS.loss(module, batch)
-
-
-@cache
-def _digits() -> tuple[torch.Tensor, ...]:
-    return DIGITS.samples().tensors
-
-
-def _batch(local_batch: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    images = _digits()
-    chosen = torch.randint(len(images[0]), (local_batch,), generator=generator)
-    return tuple(tensor[chosen] for tensor in images)
+    return "; ".join(groups)

@@ -26,9 +26,7 @@ WITH_OTHER_IMPORTS = {
     "convergence_rates",
     "sec3_2_architectures",
     "sec3_3_1_protocols",
-    "sec5_challenges",
     "table1_attributes",
-    "time_to_target",
 }
 MOST_CODE_CELLS = 12
 MOST_PARAMETERS = 7

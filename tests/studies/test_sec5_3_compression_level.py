@@ -19,7 +19,7 @@ from ddlnb.studies.sec5_3_compression_level.layer_density import (
     layer_methods,
     layer_times,
 )
-from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
+from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.workloads.workload import read_profile

@@ -9,9 +9,10 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.figures.target import target_speedups
-from ddlnb.studies.time_to_target import digits_workload, made_up_cluster, quickest, verdict_table
+from ddlnb.studies.time_to_target import quickest, quickest_table, target_findings, verdict_table
+from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
 from ddlnb.training.cost.time_to_target import time_to_target
-from ddlnb.training.cost.verdict import NO, YES
+from ddlnb.training.cost.verdict import MARGIN, NO, YES
 
 SIGN = "bsp + ef-sign + feedback on A2A"
 TOP_K = "bsp + top-k(0.01) + feedback on A2A"
@@ -86,3 +87,23 @@ def test_speedups_are_drawn_where_there_are_any(table):
     assert [ax.get_title() for ax in (slow, fast)] == [SLOW.network, FAST.network]
     with pytest.raises(InputError, match="no lossy methods"):
         target_speedups(table[table["is_dense"]])
+
+
+def test_a_choice_has_its_interval_and_the_quickest_is_no_slower_than_the_best_lossless(table):
+    said = verdict_table(table)
+    lossy = table[~table["is_dense"]].reset_index(drop=True)
+    low = lossy["speedup_low"].fillna(lossy["speedup"])
+    assert (low[said["choice"] == YES] > 1 + MARGIN).all()
+    dense = table[table["is_dense"]].groupby(["network", "workers"])["seconds"].min()
+    assert (quickest(table)["seconds"] <= dense).all()
+    reached = table[table["seconds"] < math.inf]
+    products = reached["iterations"] * reached["iteration_seconds"]
+    assert (reached["seconds"] / products).tolist() == pytest.approx([1] * len(reached))
+
+
+def test_findings_name_who_gains_where(table):
+    said = target_findings({"digits": table}, 4).splitlines()
+    assert said[0].startswith(f"- digits, {SLOW.network}: a gain by bsp + ef-sign + feedback; ")
+    assert said[1].startswith(f"- digits, {FAST.network}: no gain by bsp + ef-sign + feedback, ")
+    columns = quickest_table({"free": table}).columns
+    assert ("free", "time to target (s)") in columns

@@ -21,9 +21,9 @@ from ddlnb.studies.sec5_3_compression_level.layer_density import (
     by_layer,
     hidden_table,
 )
-from ddlnb.studies.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
+from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.cost.tensors import pieces
 from ddlnb.training.cost.traffic import compressed_bytes
 from ddlnb.training.executors.dry_run import dry_run

@@ -1,7 +1,7 @@
 """Section 5.2: relaxed synchronisation together with compression, at equal bytes.
 
-Bytes are those that pass a worker's link in both directions. What a parameter server answers is
-dense, whatever workers push, so that compressing pushes alone saves half of the traffic at most.
+Bytes are those that pass a worker's link in both directions. A parameter server's answers are
+dense, whatever workers push, so that compressing pushes alone saves at most half of the traffic.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.results.statistics import t_interval
+from ddlnb.results.statistics import mean_interval
+from ddlnb.studies.findings import Findings, findings
+from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.stragglers import LogNormal
 from ddlnb.training.runs.by_cell import Runs, final_loss, runs_by
+from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import spent
 
 if TYPE_CHECKING:
@@ -23,13 +27,14 @@ if TYPE_CHECKING:
 COMPRESSIONS = ("", " + top-k(0.01) + feedback", " + ef-sign + feedback")
 SYNCHRONISATIONS = ("bsp", "local(4)", "ssp(3)")
 DENSE = "bsp on A2A"
+STRAGGLERS = Clock(LogNormal(0.5))  # so that SSP has something to relax
 BETTER, WORSE, OPEN = "better", "worse", "no clear difference"
 
 
 def combined_methods(
     synchronisations: Sequence[str] = SYNCHRONISATIONS, compressions: Sequence[str] = COMPRESSIONS
 ) -> list[str]:
-    """Every synchronisation with every compression.
+    """Return every synchronisation with every compression.
 
     >>> combined_methods(["ssp(3)"])[1]
     'ssp(3) + top-k(0.01) + feedback'
@@ -38,7 +43,7 @@ def combined_methods(
 
 
 def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
-    """The curves with ``link_bytes``: sent and received by a worker in the mean, as `spent` counts.
+    """Return the curves with ``link_bytes``: sent and received by a worker on average, as `spent`.
 
     Raises InputError if there are none.
     """
@@ -47,12 +52,12 @@ def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.DataFrame:
-    """A row per budget and method: the loss when a worker's link has carried so many bytes.
+    """Return a row per budget and method: the loss when a link has carried that many bytes.
 
-    A budget is what so many iterations of dense BSP take. ``loss`` is the mean over seeds of the
-    test loss in the last row within the budget, ``steps`` where that is; ``ended`` if the whole run
-    is within it, so that more steps could still lower the loss. ``gap`` is the loss minus that of
-    dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is BETTER or WORSE
+    A budget is what the given number of iterations of dense BSP takes. ``loss`` is the mean over
+    seeds of the test loss in the last row within the budget, ``steps`` where that is; ``ended`` if
+    the whole run is within it, so that more steps could still lower the loss. ``gap`` is
+    the loss minus that of dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is BETTER or WORSE
     where that interval leaves out 0. Runs that diverged have infinite loss. Raises InputError for
     curves without dense BSP.
     """
@@ -69,14 +74,14 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
         found = {method: _within(runs, budget) for (method,), runs in cells.items()}
         of_dense = found[DENSE]["loss"].to_numpy()
         for method, losses in found.items():
-            loss, half = t_interval(losses["loss"].to_numpy())
+            loss = mean_interval(losses["loss"].to_numpy())
             rows.append(
                 {
                     "dense_iterations": iterations,
                     "bytes": budget,
                     "method": method,
-                    "loss": loss,
-                    "half_width": half,
+                    "loss": loss.estimate,
+                    "half_width": loss.half_width,
                     "steps": float(losses["step"].mean()),
                     "ended": bool(losses["ended"].all()),
                     **_gap(losses["loss"].to_numpy(), of_dense, method == DENSE),
@@ -86,7 +91,7 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
 
 
 def _within(runs: Runs, budget: float) -> pd.DataFrame:
-    """By seed: the last row within the budget."""
+    """Return the last row within the budget, by seed."""
     import pandas as pd
 
     rows = []
@@ -102,12 +107,53 @@ def _gap(losses: np.ndarray, dense: np.ndarray, itself: bool) -> dict[str, objec
         return {"gap": 0.0, "gap_half_width": 0.0, "verdict": ""}
     if len(losses) != len(dense):
         raise InputError("methods have other seeds than dense BSP; run the same seeds")
-    gap, half = t_interval(losses - dense)
-    choice = OPEN
-    if math.isinf(gap):
-        choice = WORSE
-    elif gap + half < 0:
-        choice = BETTER
-    elif gap - half > 0:
-        choice = WORSE
-    return {"gap": gap, "gap_half_width": half, "verdict": choice}
+    gap = mean_interval(losses - dense)
+    diverged = math.isinf(gap.estimate)
+    return {
+        "gap": gap.estimate,
+        "gap_half_width": gap.half_width,
+        "verdict": WORSE if diverged else gap.above(0).worded(WORSE, BETTER, OPEN),
+    }
+
+
+def train_combined(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
+    """Train digits with all `combined_methods` while gradients take log-normal times."""
+    return compare(
+        "digits", combined_methods(), workers=workers, seeds=seeds, steps=steps, clock=STRAGGLERS
+    ).curves
+
+
+def bytes_table(equal: pd.DataFrame) -> pd.DataFrame:
+    """Return `at_equal_bytes` to read, by budget and method."""
+    import pandas as pd
+
+    table = equal.set_index(["dense_iterations", "method"])
+    return pd.DataFrame(
+        {
+            "test loss": table["loss"].round(3),
+            "steps": table["steps"].round(1),
+            "ran out of steps": table["ended"].map({True: "yes", False: "no"}),
+            "loss over dense BSP": table["gap"].round(3),
+            "±": table["gap_half_width"].round(3),
+            "verdict": table["verdict"],
+        }
+    ).rename_axis(["iterations of dense BSP", "method"])
+
+
+def bytes_findings(equal: pd.DataFrame) -> Findings:
+    """Return what every budget buys: who is better than dense BSP, and who ran out of steps."""
+    return findings(
+        *(_answer(part) for _, part in equal.groupby("dense_iterations", sort=False)),
+    )
+
+
+def _answer(part: pd.DataFrame) -> str:
+    dense, others = part[part["method"] == DENSE].iloc[0], part[part["method"] != DENSE]
+    best = others.loc[others["loss"].idxmin()]
+    better, ended = (others["verdict"] == BETTER).sum(), others["ended"].sum()
+    return (
+        f"With the bytes of {dense['dense_iterations']} iterations of dense BSP, which leave it at "
+        f"a loss of {dense['loss']:.2f}, {better} of {len(others)} other methods are better. The "
+        f"best, {best['method']}, is at {best['loss']:.2f} after {best['steps']:.0f} steps; "
+        f"{ended} methods ran out of steps before they had used their bytes."
+    )

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
+from ddlnb.studies.findings import Findings, findings
+from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import STRAGGLERS, SYNCHRONISATIONS
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.loop import NextGradient
@@ -46,10 +48,10 @@ def gradient_sizes(
     clock: Clock | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Rows of method, seed, measure, bin (log10, the middle) and share of the entries.
+    """Return rows of method, seed, measure, bin (log10, the middle) and share of the entries.
 
-    The gradients are those that workers compute in their ``last`` steps, before anything is made of
-    them. Measure "raw" is log10 |entry|, "scaled" the same in units of the root mean square of its
+    The gradients are those that workers compute in their ``last`` steps, before they are used.
+    Measure "raw" is log10 |entry|, "scaled" the same in units of the root mean square of its
     gradient, so that only the shape counts. Entries below the least bin, zeros too, count in it,
     larger ones than the largest in that one. ``settings`` are those of `train`. Raises InputError.
     """
@@ -67,7 +69,7 @@ def gradient_sizes(
 
 
 def watched(loop: Callable[[Worker], Flow], see: See, worker: Worker) -> Flow:
-    """The loop of a worker; ``see(worker, gradient)`` is called with every gradient it is given."""
+    """Run the loop of a worker, calling ``see(worker, gradient)`` with every gradient it gets."""
     flow, answer = loop(worker), None
     while True:
         request = flow.send(answer)
@@ -109,10 +111,10 @@ def _histograms(
     import pandas as pd
 
     job = training_settings(task, method, workers=workers, steps=steps, seed=seed, **settings).job()
-    crew = [job.worker(rank) for rank in range(workers)]
+    team = [job.worker(rank) for rank in range(workers)]
     counts = _Counts(steps - last)
     loop = partial(watched, method.synchronisation.loop, counts)
-    Lockstep(crew, loop, steps, rule=job.rule(), clock=clock).run()
+    Lockstep(team, loop, steps, rule=job.rule(), clock=clock).run()
     middles = LARGEST - DECADES + (np.arange(BINS) + 0.5) / PER_DECADE
     return pd.concat(
         pd.DataFrame(
@@ -129,7 +131,7 @@ def _histograms(
 
 
 def overlap(one: np.ndarray, other: np.ndarray) -> float:
-    """The common area of two histograms of shares: 1 if they are equal, 0 if nothing is shared.
+    """Return the common area of two histograms of shares: 1 if equal, 0 if nothing is shared.
 
     >>> overlap(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
     0.5
@@ -138,7 +140,7 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
-    """A row per measure and method: how much of its histogram is common with that of the base.
+    """Return a row per measure and method: how much of its histogram is common with the base's.
 
     ``overlap`` is the mean over all pairs of runs of different seeds, ``base_overlap`` that of the
     base with itself, and ``base_least`` its least. ``alike`` if the mean overlap is no less than
@@ -182,3 +184,40 @@ def _overlaps(some: dict[int, np.ndarray], others: dict[int, np.ndarray]) -> lis
         for one, other in product(some, others)
         if one != other  # of one seed they would share batches and the first model
     ]
+
+
+def train_watched(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
+    """Train digits with every synchronisation, dense, and return the sizes of its gradients."""
+    return gradient_sizes(
+        "digits", SYNCHRONISATIONS, workers=workers, steps=steps, seeds=seeds, clock=STRAGGLERS
+    )
+
+
+def similarity_table(alike: pd.DataFrame) -> pd.DataFrame:
+    """Return `similarity` to read, by measure and method."""
+    import pandas as pd
+
+    table = alike.set_index(["measure", "method"])
+    return pd.DataFrame(
+        {
+            "in common with BSP": table["overlap"].round(3),
+            "two runs of BSP": table["base_overlap"].round(3),
+            "least of two runs of BSP": table["base_least"].round(3),
+            "alike": table["alike"].map({True: "yes", False: "no"}),
+        }
+    )
+
+
+def similarity_findings(alike: pd.DataFrame) -> Findings:
+    """Return which gradients are distributed as those of BSP, by the rule of `similarity`."""
+    names = {RAW: "size", SCALED: "shape"}
+    others = alike[alike["overlap"] != alike["base_overlap"]]
+    return findings(
+        *(
+            f"By {names[row['measure']]}, gradients of {row['method']} are "
+            f"{'alike' if row['alike'] else 'unlike'} those of BSP: {row['overlap']:.1%} in "
+            f"common, where two runs of BSP have {row['base_overlap']:.1%}, "
+            f"{row['base_least']:.1%} at least."
+            for row in others.to_dict("records")
+        )
+    )

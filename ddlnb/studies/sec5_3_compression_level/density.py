@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.profile import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method
-from ddlnb.results.statistics import ratio_interval
+from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
@@ -36,7 +37,7 @@ INTERIOR, AT_LEAST, AT_MOST, OPEN = (
 
 
 def level_methods(densities: Sequence[float] = DENSITIES) -> list[str]:
-    """Dense BSP, and top-k with error feedback of every density. Raises InputError.
+    """Return dense BSP, and top-k with error feedback of every density. Raises InputError.
 
     >>> level_methods([0.1, 0.01, 0.001])[1]
     'bsp + top-k(0.001) + feedback'
@@ -53,19 +54,28 @@ def level_times(
     profile: str | CompressionProfile = FREE,
     base: str | Method = BASE,
 ) -> pd.DataFrame:
-    """The rows of `time_to_target` with the column ``density``, the least first; 1 if dense."""
-    table = time_to_target(curves, target, workload, clusters, profile, base)
+    """Return `time_to_target` with the column ``density``, the least first; 1 if dense.
+
+    Curves of methods with a density by layer are left out.
+    """
+    by_layer = [
+        name
+        for name in curves["method"].unique()
+        if isinstance(training_method(name).compressor, LayerTopK)
+    ]
+    fixed = curves[~curves["method"].isin(by_layer)]
+    table = time_to_target(fixed, target, workload, clusters, profile, base)
     density = [_density(method) for method in table["method"]]
     return table.assign(density=density).sort_values("density", kind="stable")
 
 
 def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
-    """A row per machine: the density with the least time, and whether it lies between the ends.
+    """Return a row per machine: the density with the least time, and where in the sweep it is.
 
     Both ends of the sweep are compared with the best density, seed by seed. The minimum is
-    INTERIOR if the best is no end and the intervals of the ratios of both ends to it
-    (`ddlnb.training.runs.summaries.ratio_interval`) are above 1; AT_LEAST or AT_MOST if the best is that
-    end and the interval of its neighbour is above 1; else OPEN. ``least_over_best`` and
+    INTERIOR if the best is no end and the intervals of the ratios of both ends to it are above 1;
+    AT_LEAST or AT_MOST if the best is that end and the interval of its neighbour is above 1; else
+    OPEN. ``least_over_best`` and
     ``largest_over_best`` are ratios of mean seconds. ``beats_dense`` says whether the best is
     quicker than the best lossless method. Raises InputError for curves of several tasks or numbers
     of workers.
@@ -103,13 +113,13 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
                 "largest_over_best": means[-1] / means[best],
                 "dense_over_best": dense / means[best],
                 "beats_dense": means[best] < dense,
-                "verdict": _place(seconds, best),
+                "verdict": _where(seconds, best),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _place(seconds: Sequence[np.ndarray], best: int) -> str:
+def _where(seconds: Sequence[np.ndarray], best: int) -> str:
     last = len(seconds) - 1
     if best == 0:
         return AT_LEAST if _surely_longer(seconds[1], seconds[0]) else OPEN
@@ -122,10 +132,8 @@ def _place(seconds: Sequence[np.ndarray], best: int) -> str:
 def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
     if np.isinf(one).all():
         return True
-    if not np.isfinite(one).all():
-        return False
-    _, low, _ = ratio_interval(one, other)
-    return low > 1  # False where a single seed has no interval
+    finite = bool(np.isfinite(one).all())
+    return finite and ratio_interval(one, other).above(1) is Verdict.HOLDS
 
 
 def _density(method: str) -> float:

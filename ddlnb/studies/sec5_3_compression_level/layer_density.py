@@ -36,7 +36,7 @@ FASTER, SLOWER, OPEN = "faster", "slower", "no clear difference"
 
 
 def by_layer(chosen: LayerTopK) -> str:
-    """The method that trains with these densities."""
+    """Return the method that trains with these densities."""
     return f"bsp + {chosen} + feedback"
 
 
@@ -47,7 +47,7 @@ def layer_methods(
     longer: Sequence[float] = LONGER,
     base: str | Method = BASE,
 ) -> list[str]:
-    """What has to be trained: the methods chosen for these clusters, each once."""
+    """Return what has to be trained: the methods chosen for these clusters, each once."""
     chosen = [
         layer_densities(workload, cluster, base=base, workers=workers, longer=one)
         for cluster in clusters
@@ -64,7 +64,7 @@ def hidden_table(
     base: str | Method = BASE,
     densities: Sequence[float] = DENSITIES,
 ) -> pd.DataFrame:
-    """A row per cluster: an iteration with a density by layer, and with the best one for all.
+    """Return a row per cluster: an iteration with densities by layer, and with the best for all.
 
     ``sent`` is the share of entries that travel by layer, with densities from ``least`` to
     ``largest``; ``fixed`` is the largest one of ``densities`` that for all layers takes no longer.
@@ -109,7 +109,7 @@ def hidden_table(
 
 
 def alike(density: float, chosen: LayerTopK) -> LayerTopK:
-    """One density for all layers; at 1 nothing is compressed, as by layer."""
+    """Return one density for all layers; at 1 nothing is compressed, as by layer."""
     return LayerTopK((density,) * len(chosen.densities))
 
 
@@ -120,7 +120,7 @@ def density_by_layer(
     longer: float = HIDDEN,
     base: str | Method = BASE,
 ) -> pd.DataFrame:
-    """The rows of `density_table` for every cluster, and when each gradient is ready.
+    """Return the rows of `density_table` for every cluster, and when each gradient is ready.
 
     ``ready`` is in seconds from the start of the backward pass.
     """
@@ -131,8 +131,8 @@ def density_by_layer(
         cluster = get_cluster(name, workers)
         chosen = layer_densities(workload, cluster, base=base, longer=longer)
         table = density_table(workload, chosen)
-        place = {"network": cluster.network, "workers": cluster.workers}
-        parts.append(table.assign(**place, ready=workload.ready_seconds))
+        on = {"network": cluster.network, "workers": cluster.workers}
+        parts.append(table.assign(**on, ready=workload.ready_seconds))
     require(bool(parts), "there are no clusters to choose densities for")
     return pd.concat(parts, ignore_index=True).assign(model=workload.model, source="simulated")
 
@@ -147,12 +147,12 @@ def layer_times(
     profile: str | CompressionProfile = FREE,
     base: str | Method = BASE,
 ) -> pd.DataFrame:
-    """The rows of `time_to_target` for fixed densities, and for those by layer of each cluster.
+    """Return `time_to_target` of fixed densities, and of those by layer of each cluster.
 
     ``kind`` is "dense", "fixed" or "by layer", and ``label`` says which. ``over_fixed`` is the mean
-    of the time of the best fixed density, chosen after the fact, over this one, run by run, with
-    the ends of its `ratio_interval`; ``verdict`` is FASTER or SLOWER where all of that is beyond 1
-    by more than `verdicts.MARGIN`, else OPEN.
+    ratio of the time of the best fixed density, chosen after the fact, to this one's, run by run,
+    with the ends of its interval; ``verdict`` is FASTER or SLOWER where all of that is beyond 1 by
+    more than MARGIN, else OPEN.
     Raises InputError if no fixed density reaches the target in all runs, and for curves that lack
     `layer_methods`.
     """
@@ -186,7 +186,7 @@ def layer_times(
 
 
 def _kind(method: str, chosen: dict[str, float]) -> str | None:
-    """None for what was chosen for another cluster."""
+    """Return the kind of a method, None for one that was chosen for another cluster."""
     compressor = training_method(method).compressor
     if compressor is None:
         return "dense"
@@ -204,16 +204,18 @@ def _label(method: str, chosen: dict[str, float]) -> str:
 
 
 def _over(best: pd.Series, row: dict, needed: pd.DataFrame) -> dict[str, object]:
-    found = {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
     if row["method"] == best["method"]:
-        return found
+        return {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
     theirs, ours = (
         needed[needed["method"] == one["method"]].sort_values("seed")[["since", "iterations"]]
         * one["iteration_seconds"]
         for one in (best, row)
     )
-    if not np.isfinite(ours).all(axis=None):
-        return {**found, "over_fixed": 0.0, "verdict": SLOWER}
-    over, low, high = ratio_interval(theirs.to_numpy(), ours.to_numpy())
-    verdict = FASTER if low > 1 + MARGIN else SLOWER if high < 1 - MARGIN else OPEN
-    return {"over_fixed": over, "over_low": low, "over_high": high, "verdict": verdict}
+    over = ratio_interval(theirs.to_numpy(), ours.to_numpy())
+    missed = not np.isfinite(ours).all(axis=None)
+    return {
+        "over_fixed": over.estimate,
+        "over_low": over.low,
+        "over_high": over.high,
+        "verdict": SLOWER if missed else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN),
+    }

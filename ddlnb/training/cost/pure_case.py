@@ -1,0 +1,69 @@
+"""Cases in which iterations and seconds belong to one model: digits, behind made-up links."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import nn
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
+from ddlnb.errors import require_whole
+from ddlnb.training.tasks.digits import DIGITS
+from ddlnb.units import bandwidth_from, seconds_from
+from ddlnb.workloads.profiling import from_throughput, profile
+from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
+
+
+def digits_workload(local_batch: int | None = None, iterations: int = 30) -> Workload:
+    """Return the model of the digits task with seconds measured here, on one thread."""
+    return profile(_digits_task(), local_batch, iterations=iterations, threads=1)
+
+
+def made_up_digits(samples_per_second: float) -> Workload:
+    """Return the model of the digits task on a device of this throughput, shared out by FLOPs."""
+    traced = trace(_digits_task(), DIGITS.local_batch)
+    return from_throughput(traced, samples_per_second, "made up")
+
+
+def _digits_task() -> Task:
+    return Task(
+        DIGITS.name, _build, _batch, _loss, DIGITS.local_batch, "images", about=DIGITS.about
+    )
+
+
+def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:
+    """Return nodes of one worker each behind such links; nothing else takes time or is measured.
+
+    >>> made_up_cluster("10 Mb/s", "1 ms").network
+    '10 Mb/s, 1 ms'
+    """
+    require_whole(workers=workers)
+    effects = Effects(
+        between_latency=seconds_from(latency), between_bandwidth=bandwidth_from(bandwidth)
+    )
+    name = f"{bandwidth}, {latency}"
+    return Cluster(f"made up: {name}", name, workers, 1, effects)
+
+
+def _build() -> nn.Module:
+    return DIGITS.build(0)
+
+
+def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return DIGITS.loss(module, batch)
+
+
+@cache
+def _digits() -> tuple[torch.Tensor, ...]:
+    return DIGITS.samples().tensors
+
+
+def _batch(local_batch: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    images = _digits()
+    chosen = torch.randint(len(images[0]), (local_batch,), generator=generator)
+    return tuple(tensor[chosen] for tensor in images)
