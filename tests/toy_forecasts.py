@@ -8,8 +8,7 @@ import pandas as pd
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.published import FIG4_KEY
-from ddlnb.results.table import RATE
+from ddlnb.results.columns import KEY, RATE
 
 
 def forecasts(gpus: tuple[int, ...] = (4, 8, 32)) -> pd.DataFrame:
@@ -28,6 +27,6 @@ def forecasts(gpus: tuple[int, ...] = (4, 8, 32)) -> pd.DataFrame:
 
 
 def cells(factor: float = 1.05) -> pd.DataFrame:
-    found = forecasts((4, 8))[[*FIG4_KEY, RATE]].astype({"gpus": float})
+    found = forecasts((4, 8))[[*KEY, RATE]].astype({"gpus": float})
     found[RATE] *= factor
     return found.assign(std=math.nan, source="published")

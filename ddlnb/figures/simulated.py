@@ -14,7 +14,7 @@ from matplotlib.ticker import NullFormatter
 
 from ddlnb.errors import require
 from ddlnb.figures.style import OTHER_COLOUR, colour_of, in_order, say_source, styled
-from ddlnb.results.published import FIG4_KEY
+from ddlnb.results.columns import KEY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,11 +90,11 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
 def _paired(simulated: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """One row per cell of both frames, with the relative error of the simulated one."""
     for name, frame in (("simulated", simulated), ("measured", measured)):
-        require(not frame.duplicated(FIG4_KEY).any(), f"the {name} rows repeat a cell; keep one")
+        require(not frame.duplicated(KEY).any(), f"the {name} rows repeat a cell; keep one")
     bounds = [column for column in ("low", "high") if column in simulated]
-    ours = simulated[[*FIG4_KEY, RATE, *bounds]].rename(columns={RATE: "simulated"})
-    theirs = measured[[*FIG4_KEY, RATE, "std"]].rename(columns={RATE: "measured"})
-    rows = ours.merge(theirs, on=FIG4_KEY)
+    ours = simulated[[*KEY, RATE, *bounds]].rename(columns={RATE: "simulated"})
+    theirs = measured[[*KEY, RATE, "std"]].rename(columns={RATE: "measured"})
+    rows = ours.merge(theirs, on=KEY)
     require(not rows.empty, "there are no rows to draw: no cell is in both frames")
     return rows.assign(error=rows["simulated"] / rows["measured"] - 1)
 

@@ -286,7 +286,7 @@ def _is_near_linear(
 
 def _curves(rates: Mapping[Cell, float]) -> list[list[Cell]]:
     """The cells that differ in the number of GPUs alone, fewest first."""
-    curves: dict[tuple, list[Cell]] = {}
+    curves: dict[tuple[object, ...], list[Cell]] = {}
     for cell in sorted(rates, key=lambda cell: cell.gpus):
         curves.setdefault(cell[:4], []).append(cell)
     return list(curves.values())

@@ -194,7 +194,7 @@ def a2a_growth_over_ps(table: Table) -> Values:
     """
     found = {}
     for ps, a2a in TWINS:
-        curves: dict[tuple, list[Cell]] = {}
+        curves: dict[tuple[object, ...], list[Cell]] = {}
         ratios = over(table, a2a, ps, lambda cell: cell.network == IB)
         for cell in sorted(ratios, key=lambda cell: cell.gpus):
             curves.setdefault(cell[:2], []).append(cell)
@@ -264,7 +264,7 @@ def larger_batches(table: Table) -> Values:
     for cell in table.rates:
         batches.setdefault(cell.model, set()).add(cell.local_batch)
     found: Values = {}
-    first: dict[tuple, float] = {}
+    first: dict[tuple[object, ...], float] = {}
     for model, sizes in batches.items():
         for smaller, larger in pairwise(sorted(sizes)):
             cells = [c for c in table.rates if c[:2] == (model, larger) and c.method in METHODS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddlnb.results.table import RATE
+from ddlnb.results.columns import RATE
 from ddlnb.units import MS
 
 # Column of the rows: its header, the unit that it is shown in, and the digits behind the point.

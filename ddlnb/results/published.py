@@ -9,24 +9,29 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.paths import PUBLISHED
+from ddlnb.results.columns import KEY, THROUGHPUT
+from ddlnb.results.schema import Column, Kind, Rule, Schema
 
 if TYPE_CHECKING:
     import pandas
 
 QUOTE_COLUMNS = ("id", "section", "item", "value", "unit", "tag")
 MOST_GPUS = 8  # cells with more are held out: they are what a forecast will be tested on
-FIG4_COLUMNS = (
-    "model",
-    "local_batch",
-    "network",
-    "method",
-    "gpus",
-    "throughput_samples_per_s",
-    "std",
-    "source",
+FIG4 = Schema(
+    (
+        *THROUGHPUT,
+        Column("std", Kind.NOT_NEGATIVE),
+        Column("source", Kind.NAME, allowed=("published",)),
+    ),
+    unique=tuple(KEY),
+    exact=True,
+    rules=(
+        Rule(
+            lambda cells: cells["gpus"] > MOST_GPUS,
+            f"cells with more than {MOST_GPUS} GPUs are held out to test forecasts; remove them",
+        ),
+    ),
 )
-FIG4_KEY = ["model", "local_batch", "network", "method", "gpus"]
-FIG4_COUNTS = ["local_batch", "gpus"]
 
 
 @dataclass(frozen=True)
@@ -86,40 +91,13 @@ def quoted(quote_id: str, item: str) -> float:
 
 
 def fig4_cells(path: Path = PUBLISHED / "fig4_upto8.csv") -> pandas.DataFrame:
-    """The cells of Fig. 4 with up to 8 GPUs, tidy; an empty frame when the file is absent.
+    """Return the cells of Fig. 4 with up to 8 GPUs; an empty frame when the file is absent.
 
     Raises ResultsError when the file is not such a table, or holds a cell with more GPUs.
     """
     import pandas
 
-    if not path.exists():
-        return pandas.DataFrame(columns=list(FIG4_COLUMNS))
-    try:
-        cells = pandas.read_csv(path)
-    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
-        raise ResultsError(f"{path.name} cannot be read as a table: {error}") from error
-    if tuple(cells.columns) != FIG4_COLUMNS:
-        raise ResultsError(
-            f"{path.name} has columns {', '.join(cells.columns)}; "
-            f"write exactly {', '.join(FIG4_COLUMNS)}"
-        )
-    for column in (*FIG4_COUNTS, "throughput_samples_per_s"):
-        numbers = pandas.to_numeric(cells[column], errors="coerce")
-        _refuse(path, cells, ~(numbers > 0), f"{column} must be a positive number")
-    for column in FIG4_COUNTS:
-        _refuse(path, cells, cells[column] % 1 != 0, f"{column} must be a whole number")
-    deviation = pandas.to_numeric(cells["std"], errors="coerce")
-    wrong = (deviation.isna() & cells["std"].notna()) | (deviation < 0)
-    _refuse(path, cells, wrong, "std must be empty or a number that is not negative")
-    _refuse(path, cells, cells["source"] != "published", "source must be 'published'")
-    _refuse(path, cells, cells.duplicated(FIG4_KEY), "the same cell stands there twice")
-    _refuse(
-        path,
-        cells,
-        cells["gpus"] > MOST_GPUS,
-        f"cells with more than {MOST_GPUS} GPUs are held out to test forecasts; remove them",
-    )
-    return cells
+    return FIG4.read(path) if path.exists() else pandas.DataFrame(columns=FIG4.names)
 
 
 def about_fig4_cells() -> str:
@@ -130,11 +108,3 @@ def about_fig4_cells() -> str:
         "The published cells of Fig. 4 are not in this edition: data/published/fig4_upto8.csv "
         "could not be obtained. There are only the speed-ups that the survey's text quotes."
     )
-
-
-def _refuse(path: Path, cells: pandas.DataFrame, wrong: pandas.Series, rule: str) -> None:
-    """Raise ResultsError with the first wrong line, if there is one."""
-    if wrong.any():
-        index = int(wrong.to_numpy().argmax())
-        row = ",".join(str(value) for value in cells.iloc[index])
-        raise ResultsError(f"{path.name} line {index + 2} ({row}): {rule}")

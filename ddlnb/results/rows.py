@@ -1,4 +1,4 @@
-"""The tidy table: one row per cell, made from one line per finished run.
+"""Keep the tidy table: one row per cell, made from one line per finished run.
 
 ``rows.csv`` is the table. Beside it ``rows.runs.csv`` keeps every single run; a row is the median
 of the runs of its cell, so a table can be completed later and its noise stays visible.
@@ -6,9 +6,7 @@ of the runs of its cell, so a table can be completed later and its noise stays v
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
-from io import StringIO
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -20,14 +18,15 @@ from ddlnb.results.columns import (
     MEASURES,
     PROVENANCE,
     ROW_COLUMNS,
+    ROWS,
     RUN_COLUMNS,
+    RUNS,
     SOURCES,
-    TEXT,
 )
 
 
 def summarise(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell: medians over repetitions, ``std`` of the throughput, and their number.
+    """Return one row per cell: medians over repetitions, ``std`` of the throughput, their number.
 
     The standard deviation is over repetitions, NaN when there is one. Provenance is that of the
     last run; ``plan`` is "several" when the runs were planned differently.
@@ -46,8 +45,8 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """The table at this path. Raises ResultsError if it is not one."""
-    return _read(Path(path), ROW_COLUMNS)
+    """Return the tidy table in a CSV file. Raises ResultsError if it is not one."""
+    return ROWS.read(Path(path))[ROW_COLUMNS]
 
 
 class ResultsFile:
@@ -73,22 +72,22 @@ class ResultsFile:
 
     @property
     def runs_path(self) -> Path:
-        """Where the single runs are kept."""
+        """Return the path of the file with the single runs."""
         assert self.path is not None
         return self.path.with_suffix(".runs.csv")
 
     @property
     def runs(self) -> pd.DataFrame:
-        """All runs so far."""
+        """Return all runs so far."""
         return pd.DataFrame(self._lines, columns=RUN_COLUMNS)
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The table so far."""
+        """Return the table so far."""
         return summarise(self.runs)
 
     def has(self, cell: Mapping[str, object], repetition: int) -> bool:
-        """Whether this repetition of this cell has been run."""
+        """Return whether this repetition of this cell has been run."""
         wanted = {**cell, "repetition": repetition}
         return any(
             all(_same(line[key], value) for key, value in wanted.items()) for line in self._lines
@@ -109,16 +108,16 @@ class ResultsFile:
         self._write()
 
     def _on_disk(self) -> list[dict[str, object]]:
-        """The runs in the file. Raises ResultsError if it is damaged, or if runs vanished from it.
+        """Return the runs in the file. Raises ResultsError if it is damaged or has lost runs.
 
-        The table is looked at first: another process that adds a run writes the runs before it.
+        The table is read first: another process that adds a run writes the runs before the table.
         """
         counted = self._counted()
         if not self.runs_path.exists():
             return []
-        runs = _read(self.runs_path, RUN_COLUMNS)
+        runs = RUNS.read(self.runs_path)[RUN_COLUMNS]
         if not self.runs_path.read_bytes().endswith(b"\n"):
-            raise ResultsError(f"{self.runs_path} ends in the middle of a line; {_WAY_OUT}")
+            raise ResultsError(f"{self.runs_path} ends in the middle of a line; {RUNS.way_out}")
         held = len(runs.drop_duplicates([*CELL, "repetition"]))
         if held < counted:
             raise ResultsError(
@@ -126,15 +125,16 @@ class ResultsFile:
                 f"lost, so nothing has been overwritten; put the file back as it was, or remove "
                 f"the table, which is made from it, to run them again"
             )
-        return runs.to_dict("records")
+        records: list[dict[str, object]] = runs.to_dict("records")
+        return records
 
     def _counted(self) -> int:
-        """The runs that the table tells of; none if it is damaged, for it is made anew."""
+        """Return the number of runs in the table; 0 if it is damaged, because it is made anew."""
         try:
-            rows = _read(self.path, ROW_COLUMNS) if self.path and self.path.exists() else None
+            rows = read_rows(self.path) if self.path and self.path.exists() else None
         except ResultsError:
             return 0
-        return 0 if rows is None else int(pd.to_numeric(rows["repetitions"], "coerce").sum())
+        return 0 if rows is None else int(rows["repetitions"].sum())
 
     def _write(self) -> None:
         if self.path is None:
@@ -151,35 +151,3 @@ class ResultsFile:
 
 def _same(left: object, right: object) -> bool:
     return left == right or (pd.isna(left) and pd.isna(right)) or str(left) == str(right)
-
-
-def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
-    columns = list(columns)
-    text = {name: str for name in TEXT if name in columns}
-    try:
-        numbers = {name: ["", "nan", "NaN"] for name in columns if name not in text}
-        content = path.read_bytes().decode()
-        frame = pd.read_csv(StringIO(content), dtype=text, keep_default_na=False, na_values=numbers)
-    except FileNotFoundError as error:
-        raise ResultsError(f"there is no results file {path}") from error
-    except OSError as error:
-        raise ResultsError(f"{path} cannot be read: {error}") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path} cannot be read as a table ({error}); {_WAY_OUT}") from error
-    lengths = [len(line) for line in csv.reader(StringIO(content)) if line]
-    if short := [line for line, length in enumerate(lengths, 1) if length < lengths[0]]:
-        raise ResultsError(f"{path}, line {short[0]} is incomplete; {_WAY_OUT}")  # pandas fills up
-    missing = [column for column in columns if column not in frame]
-    if missing:
-        raise ResultsError(f"{path} lacks the columns {missing}; {_WAY_OUT}")
-    for measure in MEASURES:
-        numbers = pd.to_numeric(frame[measure], errors="coerce")
-        bad = numbers.isna() & frame[measure].notna() & (frame[measure] != "")
-        if bad.any() or frame["throughput_samples_per_s"].isna().any():
-            line = int((bad | frame["throughput_samples_per_s"].isna()).idxmax()) + 2
-            raise ResultsError(f"{path}, line {line}: {measure} is not a number; {_WAY_OUT}")
-        frame[measure] = numbers
-    return frame[columns]
-
-
-_WAY_OUT = "mend or move that file away, nothing has been overwritten"

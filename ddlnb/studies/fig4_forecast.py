@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddlnb.results.published import FIG4_KEY, about_fig4_cells, fig4_cells
+from ddlnb.results.columns import KEY, RATE
+from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes
-from ddlnb.results.table import RATE
 from ddlnb.studies.findings import Findings, findings
 
 
@@ -42,14 +42,14 @@ def forecast_table(rows: pd.DataFrame) -> pd.DataFrame:
 def errors_by_cell(rows: pd.DataFrame, published: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the published cells that the rows forecast, with the relative error; often none."""
     cells = fig4_cells() if published is None else published
-    ours = rows[[*FIG4_KEY, RATE, "low", "high"]].rename(columns={RATE: "simulated"})
-    theirs = cells[[*FIG4_KEY, RATE]].rename(columns={RATE: "published"})
-    theirs = theirs.astype({column: ours[column].dtype for column in FIG4_KEY})
-    both = ours.merge(theirs, on=FIG4_KEY)
+    ours = rows[[*KEY, RATE, "low", "high"]].rename(columns={RATE: "simulated"})
+    theirs = cells[[*KEY, RATE]].rename(columns={RATE: "published"})
+    theirs = theirs.astype({column: ours[column].dtype for column in KEY})
+    both = ours.merge(theirs, on=KEY)
     both["relative_error"] = both["simulated"] / both["published"].astype(float) - 1
     both["in_interval"] = both["published"].between(both["low"], both["high"])
     columns = ["published", "simulated", "relative_error", "low", "high", "in_interval"]
-    return both.set_index(FIG4_KEY)[columns]
+    return both.set_index(KEY)[columns]
 
 
 def panel_findings(rows: pd.DataFrame) -> Findings:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 import pandas as pd
 
+from ddlnb.results.columns import RATE
 from ddlnb.results.published import about_fig4_cells, fig4_cells, quotes
-from ddlnb.results.table import RATE
 from ddlnb.studies.findings import Findings, findings
 
 # (item of the survey, faster method, slower method, in words); section 4.2.2 and 4.2.3.

@@ -12,9 +12,10 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims
-from ddlnb.results.published import FIG4_KEY, about_fig4_cells, fig4_cells
+from ddlnb.results.columns import KEY, RATE
+from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes
-from ddlnb.results.table import GPUS_PER_NODE, RATE, SINGLE, cell_rates
+from ddlnb.results.table import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.studies.findings import Findings, findings
@@ -115,7 +116,7 @@ def failing_cells(rows: pd.DataFrame, larger_batch: pd.DataFrame | None = None) 
         for part in CLAIMS[claim].parts:
             for cell, value in part.failing(part.values(table)).items():
                 lines.append({"claim": claim, **cell._asdict(), "value": value, "unit": part.unit})
-    return pd.DataFrame(lines, columns=["claim", *FIG4_KEY, "value", "unit"])
+    return pd.DataFrame(lines, columns=["claim", *KEY, "value", "unit"])
 
 
 def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:

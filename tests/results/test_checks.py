@@ -14,7 +14,8 @@ from ddlnb.results.checks import (
     findings_frame,
     without_suspicious,
 )
-from ddlnb.results.table import COLUMNS, NETWORKS, Cell, cell_rates, read_table
+from ddlnb.results.columns import KEY, RATE
+from ddlnb.results.table import NETWORKS, Cell, cell_rates, read_table
 
 # Made-up numbers: samples per second and GPU of one GPU alone, and what is left beyond one node.
 ALONE = {"small-conv": 100.0, "small-attention": 40.0}
@@ -36,7 +37,7 @@ def table(**changed: list) -> pd.DataFrame:
                 for gpus in (8, 16):
                     left = LEFT[network] * (1 if gpus == 8 else 0.95)
                     rows.append((model, BATCH, network, method, gpus, gpus * alone * left))
-    return pd.DataFrame(rows, columns=COLUMNS).assign(**changed)
+    return pd.DataFrame(rows, columns=[*KEY, RATE]).assign(**changed)
 
 
 def cell(network="100GbE", method="early", gpus=8, model="small-conv") -> Cell:
@@ -339,7 +340,7 @@ def write(path, text: str):
     return file
 
 
-HEADER = ",".join([*COLUMNS, "std", "low", "high"])
+HEADER = ",".join([*KEY, RATE, "std", "low", "high"])
 LINE = "{model},{local_batch},{network},{method},{gpus},{throughput},{std},{low},{high}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import ResultsError, UnknownName
-from ddlnb.results.published import FIG4_COLUMNS, about_fig4_cells, fig4_cells, quoted, quotes
+from ddlnb.results.published import FIG4, about_fig4_cells, fig4_cells, quoted, quotes
 
-HEADER = ",".join(FIG4_COLUMNS)
+HEADER = ",".join(FIG4.names)
 # Made-up numbers: no cell of the figure is in this edition.
 CELL = "small-conv,64,made-up,none,{gpus},{throughput},{std},{source}"
 
@@ -71,7 +71,7 @@ def test_broken_quotes_name_their_line(tmp_path):
 def test_absent_cells_are_an_empty_table_with_the_right_columns(tmp_path):
     cells = fig4_cells(tmp_path / "absent.csv")
     assert cells.empty
-    assert tuple(cells.columns) == FIG4_COLUMNS
+    assert list(cells.columns) == FIG4.names
 
 
 def test_cells_are_read_as_they_stand(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claims import CLAIMS
-from ddlnb.results.table import RATE
+from ddlnb.results.columns import RATE
 from ddlnb.studies import sec4_2_findings
 from tests.toy_forecasts import cells, forecasts
 

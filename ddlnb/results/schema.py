@@ -1,0 +1,185 @@
+"""Read tables from CSV files and check them against a declared schema.
+
+A schema lists columns with the kind of their values, and the columns by which no two rows may
+agree. An error names the file, the line, its values, the rule and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlnb.errors import InputError, ResultsError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EMPTY = ["", "nan", "NaN"]  # what stands for no number; in text they are text
+
+
+class Kind(Enum):
+    """What the values of a column must be."""
+
+    TEXT = "any text"
+    NAME = "text that is not empty"
+    COUNT = "a positive whole number"
+    POSITIVE = "a positive number"
+    NOT_NEGATIVE = "empty or a number that is not negative"
+    NUMBER = "empty or a number"
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether the values stay as they are written."""
+        return self in (Kind.TEXT, Kind.NAME)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, the kind of its values, and the values allowed; ``optional`` ones may be absent."""
+
+    name: str
+    kind: Kind
+    optional: bool = False
+    allowed: tuple[str, ...] = ()
+
+    def broken(self, values: pd.Series) -> Iterator[tuple[pd.Series, str]]:
+        """Yield for each rule of the column the rows that break it, and the rule."""
+        if self.kind is Kind.NAME:
+            empty = values.isna() | (values.astype(str).str.strip() == "")
+            yield empty, f"{self.name} is empty; write a name, 'none' where there is none"
+        if self.allowed:
+            rule = f"{self.name} must be {' or '.join(map(repr, self.allowed))}"
+            yield ~values.isin(self.allowed), rule
+        if self.kind.is_text:
+            return
+        import pandas as pd
+
+        numbers = pd.to_numeric(values, errors="coerce")
+        if self.kind in (Kind.COUNT, Kind.POSITIVE):
+            positive = (numbers > 0) & (numbers < math.inf)
+            yield ~positive, f"{self.name} must be a positive number"
+            if self.kind is Kind.COUNT:
+                yield numbers % 1 != 0, f"{self.name} must be a whole number"
+            return
+        good = numbers.notna()
+        if self.kind is Kind.NOT_NEGATIVE:
+            good = (numbers >= 0) & (numbers < math.inf)
+        yield ~(good | values.isna()), f"{self.name} must be {self.kind.value}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of a whole table: which rows break it, and its words."""
+
+    is_broken: Callable[[pd.DataFrame], pd.Series]
+    words: str
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a table must be.
+
+    No two rows agree in the columns ``unique``. An ``exact`` table has no other columns. ``rules``
+    are checked last. ``what`` is the word for the file, ``way_out`` ends every error about it.
+    """
+
+    columns: tuple[Column, ...]
+    unique: tuple[str, ...] = ()
+    exact: bool = False
+    rules: tuple[Rule, ...] = ()
+    what: str = "table"
+    way_out: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns that must be there."""
+        return [column.name for column in self.columns if not column.optional]
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """Return the table in a CSV file. Raises ResultsError."""
+        frame = self._parsed(path)
+        if wrong := self._wrong_columns(frame):
+            raise self._error(f"{path} {wrong}")
+        if broken := self._first_broken(frame):
+            raise self._error(f"{path} line {broken[0] + 2} {broken[1]}")
+        return self._typed(frame)
+
+    def _parsed(self, path: Path) -> pd.DataFrame:
+        """Return the table as it stands, if every line has as many values as the first."""
+        import pandas as pd
+
+        try:
+            content = path.read_bytes().decode("utf-8-sig")
+            lines = [line for line in csv.reader(StringIO(content)) if line]
+            frame = pd.read_csv(
+                StringIO(content),
+                dtype={column.name: str for column in self.columns if column.kind.is_text},
+                keep_default_na=False,
+                na_values={c.name: EMPTY for c in self.columns if not c.kind.is_text},
+                skipinitialspace=True,
+                on_bad_lines="skip",  # named below
+            )
+        except FileNotFoundError as error:
+            raise ResultsError(f"there is no {self.what} {path}") from error
+        except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
+            raise self._error(f"{path} cannot be read as a table: {error}") from error
+        for number, line in enumerate(lines, start=1):
+            if len(line) != len(lines[0]):
+                how = "fewer" if len(line) < len(lines[0]) else "more"
+                raise self._error(
+                    f"{path} line {number} has {how} values than the first line has columns "
+                    f"({len(line)}, not {len(lines[0])})"
+                )
+        return frame
+
+    def checked(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the frame with numbers as numbers. Raises InputError if it is no such table."""
+        if wrong := self._wrong_columns(frame):
+            raise InputError(f"the table {wrong}")
+        if broken := self._first_broken(frame):
+            raise InputError(f"row {broken[0]} of the table {broken[1]}")
+        return self._typed(frame)
+
+    def _wrong_columns(self, frame: pd.DataFrame) -> str:
+        """Return in words which columns are wrong; empty if none are."""
+        if self.exact and list(frame.columns) != self.names:
+            return f"has columns {', '.join(frame.columns)}; write exactly {', '.join(self.names)}"
+        missing = [name for name in self.names if name not in frame]
+        if not missing:
+            return ""
+        return f"lacks the columns {', '.join(missing)}; a table needs {', '.join(self.names)}"
+
+    def _first_broken(self, frame: pd.DataFrame) -> tuple[int, str] | None:
+        """Return the position of the first row that breaks a rule, and its values with the rule."""
+        for wrong, rule in self._broken(frame):
+            if wrong.any():
+                position = int(wrong.to_numpy().argmax())
+                row = ",".join(str(value) for value in frame.iloc[position])
+                return position, f"({row}): {rule}"
+        return None
+
+    def _broken(self, frame: pd.DataFrame) -> Iterator[tuple[pd.Series, str]]:
+        for column in self.columns:
+            if column.name in frame:
+                yield from column.broken(frame[column.name])
+        if self.unique:
+            twice = self._typed(frame).duplicated(list(self.unique))
+            yield twice, "the same cell stands there twice; keep one, and one source per table"
+        for rule in self.rules:
+            yield rule.is_broken(frame), rule.words
+
+    def _typed(self, frame: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        numbers = [c for c in self.columns if c.name in frame and not c.kind.is_text]
+        typed = frame.assign(**{c.name: pd.to_numeric(frame[c.name]) for c in numbers})
+        return typed.astype({c.name: int for c in numbers if c.kind is Kind.COUNT})
+
+    def _error(self, problem: str) -> ResultsError:
+        return ResultsError(f"{problem}; {self.way_out}" if self.way_out else problem)
