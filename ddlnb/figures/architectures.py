@@ -1,4 +1,4 @@
-"""The figures of section 3.2: servers beside all-to-all, and four ways to reduce to all."""
+"""Architectures (survey, section 3.2): servers beside all-to-all, and four kinds of all-reduce."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figures.style import METHOD_COLOURS, legend_line, say_source, styled
+from ddlnb.figures.colours import ARCHITECTURE_COLOURS, GREY
+from ddlnb.figures.style import doubling_axis, legend, legend_line, say_source, styled
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import MS, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ARCHITECTURE_COLOURS = {"PS": METHOD_COLOURS["WFBP-PS"], "A2A": METHOD_COLOURS["WFBP-A2A"]}
 ALGORITHM_COLOURS = {
     "ring": "#0072B2",
     "tree": "#D55E00",
     "recursive doubling": "#E69F00",
     "direct mesh": "#009E73",
 }
-GREY = "#666666"
 
 
 @styled
@@ -36,9 +35,7 @@ def architecture_bottleneck(rows: pd.DataFrame, formulas: pd.DataFrame) -> Figur
     `architecture_formulas`, dashed. On the right are the most workers; all-to-all is a level there.
     """
     require(not formulas.empty, "there are no formulas to draw")
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(9.5, 4.2), sharey=True, layout="constrained"
-    )
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True)
     most = formulas["workers"].max()
     for name, colour in ARCHITECTURE_COLOURS.items():
         few = formulas["servers"] <= 1
@@ -58,11 +55,7 @@ def architecture_bottleneck(rows: pd.DataFrame, formulas: pd.DataFrame) -> Figur
     left.set_ylim(bottom=0)
     left.set_xticks(sorted(formulas["workers"].unique()))
     right.set_xticks(sorted(servers["servers"].unique()))
-    handles = [
-        *(legend_line(c, name, "-") for name, c in ARCHITECTURE_COLOURS.items()),
-        legend_line(GREY, "formula", "--"),
-    ]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    legend(figure, _handles(ARCHITECTURE_COLOURS))
     _say(figure, rows, "points: repetitions, line: median")
     return figure
 
@@ -75,7 +68,7 @@ def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> F
     Bars reach from the quickest to the slowest repetition.
     """
     require(bool(formulas), "there are no formulas to draw")
-    figure, ax = plt.subplots(figsize=(8.5, 4.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.5, 4.6))
     sizes = sorted(rows["bytes"].unique()) if len(rows) else [2**k for k in range(10, 19, 2)]
     smooth = np.geomspace(min(sizes), max(sizes), 80)
     for name, formula in formulas.items():
@@ -88,18 +81,12 @@ def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> F
             ax.errorbar(
                 times.index, times["median"], [low, high], color=colour, marker="o", capsize=2
             )
-    ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    ax.set_xticks(sizes, [size_in_words(int(size)) for size in sizes])
-    ax.minorticks_off()
+    doubling_axis(ax, [int(size) for size in sizes], size_in_words)
     ax.set_xlabel("message size")
     ax.set_ylabel("all-reduce (ms)")
     ax.set_title("Few hops for small messages, few bytes for large ones")
-    handles = [
-        *(legend_line(ALGORITHM_COLOURS[name], name, "-") for name in formulas),
-        legend_line(GREY, "formula", "--"),
-    ]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    legend(figure, _handles({name: ALGORITHM_COLOURS[name] for name in formulas}))
     _say(figure, rows, "median, least and most")
     return figure
 
@@ -117,10 +104,14 @@ def _draw(ax: Axes, formula: pd.DataFrame, rows: pd.DataFrame, x: str, colour: s
     ax.plot(rows[x], rows["iteration_seconds"] / MS, "o", color=colour, alpha=0.6)
 
 
-def _say(figure: Figure, rows: pd.DataFrame, note: str) -> None:
-    """The source of what is drawn: the formulas alone, where nothing could be emulated."""
-    if not rows.empty:
-        say_source(figure, rows, f"{rows['network'].iloc[0]}; {note}; dashed: formula")
-        return
-    only = rows.reindex([0]).assign(source="formulas alone")
-    say_source(figure, only, "no network could be emulated here")
+def _handles(colours: Mapping[str, str]) -> list:
+    lines = [legend_line(colour, name, "-") for name, colour in colours.items()]
+    return [*lines, legend_line(GREY, "formula", "--")]
+
+
+def _say(figure: Figure, rows: pd.DataFrame, remark: str) -> None:
+    """Say the source of what is drawn: the formulas alone, where nothing could be emulated."""
+    if rows.empty:
+        say_source(figure, "formulas alone", "no network could be emulated here")
+    else:
+        say_source(figure, rows, f"{rows['network'].iloc[0]}; {remark}; dashed: formula")

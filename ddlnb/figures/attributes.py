@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.errors import require
-from ddlnb.figures.style import styled
+from ddlnb.figures.style import legend, note, styled
 from ddlnb.studies.table1_attributes.attributes import AGREES, DISAGREES, UNKNOWN
 
 if TYPE_CHECKING:
@@ -23,14 +23,16 @@ CELL = (1.75, 0.44)  # inches
 
 @styled
 def attribute_cells(table: pd.DataFrame) -> Figure:
-    """Every cell of `ddlnb.studies.table1_attributes.attributes.compared`: first the survey, below this edition."""
+    """Every cell of Table 1: above the survey's word, below that of this edition and its number.
+
+    ``table`` is from `ddlnb.studies.table1_attributes.attributes.compared`.
+    """
     require(len(table) > 0, "there are no cells to draw")
-    rows = list(dict.fromkeys(table["row"]))
-    columns = list(dict.fromkeys(table["attribute"]))
+    rows = list(table["row"].unique())
+    columns = list(table["attribute"].unique())
     width, height = CELL
-    figure, ax = plt.subplots(
-        figsize=(2.6 + width * len(columns), 1.6 + height * len(rows)), layout="constrained"
-    )
+    size = (2.6 + width * len(columns), 1.6 + height * len(rows))
+    figure, ax = plt.subplots(figsize=size)
     ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
     for _, cell in table.iterrows():
         _draw(ax, columns.index(cell["attribute"]), rows.index(cell["row"]), cell)
@@ -42,22 +44,13 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
     for spine in ax.spines.values():
         spine.set_visible(False)
     counts = table["verdict"].value_counts()
-    figure.legend(
-        loc="outside lower left",
-        ncols=len(COLOURS),
-        frameon=False,
-        handles=[
-            Patch(color=colour, label=f"{verdict}: {counts.get(verdict, 0)}")
-            for verdict, colour in COLOURS.items()
-        ],
-    )
+    handles = [
+        Patch(color=colour, label=f"{verdict}: {counts.get(verdict, 0)}")
+        for verdict, colour in COLOURS.items()
+    ]
+    legend(figure, handles, "lower left", columns=len(COLOURS))
     sources = ", ".join(sorted(set(table["source"])))
-    figure.supxlabel(
-        f"first line: the survey's word (Table 1); second: ours, by a number that is {sources}",
-        fontsize=8,
-        x=0.99,
-        ha="right",
-    )
+    note(figure, f"first line: the survey's word (Table 1); second: ours, by a number: {sources}")
     return figure
 
 

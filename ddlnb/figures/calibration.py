@@ -1,4 +1,4 @@
-"""Figures about a calibration: how sure the effects are, what the fit misses, what scale costs."""
+"""A calibration: how sure the effects are, and what the fit misses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,32 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import require
-from ddlnb.figures.intensity import MODEL_COLOURS
-from ddlnb.figures.links import MEASURED_COLOURS, NETWORK_COLOURS
-from ddlnb.figures.simulated import BAND, BAND_COLOUR, spread_out
-from ddlnb.figures.style import METHOD_COLOURS, OTHER_COLOUR, colour_of, ordered, say_source, styled
+from ddlnb.figures.agreement import BAND, BAND_COLOUR, legend_band, spread_out
+from ddlnb.figures.colours import (
+    DARK,
+    MEASURED_COLOURS,
+    METHOD_COLOURS,
+    MODEL_COLOURS,
+    NETWORK_COLOURS,
+    OTHER_COLOUR,
+    PALE,
+    colour_of,
+)
+from ddlnb.figures.style import (
+    legend,
+    legend_line,
+    legend_mark,
+    legend_methods,
+    note,
+    ordered,
+    say_source,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +44,8 @@ if TYPE_CHECKING:
 
 LABELS = ("model", "network", "method", "gpus")
 FARTHEST = 100.0  # times the value; an interval that goes farther ends in an arrow
-ARCHITECTURE_COLOURS = {"PS": colour_of("WFBP-PS"), "A2A": colour_of("WFBP-A2A")}
-SHARED_COLOUR = "#3d3d3d"
 RATIO_TICKS = (0.01, 0.03, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 100)
-LINE_STYLES = ("-", "--", ":", "-.")
+KNOWN = {"model": MODEL_COLOURS, "network": NETWORK_COLOURS, "method": METHOD_COLOURS}
 
 
 @styled
@@ -48,16 +62,16 @@ def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
     lines = {effect: _lines(effect, listed) for effect in UNITS}
     lines = {effect: found for effect, found in lines.items() if found}
     count = sum(len(found) + 1 for found in lines.values())
-    figure, ax = plt.subplots(figsize=(10.5, 1.2 + 0.17 * count), layout="constrained")
+    figure, ax = plt.subplots(figsize=(10.5, 1.2 + 0.17 * count))
     y, middles, ends, shared = 0, [], [1 / 1.5, 1.5], False
     for effect, found in lines.items():
         middles.append(y + (len(found) - 1) / 2)
         for value, fit, names in found:
             shared = shared or len(names) > 1
-            colour = SHARED_COLOUR if len(names) > 1 else colour_of_cluster[names[0]]
+            colour = DARK if len(names) > 1 else colour_of_cluster[names[0]]
             ends += _interval(ax, y, effect, value, fit, colour)
             y += 1
-        ax.axhline(y, color="#dddddd", linewidth=0.8)
+        ax.axhline(y, color=PALE, linewidth=0.8)
         y += 1
     ax.axvline(1, color="black", linewidth=1, zorder=1)
     least, most = min(ends) / 1.15, max(ends) * 1.15
@@ -70,20 +84,17 @@ def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
     ax.set_ylim(y - 1, -1)
     ax.set_xlabel("90 % interval, over the fitted value at the right")
     ax.grid(False, axis="y")
-    handles = [
-        Line2D([], [], color=colour, marker="o", label=name)
-        for name, colour in colour_of_cluster.items()
-    ]
+    look = {"linestyle": "-"}
+    handles = [legend_mark(c, "o", name, **look) for name, c in colour_of_cluster.items()]
     if shared:
-        handles.append(Line2D([], [], color=SHARED_COLOUR, marker="o", label="several clusters"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    note = "source: the clusters' files, where each effect says what it was fitted on"
-    figure.supxlabel(note, fontsize=8, x=0.99, ha="right")
+        handles.append(legend_mark(DARK, "o", "several clusters", **look))
+    legend(figure, handles)
+    note(figure, "source: the clusters' files, where each effect says what it was fitted on")
     return figure
 
 
 def _lines(effect: str, clusters: Iterable[Cluster]) -> list[tuple[float, Fit, list[str]]]:
-    """The different fits of an effect: its value, what is known of it, and whose it is."""
+    """Return the different fits of an effect: value, fit, and the clusters that have them."""
     found: dict[tuple[float, Fit], list[str]] = {}
     for cluster in clusters:
         if effect in cluster.fits:
@@ -95,7 +106,7 @@ def _lines(effect: str, clusters: Iterable[Cluster]) -> list[tuple[float, Fit, l
 def _interval(
     ax: Axes, y: float, effect: str, value: float, fit: Fit, colour: str
 ) -> tuple[float, ...]:
-    """Draw one interval and write its value; its ends."""
+    """Draw one interval, write its value, and return its ends."""
     show = UNITS[effect].show
     relative = value > 0 and math.isfinite(value)
     text = show(value) if relative else f"{show(value)} ({show(fit.low)} to {show(fit.high)})"
@@ -132,7 +143,6 @@ def residuals(frame: pd.DataFrame) -> Figure:
         figsize=(13, 4.8),
         width_ratios=[1.2 + len(found) for found in groups.values()],
         sharey=True,
-        layout="constrained",
     )
     for ax, (label, found) in zip(axes, groups.items(), strict=True):
         ax.axhspan(-100 * BAND, 100 * BAND, color=BAND_COLOUR, zorder=0)
@@ -150,79 +160,33 @@ def residuals(frame: pd.DataFrame) -> Figure:
         f"{len(known)} observations: mean absolute error {100 * error.mean():.1f} %, median "
         f"{100 * error.median():.1f} %" + (f"; {left_out} not predicted" if left_out else "")
     )
-    handles: list[Patch | Line2D] = [
-        Patch(color=colour_of(name), label=name)
-        for name in groups["method"]
-        if name in METHOD_COLOURS
-    ]
+    handles = legend_methods(name for name in groups["method"] if name in METHOD_COLOURS)
     if set(groups["method"]) - set(METHOD_COLOURS):
         handles.append(Patch(color=OTHER_COLOUR, label="other"))
-    handles.append(Line2D([], [], color="black", linewidth=2, label="median"))
-    handles.append(Patch(color=BAND_COLOUR, label=f"within {100 * BAND:.0f} %"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    _say(figure, frame, "observed as the source says, predicted by the simulator")
+    median = legend_line("black", "median", "-")
+    median.set_linewidth(2)
+    legend(figure, [*handles, median, legend_band()])
+    remark = "observed as the source says, predicted by the simulator"
+    say_source(figure, frame if "source" in frame else "not in the rows", remark)
     return figure
 
 
 def _groups(rows: pd.DataFrame, label: str) -> dict[str, pd.DataFrame]:
-    """The rows by the words for their label, in the usual order; those without one come last."""
-    known = {"model": MODEL_COLOURS, "network": NETWORK_COLOURS, "method": METHOD_COLOURS}
+    """Return rows by the words for their label, in the usual order; those without come last."""
     given = rows[rows[label].notna()]
     values = given[label].astype(int) if label == "gpus" else given[label]
-    names = sorted(values.unique()) if label == "gpus" else ordered(values, known[label])
+    names = sorted(values.unique()) if label == "gpus" else ordered(values, KNOWN[label])
     found = {str(name): given[values == name] for name in names}
     rest = rows[rows[label].isna()]
     return {**found, "none": rest} if len(rest) else found
 
 
 def _strip(ax: Axes, x: int, rows: pd.DataFrame) -> None:
-    """One point per row side by side, and the median."""
-    in_turn = rows.sort_values("relative_error")
-    errors = 100 * in_turn["relative_error"]
-    places = x + spread_out(len(errors), 0.66)
-    colours = [colour_of(str(method)) for method in in_turn["method"]]
+    """Draw one point per row, side by side, and the median."""
+    rows = rows.sort_values("relative_error")
+    errors = 100 * rows["relative_error"]
+    offsets = x + spread_out(len(errors), 0.66)
+    colours = [colour_of(str(method)) for method in rows["method"]]
     size = 26 if len(errors) < 30 else 12
-    ax.scatter(places, errors, s=size, c=colours, edgecolors="black", linewidths=0.4, zorder=3)
+    ax.scatter(offsets, errors, s=size, c=colours, edgecolors="black", linewidths=0.4, zorder=3)
     ax.plot([x - 0.42, x + 0.42], [errors.median()] * 2, color="black", linewidth=2, zorder=4)
-
-
-@styled
-def cost_against_workers(frame: pd.DataFrame, *, cost: str = "communication") -> Figure:
-    """What an exchange costs against the number of workers, both logarithmic.
-
-    ``frame`` has the columns workers, architecture and seconds; ``cost`` says of what. With a
-    column network there is a line style for each.
-    """
-    require(not frame.empty, "there are no rows to draw")
-    figure, ax = plt.subplots(figsize=(8.5, 4.6), layout="constrained")
-    networks = list(dict.fromkeys(frame["network"])) if "network" in frame else [None]
-    lines = dict(zip(networks, LINE_STYLES * len(networks), strict=False))
-    for architecture in ordered(frame["architecture"], ARCHITECTURE_COLOURS):
-        for network, line in lines.items():
-            part = frame[frame["architecture"] == architecture]
-            if network is not None:
-                part = part[part["network"] == network]
-            part = part.sort_values("workers")
-            label = architecture if network is None else f"{architecture}, {network}"
-            colour = ARCHITECTURE_COLOURS.get(architecture, OTHER_COLOUR)
-            drawn = ax.plot(part["workers"], part["seconds"], marker="o", label=label)
-            drawn[0].set(color=colour, linestyle=line)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    workers = sorted(frame["workers"].unique())
-    ax.xaxis.set_major_locator(FixedLocator(workers))
-    ax.set_xticks(workers, [str(count) for count in workers])
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel("workers")
-    ax.set_ylabel(f"{cost} (s)")
-    figure.legend(loc="outside right upper", frameon=False)
-    _say(figure, frame, "both axes logarithmic: a straight line is a power of the workers")
-    return figure
-
-
-def _say(figure: Figure, frame: pd.DataFrame, note: str) -> None:
-    """The sources under the figure, or that the rows do not tell."""
-    if "source" in frame:
-        say_source(figure, frame, note)
-    else:
-        figure.supxlabel(f"source: not in the rows | {note}", fontsize=8, x=0.99, ha="right")

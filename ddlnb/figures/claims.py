@@ -1,4 +1,4 @@
-"""The claims figure: which sentences of section 4 hold, and in how many cells."""
+"""Claims: which sentences of section 4 hold, and in how many cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.style import PUBLISHED_ALPHA, PUBLISHED_HATCH, legend_published, styled
+from ddlnb.figures.style import (
+    PUBLISHED,
+    beside,
+    legend,
+    legend_published,
+    names_down,
+    say_source,
+    styled,
+)
 from ddlnb.results.claim import Strength
 from ddlnb.results.claims import CLAIMS
 
@@ -37,14 +45,13 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     first = next(iter(verdicts.values()))
     require(len(first) > 0, "there are no rows to draw")
     height = 0.86 / len(verdicts)
-    figure, ax = plt.subplots(
-        figsize=(12.5, 1.3 + 0.44 * len(first) * max(1, 0.6 * len(verdicts))), layout="constrained"
-    )
+    lines = len(first) * max(1, 0.6 * len(verdicts))
+    figure, ax = plt.subplots(figsize=(12.5, 1.3 + 0.44 * lines))
     for number, (source, frame) in enumerate(verdicts.items()):
         require(list(frame["claim"]) == list(first["claim"]), "the frames differ in their claims")
         for y, (_, row) in enumerate(frame.iterrows()):
             at = y + (number - (len(verdicts) - 1) / 2) * height
-            _bar(ax, at, height, row, hatched=source == "published")
+            _bar(ax, at, height, row, published=source == "published")
     for y, claim in enumerate(first["claim"]):
         needed = max(NEEDED[part.strength] for part in CLAIMS[claim].parts)
         ax.plot([needed, needed], [y - 0.43, y + 0.43], color="black", linewidth=2, zorder=3)
@@ -52,16 +59,15 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
         textwrap.fill(f"{row['claim']} (s. {row['section']}): {row['text']}", CHARACTERS)
         for _, row in first.iterrows()
     ]
-    ax.set_yticks(range(len(first)), labels, fontsize=8)
-    ax.set_ylim(len(first) - 0.4, -0.6)
+    names_down(ax, labels, fontsize=8)
     ax.set_xlim(0, 1.34)
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     ax.set_xlabel("share of the cells that support the claim")
     ax.grid(False, axis="y")
     ax.set_title(_count(verdicts), fontsize=11)
-    figure.legend(handles=_handles(verdicts), loc="outside right upper", frameon=False)
-    note = "a claim of several comparisons needs all of them, its share counts their cells together"
-    figure.supxlabel(f"source: {'; '.join(verdicts)} | {note}", fontsize=8, x=0.99, ha="right")
+    legend(figure, _handles(verdicts))
+    remark = "a claim of several comparisons needs all of them; its share counts all their cells"
+    say_source(figure, "; ".join(verdicts), remark)
     return figure
 
 
@@ -71,7 +77,7 @@ def _verdict(row: pd.Series) -> str:
     return "holds" if row["holds"] else "fails"
 
 
-def _bar(ax: Axes, y: float, height: float, row: pd.Series, *, hatched: bool) -> None:
+def _bar(ax: Axes, y: float, height: float, row: pd.Series, *, published: bool) -> None:
     verdict, share = _verdict(row), row["share"]
     width = 0.0 if math.isnan(share) else share
     ax.barh(
@@ -79,23 +85,21 @@ def _bar(ax: Axes, y: float, height: float, row: pd.Series, *, hatched: bool) ->
         width,
         height * 0.8,
         color=VERDICT_COLOURS[verdict],
-        alpha=PUBLISHED_ALPHA if hatched else 1.0,
-        hatch=PUBLISHED_HATCH if hatched else None,
         edgecolor="white",
         linewidth=0,
+        **(PUBLISHED if published else {}),
     )
     text = verdict
     if row["cells"]:
         text = f"{verdict}: {round(share * row['cells'])} of {row['cells']}"
     elif verdict == "not judged":
         text = "not judged: the table lacks the cells"
-    ax.annotate(
+    beside(
+        ax,
+        max(width, 1.0) if row["cells"] else 0.0,
+        y,
         text,
-        (max(width, 1.0) if row["cells"] else 0.0, y),
         xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
         color=VERDICT_COLOURS[verdict] if verdict != "not judged" else "#555555",
         fontweight="bold" if verdict == "fails" else "normal",
     )

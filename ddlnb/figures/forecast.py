@@ -1,4 +1,4 @@
-"""The forecast figure: a panel of Fig. 4, published bars beside forecast ones with intervals."""
+"""A panel of Fig. 4: published bars beside forecast ones with their intervals."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
+from ddlnb.figures.colours import OTHER_COLOUR, colour_of
 from ddlnb.figures.style import (
     BAR_GROUP,
-    OTHER_COLOUR,
-    PUBLISHED_ALPHA,
-    PUBLISHED_HATCH,
-    colour_of,
+    bar,
     in_order,
+    legend,
     legend_line,
+    legend_mark,
+    legend_methods,
     legend_published,
     on_bar,
     say_source,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PANEL = ["model", "local_batch", "network"]
 LABEL_ROOM = 1.2  # of the highest bar, for the number on it
 PAIRED_WIDTH = 1.5  # of a part whose methods have two bars
-INTERVAL = "90 % interval"
+RATE = "throughput_samples_per_s"
 
 
 @styled
@@ -41,10 +41,10 @@ def forecast_bars(
 ) -> Figure:
     """Throughput forecast for one model on one network, beside the published cells if there are.
 
-    ``forecast_rows`` are those of `ddlnb.simulator.forecast`, ``published_rows`` those of Fig. 4, of which
-    only the panel's are drawn. One part for every number of GPUs, whose axes end at the same share
-    of linear speed-up: bars of one height scale equally well. A number on a bar is the speed-up
-    over one GPU, a line on it the 90 % interval of the forecast or one published std.
+    ``forecast_rows`` are those of `ddlnb.simulator.forecast`, ``published_rows`` those of Fig. 4,
+    of which only the panel's are drawn. One part for every number of GPUs, whose axes end at the
+    same share of linear speed-up: bars of one height scale equally well. A number on a bar is the
+    speed-up over one GPU, a line on it the 90 % interval of the forecast or one published std.
     """
     rows = forecast_rows[forecast_rows["method"] != "single"]
     require(not rows.empty, "there are no rows to draw")
@@ -53,7 +53,7 @@ def forecast_bars(
     published = _of_panel(published_rows, rows)
     methods = in_order([*rows["method"], *published["method"]])
     counts = sorted(rows["gpus"].unique())
-    single = float((rows["throughput_samples_per_s"] / rows["speedup"]).median())
+    single = float((rows[RATE] / rows["speedup"]).median())
     tops = [*_tops(rows), *_tops(published[published["gpus"].isin(counts)])]
     top_share = LABEL_ROOM * max(top / gpus / single for gpus, top in tops)
     figure, axes = plt.subplots(
@@ -62,7 +62,6 @@ def forecast_bars(
         figsize=(2.6 + 2.7 * len(counts), 4.6),
         width_ratios=[PAIRED_WIDTH if gpus in set(published["gpus"]) else 1 for gpus in counts],
         squeeze=False,
-        layout="constrained",
     )
     for ax, gpus in zip(axes[0], counts, strict=True):
         linear = gpus * single
@@ -77,16 +76,16 @@ def forecast_bars(
     )
     share.set_ylabel("share of linear speed-up (%), in all parts")
     model, batch, network = panels.iloc[0]
-    figure.suptitle(f"{model}, {batch} per GPU, {network}: {_what(published)}")
-    handles = _handles(methods, published, linear_is_seen=top_share > 1)
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    what = "published beside forecast" if len(published) else "forecast (simulated)"
+    figure.suptitle(f"{model}, {batch} per GPU, {network}: {what}")
+    legend(figure, _handles(methods, published, linear_is_seen=top_share > 1))
     note = f"number on a bar: speed-up over one GPU | {_missing(published, methods, counts)}"
     say_source(figure, _joined(rows, published), note)
     return figure
 
 
 def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
-    """The published rows of the panel; an empty frame if there are none."""
+    """Return the published rows of the panel; an empty frame if there are none."""
     if published is None or published.empty:
         return rows.iloc[:0]
     panel = rows[PANEL].iloc[0]
@@ -94,17 +93,13 @@ def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFram
 
 
 def _tops(rows: pd.DataFrame) -> list[tuple[int, float]]:
-    """The number of GPUs, and where the bar with its line ends, of every row."""
-    return [(row["gpus"], row["throughput_samples_per_s"] + _reach(row)[1]) for row in _each(rows)]
-
-
-def _each(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    return [dict(row) for _, row in rows.iterrows()]
+    """Return the number of GPUs, and where the bar with its line ends, of every row."""
+    return [(row["gpus"], row[RATE] + _reach(row)[1]) for row in rows.to_dict("records")]
 
 
 def _reach(row: dict[str, Any]) -> tuple[float, float]:
-    """How far the line on a bar reaches down and up: its interval, else one std, else nowhere."""
-    rate = row["throughput_samples_per_s"]
+    """Return how far the line on a bar reaches down and up: its interval, else one std, else 0."""
+    rate = row[RATE]
     if "low" in row and np.isfinite(row["low"]) and np.isfinite(row["high"]):
         return max(0.0, rate - row["low"]), max(0.0, row["high"] - rate)
     std = row["std"] if "std" in row and np.isfinite(row["std"]) else 0.0
@@ -112,8 +107,8 @@ def _reach(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def _single_of(published: pd.DataFrame) -> float | None:
-    """The published throughput of one GPU alone, if it is there."""
-    alone = published.loc[published["method"] == "single", "throughput_samples_per_s"]
+    """Return the published throughput of one GPU alone, if it is there."""
+    alone = published.loc[published["method"] == "single", RATE]
     return float(alone.median()) if len(alone) else None
 
 
@@ -124,39 +119,29 @@ def _part(
     methods: list[str],
     published_single: float | None,
 ) -> None:
-    """The bars of one number of GPUs; with published ones every method has room for two."""
+    """Draw the bars of one number of GPUs; with published ones every method has room for two."""
     drawn = [name for name in methods if name != "single"]
     paired = not published.empty
     width = BAR_GROUP / 2 if paired else BAR_GROUP
-    for row in _each(rows):
+    for row in rows.to_dict("records"):
         x = drawn.index(row["method"]) + (width / 2 if paired else 0)
-        _bar(ax, x, width, row, row["speedup"], hatched=False)
-    for row in _each(published):
+        _bar(ax, x, width, row, row["speedup"], published=False)
+    for row in published.to_dict("records"):
         if row["method"] != "single":
             x = drawn.index(row["method"]) - width / 2
-            rate = row["throughput_samples_per_s"]
+            rate = row[RATE]
             speedup = rate / published_single if published_single else None
-            _bar(ax, x, width, row, speedup, hatched=True)
+            _bar(ax, x, width, row, speedup, published=True)
     ax.set_xlim(-0.6, len(drawn) - 0.4)
     ax.set_xticks([])
     ax.grid(False, axis="x")
 
 
 def _bar(
-    ax: Axes, x: float, width: float, row: dict[str, Any], speedup: float | None, *, hatched: bool
+    ax: Axes, x: float, width: float, row: dict[str, Any], speedup: float | None, *, published: bool
 ) -> None:
-    rate, (down, up) = row["throughput_samples_per_s"], _reach(row)
-    ax.bar(
-        x,
-        rate,
-        width * 0.94,
-        color=colour_of(row["method"]),
-        alpha=PUBLISHED_ALPHA if hatched else 1.0,
-        hatch=PUBLISHED_HATCH if hatched else None,
-        edgecolor="white",
-        linewidth=0,
-        zorder=2,
-    )
+    rate, (down, up) = row[RATE], _reach(row)
+    bar(ax, x, rate, width, colour_of(row["method"]), published=published)
     if down or up:
         reach = [[down], [up]]
         ax.errorbar(x, rate, yerr=reach, color="black", linewidth=1, capsize=2, zorder=3)
@@ -165,22 +150,17 @@ def _bar(
         label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
 
 
-def _what(published: pd.DataFrame) -> str:
-    return "published beside forecast" if len(published) else "forecast (simulated)"
-
-
 def _handles(methods: list[str], published: pd.DataFrame, *, linear_is_seen: bool) -> list[Any]:
-    shown = [name for name in methods if name != "single"]
-    handles: list[Any] = [Patch(color=colour_of(name), label=name) for name in shown]
+    handles = legend_methods(name for name in methods if name != "single")
     handles.append(Patch(color=OTHER_COLOUR, label="forecast (simulated)"))
     if len(published):
         handles.append(legend_published())
-    handles.append(Line2D([], [], color="black", marker="|", linestyle="none", label=INTERVAL))
+    handles.append(legend_mark("black", "|", "90 % interval"))
     return [*handles, legend_line("black", "linear speed-up", "--")] if linear_is_seen else handles
 
 
 def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> str:
-    """Which published cells are not there, in words."""
+    """Say which published cells are not there."""
     there = set(zip(published["method"], published["gpus"], strict=True))
     if not there:
         return "no published cells of this panel in this edition"

@@ -1,9 +1,8 @@
-"""Learning curves: loss or accuracy against steps, bytes sent or seconds, bands over seeds."""
+"""Learning: curves against steps, bytes or seconds, and what a large batch leaves of accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -12,19 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.figures.style import short, styled
+from ddlnb.figures.colours import PALETTE, line_look
+from ddlnb.figures.style import doubling_axis, legend, note, over_seeds, say_source, short, styled
+from ddlnb.units import MB
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Okabe and Ito's palette again, in an order that keeps neighbours apart.
-PALETTE = (
-    *("#3d3d3d", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7a5230"),
-)
-DASHES = ("-", "--", ":", "-.")
 AXES = {
     "step": ("gradients of every worker", 1.0),
-    "bytes": ("MB through the link of a worker, both ways", 1e6),
+    "bytes": ("MB through the link of a worker, both ways", MB),
     "seconds": ("seconds", 1.0),
 }
 MEASURES = {
@@ -33,8 +29,10 @@ MEASURES = {
     "train_loss": "training loss",
     "consensus_distance": "squared distance from the mean model",
 }
-BAND = 0.18  # how opaque
+BAND = 0.18  # the opacity of the range over seeds
 LEGEND_COLUMNS = (1, 3)  # above one panel, and above several
+QUALITIES = {"test_loss": ("test loss", 1.0), "test_accuracy": ("test accuracy (%)", 100.0)}
+APART = 1.02  # between neighbouring recipes, so that their intervals do not hide one another
 
 
 @styled
@@ -46,20 +44,18 @@ def learning_curves(
     floor: float | None = None,
     log_loss: bool = False,
 ) -> Figure:
-    """One row of panels per measure, one column per axis, one line per method and its rate.
+    """Learning curves: a row of panels per measure, a column per axis, a line per method and rate.
 
     ``curves`` are those of `train` or `study`, of one task. Lines are means over seeds at equal
     steps, bands reach from the least to the largest; a line ends where the first of its runs
     diverged, with a cross. ``floor`` is drawn in panels of losses: the best possible one.
     Raises UnknownName for a measure or an axis and InputError for curves of several tasks.
     """
-    for name in measures:
-        if name not in MEASURES:
-            raise UnknownName("measure", name, MEASURES)
-    for name in against:
-        if name not in AXES:
-            raise UnknownName("axis", name, AXES)
-    tasks = list(dict.fromkeys(curves["task"])) if len(curves) else []
+    for kind, names, known in (("measure", measures, MEASURES), ("axis", against, AXES)):
+        for name in names:
+            if name not in known:
+                raise UnknownName(kind, name, known)
+    tasks = list(curves["task"].unique()) if len(curves) else []
     require(len(tasks) == 1, f"a figure shows one task, and there are {len(tasks)}: {tasks}")
     require(
         "seconds" not in against or bool(curves["seconds"].notna().any()),
@@ -76,43 +72,32 @@ def learning_curves(
         sharex="col",
         sharey="row",
         squeeze=False,
-        layout="constrained",
     )
-    styles = dict(zip(lines, _styles(), strict=False))
     for measure, axes in zip(measures, grid, strict=True):
+        is_loss = measure.endswith("loss")
         for axis, ax in zip(against, axes, strict=True):
-            for label, runs in lines.items():
-                _draw(ax, runs, axis, measure, label, styles[label])
-            if floor is not None and measure.endswith("loss"):
+            for number, (label, runs) in enumerate(lines.items()):
+                _draw_curve(ax, runs, axis, measure, label, line_look(number))
+            if floor is not None and is_loss:
                 ax.axhline(floor, color="black", linewidth=0.8, linestyle=(0, (1, 3)))
-            if log_loss and measure.endswith("loss"):
+            if log_loss and is_loss:
                 ax.set_yscale("log")
         axes[0].set_ylabel(MEASURES[measure])
     for axis, ax in zip(against, grid[-1], strict=True):
         ax.set_xlabel(AXES[axis][0])
         if axis == "bytes":
             ax.set_xscale("log")  # methods differ by orders of magnitude
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False)
+    legend(figure, where="upper left", columns=columns)
     seeds = curves["seed"].nunique()
-    figure.supxlabel(
-        f"{tasks[0]}, executor {' and '.join(curves['executor'].unique())} | "
-        + (f"mean and range over {seeds} seeds" if seeds > 1 else "one seed")
-        + (" | dotted: the best possible loss" if floor is not None else ""),
-        fontsize=8,
-        x=0.99,
-        ha="right",
-    )
+    said = [f"{tasks[0]}, executor {' and '.join(curves['executor'].unique())}"]
+    said += [f"mean and range over {seeds} seeds" if seeds > 1 else "one seed"]
+    said += ["dotted: the best possible loss"] * (floor is not None)
+    note(figure, " | ".join(said))
     return figure
 
 
-def _styles() -> list[tuple[str, str]]:
-    colours = cycle(PALETTE)
-    return [(next(colours), dash) for dash in DASHES for _ in PALETTE]
-
-
 def _lines(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Rows by what the legend calls them: the method, and what differs beside it."""
+    """Return rows by what the legend calls them: the method, and what differs beside it."""
     varying = [
         name
         for name in ("workers", "split", "optimizer", "learning_rate", "executor")
@@ -130,10 +115,9 @@ def _lines(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _draw(
-    ax: Axes, rows: pd.DataFrame, axis: str, measure: str, label: str, style: tuple[str, str]
+def _draw_curve(
+    ax: Axes, rows: pd.DataFrame, axis: str, measure: str, label: str, look: dict[str, str]
 ) -> None:
-    colour, dash = style
     ended = rows.loc[rows["diverged"], "step"]
     kept = rows[~rows["diverged"] & (rows["step"] < ended.min())] if len(ended) else rows
     if axis == "bytes":
@@ -141,7 +125,57 @@ def _draw(
     means = kept.groupby("step")[[axis, measure] if axis != "step" else [measure]]
     middle, low, high = means.mean(), means.min()[measure], means.max()[measure]
     x = np.asarray(middle.index if axis == "step" else middle[axis], dtype=float) / AXES[axis][1]
-    ax.plot(x, middle[measure], color=colour, linestyle=dash, linewidth=1.5, label=label)
-    ax.fill_between(x, low, high, color=colour, alpha=BAND, linewidth=0)
+    ax.plot(x, middle[measure], linewidth=1.5, label=label, **look)
+    ax.fill_between(x, low, high, color=look["color"], alpha=BAND, linewidth=0)
     if len(ended) and len(x):
-        ax.plot(x[-1], middle[measure].iloc[-1], marker="x", color=colour, markersize=8)
+        ax.plot(x[-1], middle[measure].iloc[-1], marker="x", color=look["color"], markersize=8)
+
+
+@styled
+def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
+    """Final test loss and accuracy against the global batch, a line per recipe.
+
+    ``quality`` is that of `ddlnb.studies.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
+    seeds. Where runs diverged the mean loss is infinite: a cross on the upper edge, no point.
+    """
+    require(not quality.empty, "there are no batches to draw")
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
+    recipes = list(quality.groupby("recipe", sort=False))
+    for ax, measure in zip(panels, QUALITIES, strict=True):
+        for number, (_, part) in enumerate(recipes):
+            apart = APART ** (number - (len(recipes) - 1) / 2)
+            colour = PALETTE[number % len(PALETTE)]
+            _draw_quality(ax, part.sort_values("batch"), measure, colour, apart)
+        if measure == "test_loss":
+            ax.set_yscale("log")
+        doubling_axis(ax, sorted(set(quality["batch"])))
+        ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
+    low, high = panels[1].get_ylim()
+    panels[1].set_ylim(max(low, -2.0), min(high, 102.0))  # intervals know no bounds, shares do
+    legend(figure, where="upper left", columns=3)
+    said = ["equal epochs", remark, over_seeds(int(quality["seeds"].max())), "x: diverged"]
+    say_source(figure, quality, "; ".join(filter(None, said)))
+    return figure
+
+
+def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart: float) -> None:
+    factor = QUALITIES[measure][1]
+    x = part["batch"].to_numpy(dtype=float) * apart
+    y = part[measure].to_numpy(dtype=float) * factor
+    half = np.nan_to_num(part[f"{measure}_half_width"].to_numpy(dtype=float)) * factor
+    low = np.minimum(half, 0.9 * np.abs(y)) if measure == "test_loss" else half
+    fine = np.isfinite(y)
+    ax.errorbar(
+        x[fine],
+        y[fine],
+        yerr=[low[fine], half[fine]],
+        color=colour,
+        marker="o",
+        markersize=4,
+        linewidth=1.5,
+        elinewidth=0.9,
+        capsize=2,
+        label=part["recipe"].iloc[0],
+    )
+    top = np.full((~fine).sum(), 0.97)
+    ax.plot(x[~fine], top, "x", color=colour, transform=ax.get_xaxis_transform())

@@ -1,4 +1,4 @@
-"""The bandwidth figure: how much of a link messages of each size fill (survey, section 2)."""
+"""Links: what part of one messages of each size fill, and how long they take by protocol."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figures.style import say_source, styled
+from ddlnb.figures.colours import MEASURED_COLOURS, NETWORK_COLOURS, PALETTE
+from ddlnb.figures.style import doubling_axis, legend, say_source, styled
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.units import gigabits_per_second, size_in_words
+from ddlnb.units import US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
-
-NETWORK_COLOURS = {"10GbE": "#D55E00", "100GbE": "#E69F00", "100GbIB": "#009E73"}
-MEASURED_COLOURS = ("#0072B2", "#CC79A7", "#56B4E9")
 
 
 @styled
@@ -28,35 +26,64 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
     ``rows`` have the columns network, bytes, gigabits_per_second and source. ``fits`` gives a
     network's a + b M, drawn dashed over the range of its points.
     """
-
     require(not rows.empty, "there are no rows to draw")
     fits = fits or {}
-    figure, ax = plt.subplots(figsize=(8.5, 4.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.5, 4.6))
     measured = iter(MEASURED_COLOURS * len(rows))
     for (network, source), points in rows.groupby(["network", "source"], sort=False):
         colour = NETWORK_COLOURS.get(network) or next(measured)
-        published = source == "published"
         ax.plot(
             points["bytes"],
             points["gigabits_per_second"],
-            marker="D" if published else "o",
-            markerfacecolor="white" if published else colour,
+            marker="D" if source == "published" else "o",
+            markerfacecolor="white" if source == "published" else colour,
             linestyle="none" if network in fits else "-",
             color=colour,
             label=f"{network} ({source})",
         )
         if network in fits:
-            low, high = points["bytes"].min(), points["bytes"].max()
-            sizes = np.geomspace(low, high, 60)
+            sizes = np.geomspace(points["bytes"].min(), points["bytes"].max(), 60)
             rates = [gigabits_per_second(m / fits[network].seconds(m)) for m in sizes]
             ax.plot(sizes, rates, linestyle="--", color=colour, label=f"{network}: {fits[network]}")
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
     ticks = [2**k for k in range(8, 30, 2) if rows["bytes"].min() <= 2**k <= rows["bytes"].max()]
-    ax.set_xticks(ticks, [size_in_words(tick) for tick in ticks])
+    doubling_axis(ax, ticks, size_in_words)
+    ax.set_yscale("log")
     ax.set_xlabel("message size")
     ax.set_ylabel("effective bandwidth (Gb/s)")
     ax.set_title("Small messages do not fill the link")
-    figure.legend(loc="outside right upper", frameon=False)
+    legend(figure)
     say_source(figure, rows, "dashed: a + M / B")
+    return figure
+
+
+@styled
+def protocol_times(rows: pd.DataFrame) -> Figure:
+    """Microseconds (left) and Gb/s (right) of a message against its size, all logarithmic.
+
+    ``rows`` have the columns network, bytes, seconds, gigabits_per_second and source. Emulated
+    paths are dashed; published ones are hollow points, without a line.
+    """
+    require(not rows.empty, "there are no rows to draw")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
+    paths = rows.groupby(["network", "source"], sort=False)
+    for number, ((network, source), points) in enumerate(paths):
+        colour = PALETTE[(number + 1) % len(PALETTE)]
+        look = {
+            "color": colour,
+            "marker": "D" if source == "published" else "o",
+            "markerfacecolor": "white" if source == "published" else colour,
+            "linestyle": {"published": "none", "emulated": "--"}.get(source, "-"),
+        }
+        left.plot(points["bytes"], points["seconds"] / US, **look, label=f"{network} ({source})")
+        right.plot(points["bytes"], points["gigabits_per_second"], **look)
+    for ax in (left, right):
+        ax.set_yscale("log")
+        doubling_axis(ax, sorted(rows["bytes"].astype(int).unique()), size_in_words, rotation=45)
+        ax.set_xlabel("message size")
+    left.set_ylabel("time of a message (us)")
+    right.set_ylabel("effective bandwidth (Gb/s)")
+    left.set_title("Small messages: the latency of the path")
+    right.set_title("Large messages: copies and the wire")
+    legend(figure)
+    say_source(figure, rows, "half of the median round trip, quickest round")
     return figure

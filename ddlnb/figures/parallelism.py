@@ -1,4 +1,4 @@
-"""The schematic of model and data parallelism, as in Fig. 1. Nothing in it is measured."""
+"""Model and data parallelism as a schematic (survey, Fig. 1). Nothing in it is measured."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from ddlnb.figures.style import METHOD_COLOURS, styled
+from ddlnb.figures.colours import METHOD_COLOURS
+from ddlnb.figures.style import note, styled
 
 
 @styled
 def parallelism_schematic(layers: int = 4) -> Figure:
     """Model parallelism beside data parallelism, two workers each, as in Fig. 1."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
     first, second = METHOD_COLOURS["WFBP-PS"], METHOD_COLOURS["BSP-A2A"]
     for ax in axes:
         ax.set_xlim(0, 10)
@@ -37,7 +38,7 @@ def parallelism_schematic(layers: int = 4) -> Figure:
     for layer in range(layers):
         label = "average of\ngradients" if layer == layers - 1 else ""
         _arrow(right, (4, layer + 0.3), (6, layer + 0.3), label, 0.12, both=True)
-    figure.supxlabel("schematic, nothing measured", fontsize=8, x=0.99, ha="right")
+    note(figure, "schematic, nothing measured")
     return figure
 
 

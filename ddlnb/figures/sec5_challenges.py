@@ -1,18 +1,23 @@
-"""The figures of section 5: adaptive periods, equal bytes, sizes of gradients, densities."""
+"""The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ddlnb.errors import require
-from ddlnb.figures.learning import PALETTE
-from ddlnb.figures.style import METHOD_COLOURS, legend_line, say_source, styled
+from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS, PALETTE
+from ddlnb.figures.style import (
+    facets,
+    legend,
+    legend_line,
+    names_down,
+    say_source,
+    short_log_axis,
+    styled,
+)
 from ddlnb.studies.sec5_2_relaxed_compression.gradient_sizes import SCALED
 from ddlnb.units import MB, MS
 
@@ -20,57 +25,39 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIXED, ADAPTIVE = METHOD_COLOURS["WFBP-A2A"], METHOD_COLOURS["ByteScheduler-A2A"]
-PARTS = {
-    "seconds": ("time to target", "#3d3d3d", "-"),
+FACTORS = {
+    "seconds": ("time to target", DARK, "-"),
     "iteration_seconds": ("seconds of an iteration", "#0072B2", "--"),
     "iterations": ("iterations to target", "#D55E00", ":"),
 }
+KIND_COLOURS = {"dense": GREY, "fixed": FIXED, "by layer": ADAPTIVE}
 BAR = 0.8
+BOTH = {"sharex": True, "sharey": True}
+SOURCE = "iterations measured, seconds simulated"
 
 
 @styled
 def period_bars(times: pd.DataFrame) -> Figure:
-    """Minutes to the target by `period_times`: a bar per H, a panel per network.
+    """Minutes to the target loss by the period H of local SGD: a bar per H, a panel per network.
 
-    Whiskers are 95 % intervals over seeds. Grey: the time of the best fixed H.
+    ``times`` are `period_times`. Whiskers are 95 % intervals over seeds. Grey: the time of the best
+    fixed H.
     """
-    require(not times.empty, "there are no times to draw")
-    machines = list(dict.fromkeys(times["machine"]))
-    methods = list(dict.fromkeys(times["method"]))
-    figure, axes = plt.subplots(
-        1,
-        len(machines),
-        figsize=(2.8 + 3.0 * len(machines), 1.3 + 0.36 * len(methods)),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for machine, ax in zip(machines, axes[0], strict=True):
-        part = times[times["machine"] == machine]
+    methods = list(times["method"].unique()) if len(times) else []
+    height = 1.3 + 0.36 * len(methods)
+    figure, panels = facets(times, "machine", width=(2.8, 3.0), height=height, sharey=True)
+    for ax, _, part in panels:
         for number, row in enumerate(part.to_dict("records")):
-            _bar(ax, number, row)
+            colour = FIXED if row["fixed"] else ADAPTIVE
+            _draw_time(ax, number, row, colour, unit=60)
         best = part.loc[part["best_fixed"], "seconds"].iloc[0] / 60
-        ax.axvline(best, color="#777777", linestyle="--", linewidth=1)
+        ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
         ax.set(title=part["network"].iloc[0], xlabel="minutes to target")
         ax.set_xlim(left=0)
-    axes[0][0].set_yticks(range(len(methods)), [_short(name) for name in methods])
-    axes[0][0].set_ylim(len(methods) - 0.5, -0.5)
-    grey = legend_line("#777777", "the best fixed H", "--")
-    figure.legend(handles=[grey], loc="outside upper right", frameon=False)
-    first = times.iloc[0]
-    say_source(figure, times, f"{first['model']}, to a test loss of {first['target']:g}")
+    names_down(panels[0][0], [_short(name) for name in methods])
+    legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
+    say_source(figure, times, _target(times, with_workers=False))
     return figure
-
-
-def _bar(ax: Axes, number: int, row: dict) -> None:
-    if not math.isfinite(row["seconds"]):
-        ax.text(0.02, number, "not in all runs", transform=ax.get_yaxis_transform(), va="center")
-        return
-    colour = FIXED if row["fixed"] else ADAPTIVE
-    ax.barh(number, row["seconds"] / 60, BAR, color=colour)
-    if math.isfinite(row["low"]):
-        reach = (row["high"] - row["low"]) / 2 / 60
-        ax.errorbar(row["seconds"] / 60, number, xerr=reach, color="black", capsize=2)
 
 
 @styled
@@ -79,157 +66,86 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
 
     ``curves`` have the column of `link_bytes`. Lines are means over seeds at equal steps.
     """
-    require(not curves.empty, "there are no curves to draw")
-    kinds = list(dict.fromkeys(curves["synchronisation"]))
-    compressions = list(dict.fromkeys(curves["compression"]))
-    figure, axes = plt.subplots(
-        1,
-        len(kinds),
-        figsize=(1.2 + 3.7 * len(kinds), 3.9),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for kind, ax in zip(kinds, axes[0], strict=True):
-        part = curves[(curves["synchronisation"] == kind) & (curves["link_bytes"] > 0)]
-        for compression, rows in part.groupby("compression", sort=False):
+    compressions = list(curves["compression"].unique()) if len(curves) else []
+    figure, panels = facets(curves, "synchronisation", width=(1.2, 3.7), height=3.9, **BOTH)
+    for ax, _, part in panels:
+        sent = part[part["link_bytes"] > 0]
+        for compression, rows in sent.groupby("compression", sort=False):
             means = rows.groupby("step")[["link_bytes", "test_loss"]].mean()
-            number = compressions.index(compression)
             ax.plot(
                 means["link_bytes"] / MB,
                 means["test_loss"],
-                color=PALETTE[number % len(PALETTE)],
+                color=PALETTE[compressions.index(compression) % len(PALETTE)],
                 label="dense" if compression == "none" else f"{compression} + feedback",
             )
-        ax.set(title=kind, xlabel="MB through a worker's link")
+        ax.set_xlabel("MB through a worker's link")
         ax.set_xscale("log")
-    axes[0][0].set_ylabel("test loss")
-    figure.legend(
-        *axes[0][0].get_legend_handles_labels(),
-        loc="outside upper center",
-        ncols=len(compressions),
-        frameon=False,
-    )
-    lockstep = curves.head(1).assign(source="lockstep, bytes counted")
-    say_source(figure, lockstep[["source"]], f"mean of {curves['seed'].nunique()} seeds")
+    panels[0][0].set_ylabel("test loss")
+    legend(figure, where="upper center", columns=len(compressions))
+    say_source(figure, "lockstep, bytes counted", f"mean of {curves['seed'].nunique()} seeds")
     return figure
 
 
 @styled
 def gradient_histograms(sizes: pd.DataFrame) -> Figure:
-    """Shares of gradient entries by their size, from `gradient_sizes`: a line per run."""
-    require(not sizes.empty, "there are no gradients to draw")
-    measures = list(dict.fromkeys(sizes["measure"]))
-    methods = list(dict.fromkeys(sizes["method"]))
-    figure, axes = plt.subplots(
-        1, len(measures), figsize=(1 + 5 * len(measures), 3.6), squeeze=False, layout="constrained"
-    )
-    for measure, ax in zip(measures, axes[0], strict=True):
-        part = sizes[sizes["measure"] == measure]
-        for number, method in enumerate(methods):
-            for _, run in part[part["method"] == method].groupby("seed"):
-                ax.step(
-                    run["bin"],
-                    100 * run["share"],
-                    where="mid",
-                    color=PALETTE[number % len(PALETTE)],
-                    linewidth=1,
-                    alpha=0.8,
-                )
+    """Shares of gradient entries by their size: a line per run, a panel per measure of size.
+
+    ``sizes`` are from `gradient_sizes`.
+    """
+    figure, panels = facets(sizes, "measure", width=(1, 5), height=3.6)
+    methods = list(sizes["method"].unique())
+    colours = {name: PALETTE[n % len(PALETTE)] for n, name in enumerate(methods)}
+    for ax, measure, part in panels:
+        for (method, _), run in part.groupby(["method", "seed"], sort=False):
+            look = {"color": colours[method], "linewidth": 1, "alpha": 0.8}
+            ax.step(run["bin"], 100 * run["share"], where="mid", **look)
         unit = "|entry| / root mean square" if measure == SCALED else "|entry|"
-        ax.set_xlabel(f"log$_{{10}}$ {unit}")
-    axes[0][0].set_ylabel("entries (%)")
-    handles = [
-        legend_line(PALETTE[number % len(PALETTE)], _short(method), "-")
-        for number, method in enumerate(methods)
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+        ax.set(title="", xlabel=f"log$_{{10}}$ {unit}")
+    panels[0][0].set_ylabel("entries (%)")
+    handles = [legend_line(colour, _short(name), "-") for name, colour in colours.items()]
+    legend(figure, handles, "upper center", columns=4)
     say_source(figure, sizes, "a line per seed; the first bin holds all that is smaller")
     return figure
 
 
 @styled
 def level_curves(table: pd.DataFrame) -> Figure:
-    """Time to target against the density, from `level_times`, and its two factors: a panel each.
+    """Time to target against the density, and its two factors: a panel per network.
 
-    Everything is in units of the best lossless method, which needs the iterations of dense BSP. A
-    density that misses the target in some run has no time and no iterations.
+    ``table`` is from `level_times`. Everything is in units of the best lossless method, which needs
+    the iterations of dense BSP. A density that misses the target in some run has no time and no
+    iterations.
     """
-    require(not table.empty, "there are no times to draw")
-    machines = list(dict.fromkeys(table["machine"]))
-    figure, axes = plt.subplots(
-        1,
-        len(machines),
-        figsize=(1.2 + 3.8 * len(machines), 3.9),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for machine, ax in zip(machines, axes[0], strict=True):
-        part = table[table["machine"] == machine]
-        dense, sparse = part[part["is_dense"]].iloc[0], part[~part["is_dense"]]
-        sparse = sparse.sort_values("density")
-        for column, (label, colour, style) in PARTS.items():
+    figure, panels = facets(table, "machine", width=(1.2, 3.8), height=3.9, **BOTH)
+    for ax, _, part in panels:
+        dense = part[part["is_dense"]].iloc[0]
+        sparse = part[~part["is_dense"]].sort_values("density")
+        for column, (label, colour, style) in FACTORS.items():
             values = (sparse[column] / dense[column]).where(lambda ratio: ratio < math.inf)
-            ax.plot(
-                sparse["density"],
-                values,
-                color=colour,
-                linestyle=style,
-                marker="o",
-                markersize=4,
-                label=label,
-            )
-        ax.axhline(1, color="#777777", linewidth=0.8)
-        ax.set(title=part["network"].iloc[0], xlabel="density k/D")
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # often less than a decade
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
-    axes[0][0].set_ylabel("times the best lossless method")
-    figure.legend(
-        *axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False
-    )
-    first = table.iloc[0]
-    note = f"{first['model']}, {first['workers']} workers, to a test loss of {first['target']:g}"
-    only = table.head(1)[["source"]].assign(source="iterations measured, seconds simulated")
-    say_source(figure, only, note)
+            look = {"color": colour, "linestyle": style, "marker": "o", "markersize": 4}
+            ax.plot(sparse["density"], values, label=label, **look)
+        ax.axhline(1, color=GREY, linewidth=0.8)
+        ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log")
+        short_log_axis(ax)
+    panels[0][0].set_ylabel("times the best lossless method")
+    legend(figure, where="upper center", columns=3)
+    say_source(figure, SOURCE, _target(table))
     return figure
-
-
-def _short(method: str) -> str:
-    return method.partition(" on ")[0]
 
 
 @styled
 def density_steps(table: pd.DataFrame) -> Figure:
-    """The density of every tensor by when its gradient is ready, from `density_by_layer`.
+    """The density of every tensor by when its gradient is ready: a panel per network.
 
-    A panel per network, and a mark per tensor, the larger the more entries it has.
+    ``table`` is from `density_by_layer`. A mark is a tensor, the larger the more entries it has.
     """
-    require(not table.empty, "there are no densities to draw")
-    networks = list(dict.fromkeys(table["network"]))
-    figure, axes = plt.subplots(
-        1,
-        len(networks),
-        figsize=(1.2 + 3.4 * len(networks), 3.2),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for network, ax in zip(networks, axes[0], strict=True):
-        part = table[table["network"] == network]
+    figure, panels = facets(table, "network", width=(1.2, 3.4), height=3.2, **BOTH)
+    for ax, _, part in panels:
         ready, share = part["ready"] / MS, part["elements"] / table["elements"].max()
         ax.step(ready, part["density"], where="post", color=ADAPTIVE, linewidth=1)
         ax.scatter(ready, part["density"], s=4 + 120 * share, color=ADAPTIVE, alpha=0.4, lw=0)
-        ax.set(title=network, xlabel="gradient ready after (ms)")
-        ax.set_yscale("log")
-        ax.set_ylim(0.0007, 1.5)
-    axes[0][0].set_ylabel("density k/D")
+        ax.set(xlabel="gradient ready after (ms)", yscale="log", ylim=(0.0007, 1.5))
+    panels[0][0].set_ylabel("density k/D")
     first = table.iloc[0]
     say_source(figure, table[["source"]], f"{first['model']}, {first['workers']} workers")
     return figure
@@ -237,51 +153,48 @@ def density_steps(table: pd.DataFrame) -> Figure:
 
 @styled
 def layer_bars(times: pd.DataFrame) -> Figure:
-    """Milliseconds to the target by `layer_times`: a bar per method, a panel per network.
+    """Milliseconds to the target by densities, fixed and by layer: a panel per network.
 
-    Bars are parted: the first part is what an iteration computes, times the iterations. Whiskers
-    are 95 % intervals over seeds. Grey: the time of the best fixed density.
+    ``times`` are `layer_times`. Bars are parted: the first part is what an iteration computes,
+    times the iterations. Whiskers are 95 % intervals over seeds. Grey: the time of the best fixed
+    density.
     """
-    require(not times.empty, "there are no times to draw")
-    machines = list(dict.fromkeys(times["machine"]))
-    figure, axes = plt.subplots(
-        1,
-        len(machines),
-        figsize=(1.5 + 4.2 * len(machines), 3.9),
-        squeeze=False,
-        layout="constrained",
-    )
-    for machine, ax in zip(machines, axes[0], strict=True):
-        part = times[times["machine"] == machine]
+    figure, panels = facets(times, "machine", width=(1.5, 4.2), height=3.9)
+    for ax, _, part in panels:
         for number, row in enumerate(part.to_dict("records")):
-            _parted_bar(ax, number, row)
+            hidden = row["compute_seconds"] / row["iteration_seconds"]
+            _draw_time(ax, number, row, KIND_COLOURS[row["kind"]], unit=MS, hidden=hidden)
         best = part.loc[part["kind"] == "fixed", "seconds"].min() / MS
-        ax.axvline(best, color="#777777", linestyle="--", linewidth=1)
-        ax.set_yticks(range(len(part)), part["label"])
-        ax.set(ylim=(len(part) - 0.5, -0.5), title=part["network"].iloc[0])
-        ax.set_xlabel("milliseconds to target")
+        ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
+        names_down(ax, list(part["label"]))
+        ax.set(title=part["network"].iloc[0], xlabel="milliseconds to target")
         ax.set_xlim(left=0)
-    grey = legend_line("#777777", "the best fixed density", "--")
-    figure.legend(handles=[grey], loc="outside upper right", frameon=False)
-    first = times.iloc[0]
-    note = f"{first['model']}, {first['workers']} workers, to a test loss of {first['target']:g}"
-    only = times.head(1)[["source"]].assign(source="iterations measured, seconds simulated")
-    say_source(figure, only, f"{note}; pale: communication that nothing hides")
+    legend(figure, [legend_line(GREY, "the best fixed density", "--")], "upper right")
+    say_source(figure, SOURCE, f"{_target(times)}; pale: communication that nothing hides")
     return figure
 
 
-KIND_COLOURS = {"dense": "#777777", "fixed": FIXED, "by layer": ADAPTIVE}
-
-
-def _parted_bar(ax: Axes, number: int, row: dict) -> None:
+def _draw_time(
+    ax: Axes, number: int, row: dict[str, Any], colour: str, *, unit: float, hidden: float = 1.0
+) -> None:
+    """Draw a time with its interval; beyond the share ``hidden`` of it the bar is pale."""
     if not math.isfinite(row["seconds"]):
         ax.text(0.02, number, "not in all runs", transform=ax.get_yaxis_transform(), va="center")
         return
-    colour, total = KIND_COLOURS[row["kind"]], row["seconds"] / MS
-    computing = total * row["compute_seconds"] / row["iteration_seconds"]
-    ax.barh(number, computing, BAR, color=colour)
-    ax.barh(number, total - computing, BAR, left=computing, color=colour, alpha=0.4)
+    total = row["seconds"] / unit
+    ax.barh(number, total * hidden, BAR, color=colour)
+    if hidden < 1:
+        ax.barh(number, total * (1 - hidden), BAR, left=total * hidden, color=colour, alpha=0.4)
     if math.isfinite(row["low"]):
-        ax.errorbar(
-            total, number, xerr=(row["high"] - row["low"]) / 2 / MS, color="black", capsize=2
-        )
+        reach = (row["high"] - row["low"]) / 2 / unit
+        ax.errorbar(total, number, xerr=reach, color="black", capsize=2)
+
+
+def _target(table: pd.DataFrame, *, with_workers: bool = True) -> str:
+    first = table.iloc[0]
+    who = f"{first['model']}, " + f"{first['workers']} workers, " * with_workers
+    return f"{who}to a test loss of {first['target']:g}"
+
+
+def _short(method: str) -> str:
+    return method.partition(" on ")[0]

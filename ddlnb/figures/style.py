@@ -1,14 +1,13 @@
-"""What all figures share: colours, style, labels on bars, the note that says the source.
+"""What all figures share: style, panels, bars, axes, legends, and the note that says the source.
 
-Nothing global changes: style and sizes hold while a figure is made. Every method has one colour in
-all figures (Okabe and Ito's colour-blind-safe palette).
+Nothing global changes: style and sizes hold while a figure is made.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import matplotlib.pyplot as plt
 import seaborn as sns
@@ -17,26 +16,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from ddlnb.errors import require
+from ddlnb.figures.colours import METHOD_COLOURS, OTHER_COLOUR, colour_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-METHOD_COLOURS = {
-    "single": "#999999",
-    "DDP": "#3d3d3d",
-    "horovod": "#7a5230",
-    "BSP-PS": "#F0E442",
-    "BSP-A2A": "#E69F00",
-    "WFBP-PS": "#56B4E9",
-    "WFBP-A2A": "#0072B2",
-    "MG-WFBP": "#009E73",
-    "ByteScheduler-PS": "#CC79A7",
-    "ByteScheduler-A2A": "#D55E00",
-}
-OTHER_COLOUR = "#b0a695"  # a method of the reader's own
-PUBLISHED_HATCH = "///"
-PUBLISHED_ALPHA = 0.55
-BAR_GROUP = 0.86  # of the distance between two groups
+PUBLISHED: dict[str, Any] = {"hatch": "///", "alpha": 0.55}  # the look of published bars
+BAR_GROUP = 0.86  # of the distance between two groups of bars
+POINT = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
 
 P = ParamSpec("P")
 
@@ -50,6 +40,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             **sns.axes_style("whitegrid"),
             **sns.plotting_context("notebook", font_scale=0.8),
             "hatch.linewidth": 0.6,
+            "legend.frameon": False,
+            "figure.constrained_layout.use": True,
         }
         with plt.rc_context(ours):
             figure = draw(*args, **kwargs)
@@ -59,13 +51,31 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return drawn
 
 
-def colour_of(method: str) -> str:
-    """The colour of this method in every figure."""
-    return METHOD_COLOURS.get(method, OTHER_COLOUR)
+def facets(
+    rows: pd.DataFrame,
+    by: str | Sequence[str],
+    *,
+    width: tuple[float, float],
+    height: float,
+    **shared: Any,
+) -> tuple[Figure, list[tuple[Axes, Any, pd.DataFrame]]]:
+    """Return a figure with a panel for every value of ``by``: its axes, the value, and its rows.
+
+    Panels stand side by side under their values; the figure is ``width[0]`` inches wide plus
+    ``width[1]`` for each. Raises InputError if there are no rows.
+    """
+    require(len(rows) > 0, "there are no rows to draw")
+    parts = list(rows.groupby(by, sort=False))
+    size = (width[0] + width[1] * len(parts), height)
+    figure, axes = plt.subplots(1, len(parts), figsize=size, squeeze=False, **shared)
+    found = [(ax, value, part) for ax, (value, part) in zip(axes[0], parts, strict=True)]
+    for ax, value, _ in found:
+        ax.set_title(str(value))
+    return figure, found
 
 
 def short(method: str) -> str:
-    """The method without what is usual: BSP, and the architecture A2A.
+    """Return the method without what is usual: BSP, and the architecture A2A.
 
     >>> short("bsp + top-k(0.01) + feedback on A2A"), short("bsp on A2A"), short("MG-WFBP")
     ('top-k(0.01) + feedback', 'bsp', 'MG-WFBP')
@@ -73,8 +83,44 @@ def short(method: str) -> str:
     return method.removesuffix(" on A2A").removeprefix("bsp + ")
 
 
+def in_order(methods: Iterable[str]) -> list[str]:
+    """Return the methods without repetition, in the order of their colours."""
+    return ordered(methods, METHOD_COLOURS)
+
+
+def ordered(names: Iterable[str], known: Mapping[str, Any]) -> list[str]:
+    """Return the names without repetition, the known ones first, in the order of ``known``."""
+    present = list(dict.fromkeys(names))
+    return [name for name in known if name in present] + [n for n in present if n not in known]
+
+
+def bar(
+    ax: Axes,
+    x: float,
+    height: float,
+    width: float,
+    colour: str,
+    *,
+    published: bool = False,
+    **options: Any,
+) -> None:
+    """Draw one upright bar of a group; published ones are hatched and pale."""
+    look = PUBLISHED if published else {}
+    ax.bar(
+        x,
+        height,
+        0.94 * width,
+        color=colour,
+        edgecolor="white",
+        linewidth=0,
+        zorder=2,
+        **look,
+        **options,
+    )
+
+
 def on_bar(ax: Axes, x: float, top: float, text: str, *, lift: float = 2) -> Annotation:
-    """The text written upright on top of a bar, ``lift`` points above it."""
+    """Write the text upright on top of a bar, ``lift`` points above it."""
     return ax.annotate(
         text,
         (x, top),
@@ -87,37 +133,85 @@ def on_bar(ax: Axes, x: float, top: float, text: str, *, lift: float = 2) -> Ann
     )
 
 
-def in_order(methods: Iterable[str]) -> list[str]:
-    """The methods without repetition, in the order of their colours."""
-    return ordered(methods, METHOD_COLOURS)
+def beside(ax: Axes, x: float, y: float, text: str, **look: Any) -> Annotation:
+    """Write the text a few points to the right of a bar's end or of a point."""
+    place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+    return ax.annotate(text, (x, y), **{**place, **look})
 
 
-def ordered(names: Iterable[str], known: Mapping[str, Any]) -> list[str]:
-    """The names without repetition: the known ones first, in the order in which they are known."""
-    present = list(dict.fromkeys(names))
-    return [name for name in known if name in present] + [n for n in present if n not in known]
+def names_down(ax: Axes, names: Sequence[str], **look: Any) -> None:
+    """Name the lines 0, 1, 2, ... of a panel, from its top to its bottom."""
+    ax.set_yticks(range(len(names)), names, **look)
+    ax.set_ylim(len(names) - 0.5, -0.5)
 
 
-def legend_line(colour: str, label: str, style: Literal["-", "--", ":"]) -> Line2D:
-    """The entry of a line in a legend."""
+def doubling_axis(
+    ax: Axes, ticks: Iterable[Any], label: Callable[[Any], str] = str, **look: Any
+) -> None:
+    """Make the horizontal axis logarithmic, with a labelled tick at each of these values."""
+    ticks = list(ticks)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ticks, [label(tick) for tick in ticks], **look)
+    ax.minorticks_off()
+
+
+def short_log_axis(ax: Axes) -> None:
+    """Make the vertical axis logarithmic, readable though it may span less than a decade."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.minorticks_off()
+
+
+def legend(
+    figure: Figure,
+    handles: Sequence[Any] | None = None,
+    where: str = "right upper",
+    columns: int = 1,
+    **options: Any,
+) -> None:
+    """Put a legend outside the panels; without handles, of what the first panel has labelled."""
+    if handles is None:
+        handles, _ = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles=handles, loc=f"outside {where}", ncols=columns, **options)
+
+
+def legend_line(colour: str, label: str, style: Any) -> Line2D:
+    """Return the entry of a line in a legend."""
     return Line2D([], [], color=colour, linestyle=style, label=label)
 
 
+def legend_mark(colour: str, marker: str, label: str, **look: Any) -> Line2D:
+    """Return the entry of a marker in a legend."""
+    return Line2D([], [], **{"linestyle": "none", **look}, color=colour, marker=marker, label=label)
+
+
+def legend_methods(methods: Iterable[str]) -> list[Any]:
+    """Return the entries of these methods in a legend."""
+    return [Patch(color=colour_of(name), label=name) for name in methods]
+
+
 def legend_published() -> Patch:
-    """The entry of published bars, which are hatched and pale, in a legend."""
-    return Patch(
-        facecolor=OTHER_COLOUR,
-        alpha=PUBLISHED_ALPHA,
-        edgecolor="white",
-        hatch=PUBLISHED_HATCH,
-        label="published",
-    )
+    """Return the entry of published bars in a legend."""
+    return Patch(facecolor=OTHER_COLOUR, edgecolor="white", label="published", **PUBLISHED)
 
 
-def say_source(figure: Figure, rows: pd.DataFrame, note: str) -> None:
-    """Write the sources of the rows, and the machine of the measured ones, under the figure."""
-    said = []
-    for source, part in rows.groupby("source", sort=False):
-        machines = part["machine"].dropna().unique() if "machine" in part else []
-        said.append(f"{source} on {' and '.join(machines)}" if len(machines) else str(source))
-    figure.supxlabel(f"source: {'; '.join(said)} | {note}", fontsize=8, x=0.99, ha="right")
+def over_seeds(seeds: int) -> str:
+    """Say what the bars on a mean are."""
+    return f"mean and 95 % t-interval over {seeds} seeds" if seeds > 1 else "one seed"
+
+
+def note(figure: Figure, text: str) -> None:
+    """Write a note under the figure."""
+    figure.supxlabel(text, fontsize=8, x=0.99, ha="right")
+
+
+def say_source(figure: Figure, source: pd.DataFrame | str, remark: str) -> None:
+    """Write under the figure what the source is, or of rows their sources and machines."""
+    if not isinstance(source, str):
+        said = []
+        for name, part in source.groupby("source", sort=False):
+            machines = part["machine"].dropna().unique() if "machine" in part else []
+            said.append(f"{name} on {' and '.join(machines)}" if len(machines) else str(name))
+        source = "; ".join(said)
+    note(figure, f"source: {source} | {remark}")

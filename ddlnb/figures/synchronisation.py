@@ -1,4 +1,4 @@
-"""The synchronisation figures: who computes or waits when (Fig. 3, part 1), and how stale it is."""
+"""Synchronisation: who computes or waits when (Fig. 3, part 1), and how stale gradients are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.learning import BAND, PALETTE
-from ddlnb.figures.style import legend_line, say_source, styled
+from ddlnb.figures.colours import PALETTE
+from ddlnb.figures.learning import BAND, QUALITIES
+from ddlnb.figures.style import (
+    beside,
+    doubling_axis,
+    facets,
+    legend,
+    legend_line,
+    note,
+    over_seeds,
+    say_source,
+    styled,
+)
 from ddlnb.figures.timelines import KIND_COLOURS, WAIT_HATCH
+from ddlnb.units import MB
 
 COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
 
@@ -24,7 +36,8 @@ def synchronisation_timelines(
 
     ``activity`` is an `activity_table` (`ddlnb.training.executors.activity`) of one method or
     several. A row is a worker, a bar a gradient; hatched bars are waits for others and for
-    messages. A title says how many gradients all workers finished, and the share of their time in which they waited.
+    messages. A title says how many gradients all workers finished, and the share of their time in
+    which they waited.
     """
     require(not activity.empty, "there is no activity to draw")
     last = activity.groupby(["method", "rank"])["stop_seconds"].max()
@@ -38,7 +51,6 @@ def synchronisation_timelines(
         figsize=(9.5, 0.9 + len(methods) * (0.42 + 0.2 * len(ranks))),
         sharex=True,
         squeeze=False,
-        layout="constrained",
     )
     for ax, method in zip(grid[:, 0], methods, strict=True):
         _workers(ax, method, activity[activity["method"] == method], ranks, until)
@@ -53,8 +65,8 @@ def synchronisation_timelines(
             label="waits for others or messages",
         ),
     ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
-    figure.supxlabel(f"source: {source}", fontsize=8, x=0.99, ha="right")
+    legend(figure, handles, "upper right", columns=2)
+    note(figure, f"source: {source}")
     return figure
 
 
@@ -65,19 +77,9 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
     ``staleness`` has the columns method, staleness (updates of other workers that were applied
     since the pushing worker was last answered) and pushes (how many had it).
     """
-    require(not staleness.empty, "there is no staleness to draw")
-    methods = list(staleness["method"].unique())
-    figure, grid = plt.subplots(
-        1,
-        len(methods),
-        figsize=(1.5 + 2.3 * len(methods), 2.9),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for ax, method in zip(grid[0], methods, strict=True):
-        part = staleness[staleness["method"] == method]
+    shared = {"sharex": True, "sharey": True}
+    figure, panels = facets(staleness, "method", width=(1.5, 2.3), height=2.9, **shared)
+    for ax, method, part in panels:
         share = part["pushes"] / part["pushes"].sum()
         mean = float((part["staleness"] * share).sum())
         ax.bar(part["staleness"], 100 * share, width=0.9, color=COLOURS["compute"], linewidth=0)
@@ -86,12 +88,10 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
         ax.grid(visible=False, axis="x")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_xlabel("staleness (updates)")
-    grid[0, 0].set_ylabel("pushes (%)")
-    note = "staleness: updates of other workers since the pushing one was last answered"
-    figure.supxlabel(f"source: {source} | {note}", fontsize=8, x=0.99, ha="right")
-    figure.legend(
-        handles=[legend_line("black", "mean", ":")], loc="outside upper right", frameon=False
-    )
+    panels[0][0].set_ylabel("pushes (%)")
+    remark = "staleness: updates of other workers since the pushing one was last answered"
+    say_source(figure, source, remark)
+    legend(figure, [legend_line("black", "mean", ":")], "upper right")
     return figure
 
 
@@ -99,11 +99,11 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
 def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     """Seconds that a worker waits per gradient against the bound s, a line per straggler's law.
 
-    ``waits`` is that of `ddlnb.studies.sec3_1_2_synchronisation`; bands reach from the least to the most of
-    its seeds. Bound 0 is a barrier after every iteration.
+    ``waits`` is that of `ddlnb.studies.sec3_1_2_synchronisation`; bands reach from the least to the
+    most of its seeds. Bound 0 is a barrier after every iteration.
     """
     require(not waits.empty, "there are no waits to draw")
-    figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.5, 3.8))
     for number, (law, part) in enumerate(waits.groupby("straggler", sort=False)):
         by_bound = part.groupby("bound")["waiting_seconds"]
         colour = PALETTE[1 + number % (len(PALETTE) - 1)]
@@ -112,7 +112,7 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
         ax.fill_between(middle.index, by_bound.min(), by_bound.max(), color=colour, alpha=BAND)
     ax.set_ylim(bottom=0)
     ax.set(xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
-    ax.legend(frameon=False, title="seconds of a gradient")
+    ax.legend(title="seconds of a gradient")
     say_source(figure, waits, f"mean and range over {waits['seed'].nunique()} seeds")
     return figure
 
@@ -124,29 +124,18 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     ``periods`` is a `period_table` of `ddlnb.studies.sec3_1_2_learning`; bars are its intervals.
     """
     require(not periods.empty, "there are no periods to draw")
-    figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True, layout="constrained")
-    megabytes = periods["bytes_sent"] / 1e6
-    for ax, measure, factor, label in zip(
-        panels,
-        ("test_loss", "test_accuracy"),
-        (1, 100),
-        ("test loss", "test accuracy (%)"),
-        strict=True,
-    ):
+    figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True)
+    megabytes = periods["bytes_sent"] / MB
+    for ax, (measure, (label, factor)) in zip(panels, QUALITIES.items(), strict=True):
         half = factor * periods[f"{measure}_half_width"].fillna(0.0)
         y = factor * periods[measure]
         ax.errorbar(megabytes, y, yerr=half, marker="o", color=COLOURS["compute"], capsize=2)
         for period, x, height in zip(periods.index, megabytes, y, strict=True):
-            where = {"xytext": (4, 5), "textcoords": "offset points", "fontsize": 8}
-            ax.annotate(f"H = {period}", (x, height), **where)
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(megabytes, [f"{x:.2g}" for x in megabytes])
-        ax.minorticks_off()
+            beside(ax, x, height, f"H = {period}", xytext=(4, 5), va="baseline")
+        doubling_axis(ax, megabytes, lambda x: f"{x:.2g}")
         ax.margins(x=0.12)
         ax.set(xlabel="MB sent by a worker", ylabel=label)
-    seeds = int(periods["seeds"].min())
-    bars = f"mean and 95 % t-interval over {seeds} seeds" if seeds > 1 else "one seed"
-    say_source(figure, periods, bars)
+    say_source(figure, periods, over_seeds(int(periods["seeds"].min())))
     return figure
 
 

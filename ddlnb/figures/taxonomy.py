@@ -1,4 +1,4 @@
-"""The taxonomy as a picture: levels above their aspects, aspects above everything registered."""
+"""The taxonomy (survey, Fig. 2): levels above their aspects, aspects above all registered."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from ddlnb.errors import require
-from ddlnb.figures.style import styled
+from ddlnb.figures.colours import DARK
+from ddlnb.figures.style import note, styled
 from ddlnb.plans.sentence import spoken
 from ddlnb.studies.fig2_taxonomy import LEVELS, Aspect
 
-LEVEL_COLOURS = ("#0072B2", "#009E73", "#D55E00")
+LEVEL_COLOURS = ("#0072B2", "#009E73", "#D55E00")  # of levels 1 to 3
 COLUMN, GAP = 1.0, 0.08  # widths
 ROW = 0.30  # heights from here on
 BOX = 0.62
@@ -23,15 +24,18 @@ ROOT = "communication in data-parallel training"
 
 @styled
 def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
-    """The survey's Fig. 2, made of what `ddlnb.studies.fig2_taxonomy.taxonomy` finds in the registries."""
+    """The survey's taxonomy, Fig. 2, made of what this edition has registered.
+
+    ``aspects`` are those of `ddlnb.studies.fig2_taxonomy.taxonomy`.
+    """
     require(len(aspects) > 0, "there are no aspects to draw")
     rows = max(sum(1.6 + len(branch.leaves) for branch in aspect.branches) for aspect in aspects)
     width, height = len(aspects) * COLUMN, 3.8 * BOX + ROW * rows
-    figure, ax = plt.subplots(figsize=(2.35 * len(aspects), height), layout="constrained")
+    figure, ax = plt.subplots(figsize=(2.35 * len(aspects), height))
     ax.set(xlim=(0, width), ylim=(-height, 0))
     ax.axis("off")
     top = BOX / 2
-    _box(ax, width / 2, -top, width / 2, ROOT, "#3d3d3d")
+    _box(ax, width / 2, -top, width / 2, ROOT, DARK)
     for number, level in enumerate(LEVELS, start=1):
         columns = [i for i, aspect in enumerate(aspects) if aspect.level == number]
         if not columns:
@@ -45,12 +49,8 @@ def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
         for column in columns:
             _line(ax, middle, -2.4 * BOX, (column + 0.5) * COLUMN, -2.7 * BOX)
             _aspect(ax, column, aspects[column], colour)
-    figure.supxlabel(
-        "source: the registries of this edition; levels, aspects and sections are the survey's",
-        fontsize=8,
-        x=0.99,
-        ha="right",
-    )
+    origin = "levels, aspects and sections are the survey's"
+    note(figure, f"source: the registries of this edition; {origin}")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The timelines figure: who computes, waits or sends when, as in part 3 of Fig. 3."""
+"""Who computes, waits or sends when, as in part 3 of Fig. 3: recorded on a rank, and simulated."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.style import legend_line, styled
+from ddlnb.figures.style import in_order, legend, legend_line, note, say_source, styled
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS, show_bytes
 
 KIND_COLOURS = {"forward": "#9ad0f0", "backward": "#0072B2", "update": "#009E73", "wait": "#D55E00"}
 WAIT_HATCH = "////"
 MESSAGE_COLOURS = LinearSegmentedColormap.from_list("size", ["#e5d3ef", "#9467a8", "#3b1250"])
+COMPUTE_LANE = (1.1, 2.0)  # bottom and top; the network's lane is from 0 to 1
+FIRST, ITERATIONS = 1, 2  # a schedule shows two iterations with earlier messages still under way
+Box = tuple[float, float, float, float]  # left, right, bottom, top
+Shade = Callable[[int], Any]  # the colour of a message of this size
 
 
 @styled
@@ -33,29 +38,163 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int = 0) -> Fig
     require(bool(timelines_by_method), "there are no timelines to draw")
     chosen = {name: _from_zero(line.on(rank)) for name, line in timelines_by_method.items()}
     figure, grid = plt.subplots(
-        len(chosen),
-        1,
-        figsize=(11, 0.9 + 1.12 * len(chosen)),
-        sharex=True,
-        squeeze=False,
-        layout="constrained",
+        len(chosen), 1, figsize=(11, 0.9 + 1.12 * len(chosen)), sharex=True, squeeze=False
     )
-    sizes = [s.bytes for line in chosen.values() for s in line.spans if s.kind == "message"]
-    shade = shades(sizes)
-    end = max(span.stop_seconds for line in chosen.values() for span in line.spans) / MS
+    sizes, shade = _sizes(chosen.values())
+    end = max(span.stop_seconds for line in chosen.values() for span in line.spans)
     for ax, (name, line) in zip(grid[:, 0], chosen.items(), strict=True):
-        ax.set_xlim(0, end * 1.01)
-        _timeline_panel(ax, name, line, shade, end)
+        rows = _draw_lanes(ax, line.spans, 0, end, shade)
+        _write_sizes(ax, rows, shade, end)
+        for start in _forward_starts(line.spans).values():
+            ax.axvline(start / MS, color="black", linestyle=":", linewidth=1)
+        each = len(rows) / max(1, line.iterations)
+        ax.set_title(
+            f"{name}: waits {line.exposed_communication_seconds / MS:.1f} ms per iteration, "
+            f"{each:.0f} message{'s' * (each > 1)}",
+            loc="left",
+            fontsize=9,
+            fontweight="bold",
+            pad=3,
+        )
+    grid[-1, 0].set_xlim(0, end / MS * 1.01)
     grid[-1, 0].set_xlabel("time (ms)")
-    handles = timeline_handles(sizes, shade)
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    legend(figure, _handles(sizes, shade))
     sources = ", ".join(sorted({line.source for line in chosen.values()}))
-    figure.supxlabel(f"source: {sources}; rank {rank}", fontsize=8, x=0.99, ha="right")
+    note(figure, f"source: {sources}; rank {rank}")
     return figure
 
 
-def timeline_handles(sizes: list[int], shade: Callable[[int], Any]) -> list[Any]:
-    """The legend of timelines: kinds of spans, the smallest and the largest message."""
+@styled
+def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") -> Figure:
+    """Two steady iterations of every method, a column for every network.
+
+    ``timelines`` gives for every network the timelines by method, of four iterations or more. The
+    upper lane is what a worker computes or waits for, the lower one its messages, darker the larger
+    they are, stacked where they overlap. All methods of a network share one axis.
+    """
+    require(bool(timelines), "there are no timelines to draw")
+    methods = in_order([name for by_method in timelines.values() for name in by_method])
+    figure, grid = plt.subplots(
+        len(methods),
+        len(timelines),
+        figsize=(2.2 + 3.7 * len(timelines), 1.2 + 1.0 * len(methods)),
+        sharex="col",
+        sharey=True,
+        squeeze=False,
+    )
+    every = [line for by_method in timelines.values() for line in by_method.values()]
+    sizes, shade = _sizes(every)
+    for column, (network, by_method) in zip(grid.T, timelines.items(), strict=True):
+        panels = zip(column, methods, strict=True)
+        ends = [_draw_schedule(ax, name, by_method[name], shade) for ax, name in panels]
+        column[0].set_xlim(0, 1.01 * max(ends) / MS)
+        column[0].annotate(
+            network,
+            (0.5, 1),
+            xytext=(0, 18),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            fontsize=11,
+            fontweight="bold",
+        )
+        column[-1].set_xlabel("time (ms)")
+    legend(figure, _handles(sizes, shade))
+    if title:
+        figure.suptitle(title)
+    sources = ", ".join(sorted({line.source for line in every}))
+    remark = "every network has its own axis"
+    say_source(figure, f"{sources}; one worker stands for all", remark)
+    return figure
+
+
+def _draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
+    """Draw two iterations, and return how many seconds they take."""
+    spans = line.on(0).spans
+    starts, last = _forward_starts(spans), FIRST + ITERATIONS
+    require(last in starts, f"the timeline of {method!r} has {len(starts)} iterations, not {last}+")
+    start, stop = starts[FIRST], starts[last]
+    _draw_lanes(ax, spans, start, stop, shade)
+    for number in range(FIRST, last):
+        ax.axvline((starts[number] - start) / MS, color="black", linestyle=":", linewidth=1)
+    waiting = sum(
+        max(0.0, min(stop, span.stop_seconds) - max(start, span.start_seconds))
+        for span in spans
+        if span.kind == "wait"
+    )
+    sent = sum(span.kind == "message" and span.iteration == FIRST for span in spans)
+    ax.set_title(
+        f"{method}: {(stop - start) / ITERATIONS / MS:.0f} ms, "
+        f"waits {waiting / ITERATIONS / MS:.0f}, {sent} message{'s' * (sent > 1)}",
+        loc="left",
+        fontsize=8,
+        pad=2,
+    )
+    return stop - start
+
+
+def _draw_lanes(
+    ax: Axes, spans: Sequence[Span], start: float, stop: float, shade: Shade
+) -> list[tuple[Span, Box]]:
+    """Draw what lies between start and stop, and return the messages with their boxes."""
+    shown = [span for span in spans if span.stop_seconds > start and span.start_seconds < stop]
+
+    def box(span: Span, bottom: float, top: float) -> Box:
+        left, right = max(start, span.start_seconds), min(stop, span.stop_seconds)
+        return (left - start) / MS, (right - start) / MS, bottom, top
+
+    for kind, colour in KIND_COLOURS.items():
+        boxes = [box(span, *COMPUTE_LANE) for span in shown if span.kind == kind]
+        _draw_boxes(ax, boxes, [colour] * len(boxes), WAIT_HATCH if kind == "wait" else None)
+    messages = sorted((s for s in shown if s.kind == "message"), key=lambda s: s.start_seconds)
+    row_of = pack(messages)
+    height = 1 / (max(row_of, default=0) + 1)
+    rows = [
+        (span, box(span, 1 - (row + 1) * height, 1 - (row + 0.06) * height))
+        for span, row in zip(messages, row_of, strict=True)
+    ]
+    _draw_boxes(ax, [one for _, one in rows], [shade(span.bytes) for span in messages])
+    ax.set_yticks([0.5, 1.55], ["network", "compute"])
+    ax.set_ylim(-0.06, 2.1)
+    ax.grid(False)
+    return rows
+
+
+def _draw_boxes(ax: Axes, boxes: list[Box], colours: list[Any], hatch: str | None = None) -> None:
+    """Draw all boxes as one collection: one artist each would take most of a minute."""
+    corners = [
+        [(left, bottom), (left, top), (right, top), (right, bottom)]
+        for left, right, bottom, top in boxes
+    ]
+    ax.add_collection(
+        PolyCollection(
+            corners,
+            facecolors=colours,
+            edgecolors="white" if hatch else "face",
+            linewidths=0 if hatch else 0.2,
+            hatch=hatch,
+        )
+    )
+
+
+def _write_sizes(ax: Axes, rows: list[tuple[Span, Box]], shade: Shade, end: float) -> None:
+    """Write sizes into the messages that have room for them."""
+    for span, (left, right, bottom, top) in rows:
+        text = show_bytes(span.bytes)
+        if top - bottom > 0.23 and right - left > 0.011 * end / MS * len(text):
+            ax.text(
+                (left + right) / 2,
+                (bottom + top) / 2,
+                text,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if sum(to_rgb(shade(span.bytes))) < 1.7 else "black",
+            )
+
+
+def _handles(sizes: list[int], shade: Shade) -> list[Any]:
+    """Return the legend: kinds of spans, the smallest and the largest message."""
     handles: list[Any] = [
         Patch(
             facecolor=colour,
@@ -65,12 +204,22 @@ def timeline_handles(sizes: list[int], shade: Callable[[int], Any]) -> list[Any]
         )
         for kind, colour in KIND_COLOURS.items()
     ]
-    if sizes:
-        handles += [
-            Patch(color=shade(size), label=f"message, {show_bytes(size)}")
-            for size in sorted({min(sizes), max(sizes)})
-        ]
+    ends = sorted({min(sizes), max(sizes)}) if sizes else []
+    handles += [Patch(color=shade(size), label=f"message, {show_bytes(size)}") for size in ends]
     return [*handles, legend_line("black", "forward starts", ":")]
+
+
+def _sizes(lines: Any) -> tuple[list[int], Shade]:
+    """Return all message sizes, and a colour for each, on a logarithmic scale between them."""
+    sizes = [span.bytes for line in lines for span in line.spans if span.kind == "message"]
+    low, high = np.log(max(1, min(sizes, default=1))), np.log(max(2, *sizes, 2))
+
+    def shade(size: int) -> Any:
+        if high == low:
+            return MESSAGE_COLOURS(0.5)
+        return MESSAGE_COLOURS((np.log(max(1, size)) - low) / (high - low))
+
+    return sizes, shade
 
 
 def _from_zero(line: Timeline) -> Timeline:
@@ -79,82 +228,18 @@ def _from_zero(line: Timeline) -> Timeline:
     return line.window(min(iterations), max(iterations))
 
 
-def shades(sizes: Sequence[int]) -> Callable[[int], Any]:
-    """A colour for a message size, on a logarithmic scale between the smallest and the largest."""
-    low, high = np.log(max(1, min(sizes, default=1))), np.log(max(2, *sizes, 2))
-
-    def shade(size: int) -> Any:
-        if high == low:
-            return MESSAGE_COLOURS(0.5)
-        return MESSAGE_COLOURS((np.log(max(1, size)) - low) / (high - low))
-
-    return shade
-
-
-def _timeline_panel(
-    ax: Axes, name: str, line: Timeline, shade: Callable[[int], Any], end: float
-) -> None:
-    for kind, colour in KIND_COLOURS.items():
-        spans = [span for span in line.spans if span.kind == kind]
-        ax.broken_barh(
-            [(span.start_seconds / MS, span.seconds / MS) for span in spans],
-            (1.1, 0.9),
-            facecolor=colour,
-            edgecolor="white" if kind == "wait" else colour,
-            linewidth=0 if kind == "wait" else 0.3,
-            hatch=WAIT_HATCH if kind == "wait" else None,
-        )
-    messages = sorted(
-        (span for span in line.spans if span.kind == "message"), key=lambda s: s.start_seconds
-    )
-    row_of = pack(messages)
-    rows = max(row_of, default=0) + 1
-    for span, row in zip(messages, row_of, strict=True):
-        _draw_message(ax, span, 1 - (row + 1) / rows, 1 / rows, shade, end)
-    for start in _forward_starts(line):
-        ax.axvline(start / MS, color="black", linestyle=":", linewidth=1)
-    waits = 1e3 * line.exposed_communication_seconds
-    per_iteration = len(messages) / max(1, line.iterations)
-    plural = "s" if per_iteration > 1 else ""
-    ax.set_title(
-        f"{name}: waits {waits:.1f} ms per iteration, {per_iteration:.0f} message{plural}",
-        loc="left",
-        fontsize=9,
-        fontweight="bold",
-        pad=3,
-    )
-    ax.set_yticks([0.5, 1.55], ["network", "compute"])
-    ax.set_ylim(-0.06, 2.1)
-    ax.grid(False)
-
-
-def _draw_message(
-    ax: Axes, span: Span, bottom: float, height: float, shade: Callable[[int], Any], end: float
-) -> None:
-    colour = shade(span.bytes)
-    ax.broken_barh(
-        [(span.start_seconds / MS, span.seconds / MS)],
-        (bottom, height * 0.94),
-        facecolor=colour,
-        edgecolor="white",
-        linewidth=0.2,
-    )
-    text = show_bytes(span.bytes)
-    if height > 0.24 and span.seconds / MS > 0.011 * end * len(text):
-        dark = sum(to_rgb(colour)) < 1.7
-        ax.text(
-            (span.start_seconds + span.stop_seconds) / 2 / MS,
-            bottom + height * 0.47,
-            text,
-            ha="center",
-            va="center",
-            fontsize=7,
-            color="white" if dark else "black",
-        )
+def _forward_starts(spans: Sequence[Span]) -> dict[int, float]:
+    """Return when the forward pass of every iteration starts."""
+    starts: dict[int, float] = {}
+    for span in spans:
+        if span.kind == "forward":
+            before = starts.get(span.iteration, span.start_seconds)
+            starts[span.iteration] = min(before, span.start_seconds)
+    return starts
 
 
 def pack(spans: Sequence[Span]) -> list[int]:
-    """A row for every span, in order of their starts, so that spans in one row do not overlap.
+    """Return a row for every span, in order of their starts, so that spans in a row do not overlap.
 
     >>> pack([Span(0, "message", "", 0, 3), Span(0, "message", "", 1, 2),
     ...       Span(0, "message", "", 2, 4)])
@@ -167,13 +252,3 @@ def pack(spans: Sequence[Span]) -> list[int]:
         free[row : row + 1] = [span.stop_seconds]
         rows.append(row)
     return rows
-
-
-def _forward_starts(line: Timeline) -> list[float]:
-    """When the forward pass of every iteration starts."""
-    starts: dict[int, float] = {}
-    for span in line.spans:
-        if span.kind == "forward":
-            before = starts.get(span.iteration, span.start_seconds)
-            starts[span.iteration] = min(before, span.start_seconds)
-    return sorted(starts.values())

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.figures.lossy import iteration_parts, lossy_traffic, time_to_target
+from ddlnb.figures import lossy_traffic, time_to_target
 
 METHODS = ["bsp on A2A", "bsp + top-k(0.01) on A2A", "asp on PS"]
 
@@ -58,14 +58,6 @@ def test_traffic_has_a_line_per_compressor_and_the_dense_ring():
     assert list(ax.lines[1].get_ydata()) == [2.0, 4.0]
 
 
-def test_parts_are_stacked_in_milliseconds():
-    figure = iteration_parts(parts())
-    assert len(figure.axes) == 2
-    for ax in figure.axes:
-        assert widths(ax) == pytest.approx([200] * 3 + [0, 100, 200] + [50] * 3)
-    assert "measured here" in figure.get_supxlabel()
-
-
 def test_times_are_minutes_and_what_never_arrives_has_no_bar():
     figure = time_to_target(times())
     for ax in figure.axes:
@@ -74,7 +66,7 @@ def test_times_are_minutes_and_what_never_arrives_has_no_bar():
         assert "2.00x" in [text.get_text() for text in ax.texts]
 
 
-@pytest.mark.parametrize("draw", [lossy_traffic, iteration_parts, time_to_target])
+@pytest.mark.parametrize("draw", [lossy_traffic, time_to_target])
 def test_nothing_to_draw_is_said(draw):
     with pytest.raises(InputError, match=r"there (is|are) no"):
         draw(pd.DataFrame())

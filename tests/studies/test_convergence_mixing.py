@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.figures.convergence import gossip_mixing
+from ddlnb.figures import gossip_mixing
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
 from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 

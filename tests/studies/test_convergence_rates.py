@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.figures.rates import convergence_rates
+from ddlnb.figures import convergence_rates
 from ddlnb.studies.convergence_rates.mixing import gap_check
 from ddlnb.studies.convergence_rates.problems import PROBLEMS, expected_of_bsp, get_problem
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS, gradient_norms, rate_study

@@ -11,7 +11,7 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import SPARSIFICATION
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
-from ddlnb.figures.taxonomy import taxonomy_tree
+from ddlnb.figures import taxonomy_tree
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.sentence import IN_CAPITALS, SPOKEN
 from ddlnb.studies.fig2_taxonomy import (

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.figures.large_batch import large_batch_quality
+from ddlnb.figures import large_batch_quality
 from ddlnb.results.statistics import Verdict
 from ddlnb.studies.sec3_1_1_large_batch.quality import quality, quality_table, tuned_sgd_rate
 from ddlnb.studies.sec3_1_1_large_batch.recipes import LARS, LINEAR, SAME, TUNED, WARM, Recipe

@@ -17,7 +17,7 @@ from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.literature import CONTRACTION, NONE, UNBIASED
 from ddlnb.compression.profile import FREE
 from ddlnb.errors import InputError
-from ddlnb.figures.compression import compression_losses, feedback_residuals
+from ddlnb.figures import compression_losses, feedback_residuals
 from ddlnb.studies.sec3_1_3_compression.errors import (
     compression_errors,
     digits_gradients,

@@ -9,7 +9,7 @@ import pytest
 
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.figures.attributes import attribute_cells
+from ddlnb.figures import attribute_cells
 from ddlnb.studies.table1_attributes.attributes import (
     AGREES,
     COLUMNS,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.figures.target import target_speedups
+from ddlnb.figures import target_speedups
 from ddlnb.studies.time_to_target import quickest, quickest_table, target_findings, verdict_table
 from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
 from ddlnb.training.cost.time_to_target import time_to_target

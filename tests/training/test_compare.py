@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.figures.learning import learning_curves
+from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import t_interval
 from ddlnb.training.executors.clock import Clock

@@ -1,4 +1,4 @@
-"""The agreement figure: the same cells simulated and measured, and by how much they differ."""
+"""The same cells simulated and measured, and by how much they differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from ddlnb.errors import require
-from ddlnb.figures.style import OTHER_COLOUR, colour_of, in_order, say_source, styled
+from ddlnb.figures.colours import OTHER_COLOUR, PALE, colour_of
+from ddlnb.figures.style import (
+    POINT,
+    in_order,
+    legend,
+    legend_mark,
+    legend_methods,
+    names_down,
+    say_source,
+    styled,
+)
 from ddlnb.results.columns import KEY
 
 if TYPE_CHECKING:
@@ -33,62 +42,32 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
     Both frames are tidy rows; drawn is every cell (model, local_batch, network, method, gpus) that
     both of them have. Lines are the measured std and, where it is known, the simulated interval.
     """
+    import pandas as pd
+
     rows = _paired(simulated, measured)
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(12, 4.8), width_ratios=[1, 1.1], layout="constrained"
-    )
-    marker_of = dict(zip(sorted(rows["gpus"].unique()), MARKERS * len(rows), strict=False))
-    ends = rows["measured"].min() / ROOM, rows["measured"].max() * ROOM
-    low, high = min(ends[0], rows["simulated"].min()), max(ends[1], rows["simulated"].max())
-    band = np.array([low / ROOM, high * ROOM])
-    left.fill_between(band, (1 - BAND) * band, (1 + BAND) * band, color=BAND_COLOUR, zorder=0)
-    left.plot(band, band, color="black", linewidth=1, zorder=1)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), width_ratios=[1, 1.1])
+    counts = sorted(rows["gpus"].unique())
+    marker_of = dict(zip(counts, MARKERS * len(counts), strict=False))
     methods = in_order(rows["method"])
-    for _, row in rows.iterrows():
-        style = {"color": colour_of(row["method"]), "marker": marker_of[row["gpus"]]}
-        left.errorbar(
-            row["measured"],
-            row["simulated"],
-            xerr=np.nan_to_num(row["std"]),
-            yerr=_interval(row),
-            markeredgecolor="black",
-            markeredgewidth=0.4,
-            elinewidth=0.8,
-            linestyle="none",
-            zorder=3,
-            **style,
-        )
-    left.set_xscale("log")
-    left.set_yscale("log")
-    left.set_xlim(*band)
-    left.set_ylim(*band)
-    _plain_ticks(left, band)
+    _draw_throughputs(left, rows, marker_of)
     left.set_xlabel(f"{measured['source'].iloc[0]} throughput (samples/s)")
     left.set_ylabel("simulated throughput (samples/s)")
-    draw_errors(right, rows, methods, marker_of)
+    _draw_errors(right, rows, methods, marker_of)
     within = (rows["error"].abs() <= BAND).sum()
     figure.suptitle(
         f"{within} of {len(rows)} cells within {100 * BAND:.0f} %, "
         f"median absolute error {100 * rows['error'].abs().median():.1f} %"
     )
-    handles: list[Patch | Line2D] = [
-        Line2D([], [], color=OTHER_COLOUR, marker=m, linestyle="none", label=f"{gpus} workers")
-        for gpus, m in marker_of.items()
-    ]
-    handles += [Patch(color=colour_of(name), label=name) for name in methods]
-    handles.append(Patch(color=BAND_COLOUR, label=f"within {100 * BAND:.0f} %"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    import pandas as pd
-
-    both = pd.concat(
-        [part.reindex(columns=["source", "machine"]) for part in (simulated, measured)]
-    )
-    say_source(figure, both, "lines: std of the measured, 90 % interval of the simulated")
+    counted = [legend_mark(OTHER_COLOUR, m, f"{n} workers") for n, m in marker_of.items()]
+    legend(figure, [*counted, *legend_methods(methods), legend_band()])
+    both = [part.reindex(columns=["source", "machine"]) for part in (simulated, measured)]
+    remark = "lines: std of the measured, 90 % interval of the simulated"
+    say_source(figure, pd.concat(both), remark)
     return figure
 
 
 def _paired(simulated: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell of both frames, with the relative error of the simulated one."""
+    """Return one row per cell of both frames, with the relative error of the simulated one."""
     for name, frame in (("simulated", simulated), ("measured", measured)):
         require(not frame.duplicated(KEY).any(), f"the {name} rows repeat a cell; keep one")
     bounds = [column for column in ("low", "high") if column in simulated]
@@ -99,6 +78,28 @@ def _paired(simulated: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(error=rows["simulated"] / rows["measured"] - 1)
 
 
+def _draw_throughputs(ax: Axes, rows: pd.DataFrame, marker_of: dict[Any, str]) -> None:
+    low = min(rows["measured"].min() / ROOM, rows["simulated"].min())
+    high = max(rows["measured"].max() * ROOM, rows["simulated"].max())
+    band = np.array([low / ROOM, high * ROOM])
+    ax.fill_between(band, (1 - BAND) * band, (1 + BAND) * band, color=BAND_COLOUR, zorder=0)
+    ax.plot(band, band, color="black", linewidth=1, zorder=1)
+    for _, row in rows.iterrows():
+        ax.errorbar(
+            row["measured"],
+            row["simulated"],
+            xerr=np.nan_to_num(row["std"]),
+            yerr=_interval(row),
+            color=colour_of(row["method"]),
+            marker=marker_of[row["gpus"]],
+            elinewidth=0.8,
+            zorder=3,
+            **POINT,
+        )
+    ax.set(xscale="log", yscale="log", xlim=band, ylim=band)
+    _plain_ticks(ax, band)
+
+
 def _interval(row: pd.Series) -> list[list[float]] | None:
     if "low" not in row or not np.isfinite([row["low"], row["high"]]).all():
         return None
@@ -107,7 +108,7 @@ def _interval(row: pd.Series) -> list[list[float]] | None:
 
 
 def _plain_ticks(ax: Axes, band: np.ndarray) -> None:
-    """Ticks at round numbers in sight, written out."""
+    """Put ticks at round numbers in sight, written out."""
     steps = (1, 1.5, 2, 3, 5, 7) if band[1] < 20 * band[0] else (1, 2, 5)
     powers = range(int(np.floor(np.log10(band[0]))), int(np.ceil(np.log10(band[1]))) + 1)
     ticks = [m * 10.0**p for p in powers for m in steps if band[0] <= m * 10.0**p <= band[1]]
@@ -118,37 +119,33 @@ def _plain_ticks(ax: Axes, band: np.ndarray) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def draw_errors(
+def _draw_errors(
     ax: Axes, rows: pd.DataFrame, methods: list[str], marker_of: dict[Any, str]
 ) -> None:
-    """The relative error of every row in per cent, in one line for every method."""
+    """Draw the relative error of every row in per cent, in one line for every method."""
     ax.axvspan(-100 * BAND, 100 * BAND, color=BAND_COLOUR, zorder=0)
     ax.axvline(0, color="black", linewidth=1, zorder=1)
-    for y, method in enumerate(methods):
-        ax.axhline(y + 0.5, color="#dddddd", linewidth=0.8)
+    for line, method in enumerate(methods):
+        ax.axhline(line + 0.5, color=PALE, linewidth=0.8)
         found = rows[rows["method"] == method].sort_values(["gpus", "model"])
-        places = y + spread_out(len(found))
-        for at, (_, row) in zip(places, found.iterrows(), strict=True):
-            ax.plot(
-                100 * row["error"],
-                at,
-                color=colour_of(method),
-                marker=marker_of[row["gpus"]],
-                markeredgecolor="black",
-                markeredgewidth=0.4,
-                linestyle="none",
-                zorder=3,
-            )
+        heights = line + spread_out(len(found))
+        for y, (_, row) in zip(heights, found.iterrows(), strict=True):
+            look = {"color": colour_of(method), "marker": marker_of[row["gpus"]], **POINT}
+            ax.plot(100 * row["error"], y, zorder=3, **look)
     reach = 1.15 * max(100 * BAND, 100 * rows["error"].abs().max())
     ax.set_xlim(-reach, reach)
-    ax.set_yticks(range(len(methods)), methods)
-    ax.set_ylim(len(methods) - 0.5, -0.5)
+    names_down(ax, methods)
     ax.grid(False, axis="y")
     ax.set_xlabel("simulated over measured, less 1 (%)")
 
 
+def legend_band() -> Patch:
+    """Return the entry of the band of expected errors in a legend."""
+    return Patch(color=BAND_COLOUR, label=f"within {100 * BAND:.0f} %")
+
+
 def spread_out(count: int, width: float = 0.6) -> np.ndarray:
-    """So many places around zero, in equal distances, at most ``width`` apart.
+    """Return the given number of offsets around zero, evenly over ``width``.
 
     >>> spread_out(3, 0.5).tolist(), spread_out(1).tolist()
     ([-0.25, 0.0, 0.25], [0.0])

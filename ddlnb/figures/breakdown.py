@@ -1,4 +1,4 @@
-"""The losses figure: where an iteration goes, method by method (survey, sections 2 and 3.1.4)."""
+"""The breakdown of an iteration's time, method by method (survey, sections 2 and 3.1.4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.style import in_order, say_source, styled
+from ddlnb.figures.style import beside, in_order, legend, names_down, say_source, styled
 from ddlnb.units import MS
 
 if TYPE_CHECKING:
@@ -22,44 +22,37 @@ PART_COLOURS = {
     "latency": "#E69F00",
     "bandwidth": "#0072B2",
 }
-PART_LABELS = {"latency": "latency"}
 TOTAL_ROOM = 1.45  # of the longest bar, for the time behind it
 
 
 @styled
-def loss_bars(rows: pd.DataFrame) -> Figure:
-    """Where an iteration goes: one panel for every network, one bar for every method.
+def breakdown_bars(rows: pd.DataFrame) -> Figure:
+    """Where the time of an iteration goes: a panel for every network, a bar for every method.
 
     ``rows`` have the columns model, network, gpus, method, source, iteration_seconds and one of
     seconds for each of PART_COLOURS, which add up to it. Models stand below one another; the panels
     of one model share an axis.
     """
     require(not rows.empty, "there are no rows to draw")
-    configurations = rows[["model", "gpus"]].drop_duplicates().to_numpy().tolist()
-    networks = list(dict.fromkeys(rows["network"]))
+    models = list(rows.groupby(["model", "gpus"], sort=False))
+    networks = list(rows["network"].unique())
     methods = in_order(rows["method"])
     figure, grid = plt.subplots(
-        len(configurations),
+        len(models),
         len(networks),
-        figsize=(2.4 + 3.4 * len(networks), 0.6 + len(configurations) * (0.9 + 0.3 * len(methods))),
+        figsize=(2.4 + 3.4 * len(networks), 0.6 + len(models) * (0.9 + 0.3 * len(methods))),
         sharex="row",
         sharey=True,
         squeeze=False,
-        layout="constrained",
     )
-    for (model, gpus), axes in zip(configurations, grid, strict=True):
-        of_row = rows[(rows["model"] == model) & (rows["gpus"] == gpus)]
+    for ((model, gpus), of_row), axes in zip(models, grid, strict=True):
         axes[0].set_xlim(0, TOTAL_ROOM * of_row["iteration_seconds"].max() / MS)
         for network, ax in zip(networks, axes, strict=True):
             _panel(ax, of_row[of_row["network"] == network], methods)
             ax.set_title(f"{model}, {gpus} GPUs, {network}", fontsize=10)
     for ax in grid[-1]:
         ax.set_xlabel("time of an iteration (ms)")
-    handles = [
-        Patch(color=colour, label=PART_LABELS.get(part, part))
-        for part, colour in PART_COLOURS.items()
-    ]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    legend(figure, [Patch(color=colour, label=part) for part, colour in PART_COLOURS.items()])
     say_source(figure, rows, "behind a bar: the iteration, and how much of it is computation")
     return figure
 
@@ -72,14 +65,6 @@ def _panel(ax: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
             ax.barh(y, width, 0.72, left=left, color=colour, linewidth=0)
             left += width
         share = row["computation"] / row["iteration_seconds"]
-        ax.annotate(
-            f"{row['iteration_seconds'] / MS:.0f} ms, {100 * share:.0f} %",
-            (left, y),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    ax.set_yticks(range(len(methods)), methods)
-    ax.set_ylim(len(methods) - 0.45, -0.55)
+        beside(ax, left, y, f"{row['iteration_seconds'] / MS:.0f} ms, {100 * share:.0f} %")
+    names_down(ax, methods)
     ax.grid(False, axis="y")
