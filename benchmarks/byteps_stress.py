@@ -40,7 +40,7 @@ class CountingTensor:
 
     def __init__(
         self,
-        world: runtime.World,
+        membership: runtime.Membership,
         name: str,
         elements: int,
         rank: int,
@@ -50,9 +50,9 @@ class CountingTensor:
     ):
         self._base = rounds + 1
         assert self._base**workers <= EXACT, f"{rounds} rounds of {workers} workers are too many"
-        self._world, self._name, self._rank, self._workers = world, name, rank, workers
-        self._push_pull = world.ops.c_lib.byteps_torch_push_pull_async_torch_DoubleTensor
-        world.ops.c_lib.byteps_torch_declare_tensor(name)
+        self._membership, self._name, self._rank, self._workers = membership, name, rank, workers
+        self._push_pull = membership.ops.c_lib.byteps_torch_push_pull_async_torch_DoubleTensor
+        membership.ops.c_lib.byteps_torch_declare_tensor(name)
         self._tensor = torch.empty(elements, dtype=torch.float64)
         self._parts = self._tensor.split(partition_bytes // 8)
         self._seen = [[0] * workers for _ in self._parts]
@@ -84,8 +84,8 @@ class CountingTensor:
 
     def _wait(self) -> list[list[int] | None]:
         """The updates of each worker in each partition of the answer; None if it is torn."""
-        self._world.wait(self._handle, self._name)
-        self._world.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
+        self._membership.wait(self._handle, self._name)
+        self._membership.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
         return [self._digits(part) for part in self._parts]
 
     def _digits(self, part: torch.Tensor) -> list[int] | None:
@@ -127,15 +127,15 @@ def stress(
     if context.rank >= workers:
         runtime.serve(context, store, workers, servers, asynchronous)
         return None
-    world = runtime.World(
+    membership = runtime.Membership(
         context, store, workers, servers, PARTITION_BYTES, credit_partitions, asynchronous
     )
     tensors: list[Any] = [
         CountingTensor(
-            world, f"tensor {number}", size, context.rank, workers, rounds, PARTITION_BYTES
+            membership, f"tensor {number}", size, context.rank, workers, rounds, PARTITION_BYTES
         )
         if asynchronous
-        else _Tensor(world, number, context.rank, workers)
+        else _Tensor(membership, number, context.rank, workers)
         for number, size in enumerate(ELEMENTS)
     ]
     chance = random.Random(context.rank)
@@ -155,7 +155,7 @@ def stress(
         _await_all(store, workers)
         wrong += sum(not tensor.holds_all() for tensor in tensors)
         sums += len(tensors)
-    world.leave()
+    membership.leave()
     return Count(sums, wrong, seconds)
 
 
@@ -169,11 +169,16 @@ def _await_all(store: Any, workers: int) -> None:
 class _Tensor:
     """One tensor of one worker, pushed again and again."""
 
-    def __init__(self, world: runtime.World, number: int, rank: int, workers: int):
-        self._world, self._number, self._rank, self._workers = world, number, rank, workers
+    def __init__(self, membership: runtime.Membership, number: int, rank: int, workers: int):
+        self._membership, self._number, self._rank, self._workers = (
+            membership,
+            number,
+            rank,
+            workers,
+        )
         self._dtype = (torch.float32, torch.float64)[number % 2 == 0]
         kind = "Double" if self._dtype is torch.float64 else "Float"
-        lib = world.ops.c_lib
+        lib = membership.ops.c_lib
         self._push_pull = getattr(lib, f"byteps_torch_push_pull_async_torch_{kind}Tensor")
         self._name = f"tensor {number}"
         lib.byteps_torch_declare_tensor(self._name)
@@ -188,8 +193,8 @@ class _Tensor:
 
     def is_right(self, step: int) -> bool:
         """Wait for the sum of a round; whether it is what it should be."""
-        self._world.wait(self._handle, self._name)
-        self._world.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
+        self._membership.wait(self._handle, self._name)
+        self._membership.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
         offsets = sum(self._offset(step, rank) for rank in range(self._workers))
         expected = self._base * (self._workers * (self._workers + 1) // 2) + offsets
         return torch.equal(self._share, expected)

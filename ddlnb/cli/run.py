@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import typer
 
 from ddlnb.errors import DdlnbError
+from ddlnb.files import write_atomically
 
 FAILED = 2  # the exit status of a wrong call and of every expected error
 INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
@@ -22,14 +25,16 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     """Run the command that the words of this process name, and end the process with its status.
 
     A wrong call, an expected error, and a file that cannot be read or written are one line on
-    stderr that begins with ``name``, and status 2. Ctrl-C is one line, too, and status 130.
+    stderr that begins with ``name``, and status 2; what an error has to say in more lines, such as
+    what every rank did, goes into a log file that the line names. Ctrl-C is one line, too, and
+    status 130.
     """
     try:
         status = app(prog_name=name, standalone_mode=False)
     except UsageError as error:
         _end(name, _explained(error), FAILED)
     except DdlnbError as error:
-        _end(name, str(error), FAILED)
+        _end(name, _in_one_line(error), FAILED)
     except OSError as error:
         if error.filename is None:  # of a socket or a process, and unexpected
             raise
@@ -41,6 +46,24 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         logging.getLogger("asyncio").disabled = True  # it would report tasks that never finished
         _end(name, "interrupted", INTERRUPTED)
     sys.exit(status)
+
+
+def _in_one_line(error: DdlnbError) -> str:
+    """Return the first line of an error, and where the others are; all lines if nowhere."""
+    text = str(error)
+    summary, _, details = text.partition("\n")
+    if not details:
+        return text
+    try:
+        log = write_atomically(_cache() / "last-error.log", f"{text}\n")
+    except OSError:
+        return text
+    return f"{summary}; details in {log}"
+
+
+def _cache() -> Path:
+    """Return the user's folder for what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddlnb")
 
 
 def _explained(error: Exception) -> str:

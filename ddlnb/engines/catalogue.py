@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from ddlnb.engines.byteps import runtime
-from ddlnb.engines.horovod import runtime as horovod_world
+from ddlnb.engines.horovod import runtime as horovod_runtime
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS, Method
 
@@ -73,7 +73,7 @@ _LISTED = [
            exchanges=frozenset({"all_reduce", "push_pull"})),
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
            "ddlnb.engines.horovod.engine:start", baseline="horovod",
-           exchanges=frozenset({"all_reduce"}), missing=horovod_world.missing),
+           exchanges=frozenset({"all_reduce"}), missing=horovod_runtime.missing),
     Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
            "ddlnb.engines.byteps.engine:start", "ddlnb.engines.byteps.engine:serve",
            exchanges=frozenset({"push_pull"}), missing=runtime.missing),

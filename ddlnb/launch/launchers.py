@@ -54,7 +54,7 @@ class RankSpec:
     ranks_per_node: int = 1
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether ranks may be on machines that neither the reaper nor an mpiexec looks after."""
         return self.launcher not in ("local", "mpi", EMULATED)
 
@@ -185,7 +185,7 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         cluster_file="",  # it would be written again after the folder is gone
         config=config,
         load_profile=not names,
-        shutdown_atexit=False,  # it prints; the world is ended by its owner
+        shutdown_atexit=False,  # it prints; the ranks are ended by their owner
         log=log,
         log_level=logging.CRITICAL + 1,
         delay=0.0,

@@ -66,7 +66,7 @@ def _end_with_owner(line: socket.socket, folder: str) -> None:
     os._exit(1)
 
 
-def neighbours_together(items: Sequence[Item], seats: Sequence[tuple[str, int]]) -> list[Item]:
+def neighbours_together(items: Sequence[Item], slots: Sequence[tuple[str, int]]) -> list[Item]:
     """The items machine by machine, each by its number there; machines as they came first.
 
     Ranks get the numbers of their place in this list: a ring then leaves each machine once, and
@@ -76,8 +76,8 @@ def neighbours_together(items: Sequence[Item], seats: Sequence[tuple[str, int]])
     ['d', 'b', 'c', 'a']
     """
     first: dict[str, int] = {}
-    for machine, number in seats:
+    for machine, number in slots:
         first[machine] = min(number, first.get(machine, number))
     came = list(first)
-    keys = [(first[machine], came.index(machine), number) for machine, number in seats]
+    keys = [(first[machine], came.index(machine), number) for machine, number in slots]
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]

@@ -1,8 +1,8 @@
-"""Started processes: the world of one set of ranks.
+"""The processes of one set of ranks, from their start to their end.
 
-A world is started once and ended once. Nothing of it is left behind: the processes carry a token
-in their environment, their files are in one private folder, and a reaper (see reaper.py) that was
-there before them cleans up even if this process is killed.
+They are started once and ended once, and leave nothing behind: they carry a token in their
+environment, their files are in one private folder, and a reaper (see reaper.py) that was there
+before them cleans up even if this process is killed.
 """
 
 from __future__ import annotations
@@ -25,30 +25,37 @@ import psutil
 
 from ddlnb.errors import DdlnbError, RankError
 from ddlnb.launch import reaper, slurm
-from ddlnb.launch.emulation.network import MEETING_HOST, EmulatedNetwork, Seat
+from ddlnb.launch.emulation.network import CONTROL_HOST, EmulatedNetwork, Slot
 from ddlnb.launch.launchers import RankSpec, cluster
 from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
+from ddlnb.launch.rank import prepare
 
-STOP_SECONDS = 10.0
-LOG_LINES = 15
+STOP_SECONDS = 10.0  # for the reaper, after which this process cleans up itself
+LOG_LINES = 15  # of what the launcher and the ranks wrote, quoted in an error
 LOOK_SECONDS = 5.0  # between two looks at what starts the ranks, which may be a busy queue
 
 
-class World:
-    """Started ranks: processes, the calls into them, and the store they meet in."""
+class _Unready(RuntimeError):
+    """What starts the ranks has ended before they were there."""
 
-    def __init__(self, launch: RankSpec, prepare: Callable, *prepare_args: Any):
-        """Start everything; prepare(folder, seat, *prepare_args), run in each, returns its pid.
 
-        The seat is None, or the rank's place in an emulated network.
+class _Late(_Unready, TimeoutError):
+    """Not all ranks were there in time."""
+
+
+class RankProcesses:
+    """The started ranks: processes, the calls into them, and the store they share."""
+
+    def __init__(self, launch: RankSpec):
+        """Start everything. Raises RankError if the ranks do not come up in time.
 
         The reaper is told the name of the folder before the folder is there, and is there before
-        any process: so there is no moment at which a death leaves something behind.
+        any process, so that there is no moment at which a death leaves something behind.
         """
         self.token = secrets.token_hex(16)
         self.folder = Path(tempfile.gettempdir()) / f"ddlnb-{self.token[:12]}"
         self.pids: list[int] = []
-        self._here: list[psutil.Process | None] = []
+        self._local: list[psutil.Process | None] = []
         self._client: Any = None
         self._cluster: Any = None
         self._launch = launch
@@ -67,7 +74,7 @@ class World:
             start_new_session=True,  # Ctrl-C is for the owner
         )
         try:
-            self._start(prepare, prepare_args)
+            self._start()
         except DdlnbError:
             self.end()
             raise
@@ -79,7 +86,7 @@ class World:
             self.end()
             raise
 
-    def _start(self, prepare: Callable, prepare_args: tuple) -> None:
+    def _start(self) -> None:
         deadline = time.monotonic() + self._launch.timeout_seconds
         self.folder.mkdir(mode=0o700)
         before: list[str] = []
@@ -91,9 +98,9 @@ class World:
         self._cluster.start_controller_sync()
         self._cluster.start_engines_sync(self._launch.count)
         self.store = _store(self._launch.host)  # importing torch takes as long as the ranks do
-        self.meeting = (self._launch.host, self.store.port)
+        self.store_address = (self._launch.host, self.store.port)
         if self.network is not None:
-            self.meeting = (MEETING_HOST, self.network.meet_at(self.store.port))
+            self.store_address = (CONTROL_HOST, self.network.forward(self.store.port))
         self._connect(deadline)
         self._wait_for_engines(deadline)
         self._views = [self._client[engine] for engine in sorted(self._client.ids)]
@@ -101,28 +108,28 @@ class World:
         # The ranks find what this process can import: a notebook's folder, an editable install.
         path = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
         wait([view.execute(path, silent=True) for view in self._views])
-        if self._launch.is_elsewhere:
+        if self._launch.is_remote:
             self._tie_to_owner(deadline)
         answers = [
-            self.call(rank, prepare, str(self.folder), self._seat(rank), *prepare_args)
+            self.call(rank, prepare, str(self.folder), self._slot(rank), self.store_address[0])
             for rank in range(self._launch.count)
         ]
         done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
         if late:
-            raise TimeoutError(f"only {len(done)} were ready in time")
+            raise _Late(f"only {len(done)} were ready in time")
         self.pids = [answer.get() for answer in answers]
-        self._here = [self._if_here(pid) for pid in self.pids]
+        self._local = [self._if_local(pid) for pid in self.pids]
 
     def _wait_for_engines(self, deadline: float) -> None:
         look = time.monotonic() + LOOK_SECONDS
         while (up := len(self._client.ids)) < self._launch.count:
             now = time.monotonic()
             if now > deadline:
-                raise TimeoutError(f"only {up} came up in time")
+                raise _Late(f"only {up} came up in time")
             if now > look:
                 look = now + LOOK_SECONDS
                 if self._is_over():
-                    raise RuntimeError(f"what starts them has ended, {up} came up")
+                    raise _Unready(f"what starts them has ended, {up} came up")
                 # Of an engine that registers while a client connects, the client may never hear.
                 self._connect(deadline)
             time.sleep(0.02)
@@ -135,48 +142,57 @@ class World:
         )
 
     def _is_over(self) -> bool:
-        """Whether the job, mpiexec or a connection that starts the engines has ended."""
+        """Return whether the job, mpiexec or a connection that starts the engines has ended."""
         if self._launch.launcher == "slurm":
             with contextlib.suppress(OSError):  # it may answer the next time
-                return not slurm.queue_says(self.folder.name)
+                return not slurm.jobs_in_queue(self.folder.name)
         if self._launch.launcher in ("mpi", "ssh"):
             return self._cluster.engine_set.poll() is not None
         return False
 
     def _tie_to_owner(self, deadline: float) -> None:
-        """Ranks elsewhere end when this process does, and those of a machine are neighbours."""
+        """Make remote ranks end when this process does, and number those of a machine in a row."""
         self._lifeline = Lifeline(self._launch.host, self._launch.count)
         end = (str(self.folder), *self._lifeline.address)
         answers = [self.call(rank, hold, *end) for rank in range(self._launch.count)]
         done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
         if late:
-            raise TimeoutError(f"only {len(done)} were reached in time")
+            raise _Late(f"only {len(done)} were reached in time")
         self._views = neighbours_together(self._views, [answer.get() for answer in answers])
 
-    def _seat(self, rank: int) -> Seat | None:
-        return self.network.seat(self._launch.node(rank)) if self.network else None
+    def _slot(self, rank: int) -> Slot | None:
+        return self.network.slot(self._launch.node(rank)) if self.network else None
 
     def _not_started(self, error: Exception) -> str:
+        """Return one line that stands alone, then all that the queue and the logs say."""
+        kind = type(error).__name__
+        what = str(error) if isinstance(error, _Unready) else f"{kind}: {error}"
+        if isinstance(error, TimeoutError):
+            seconds = self._launch.timeout_seconds
+            what += f"; start_timeout_seconds={seconds} can be raised"
+        said = self._said()
+        if said and self._launch.is_remote:
+            what += f"; {said[0]}" if self._launch.launcher == "slurm" else f"; {said[-1]}"
+        summary = (
+            f"{self._launch.count} ranks were not started with launcher "
+            f"{self._launch.launcher!r}: {what}"
+        )
+        return "\n".join([summary, *said])
+
+    def _said(self) -> list[str]:
+        """Return what Slurm's queue says of the job, and the last lines of the logs."""
         logs = sorted(self.folder.glob("log/*.log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
         queue = []
         if self._launch.launcher == "slurm":
             try:
-                queue = slurm.queue_says(self.folder.name) or ["their job is not in the queue"]
+                queue = slurm.jobs_in_queue(self.folder.name) or ["their job is not in the queue"]
             except OSError as silence:
                 queue = [str(silence)]
-        return "\n".join(
-            [
-                f"{self._launch.count} ranks were not started with launcher "
-                f"{self._launch.launcher!r} ({type(error).__name__}: {error}); "
-                f"start_timeout_seconds={self._launch.timeout_seconds} can be raised. They said:",
-                *queue,
-                *lines[-LOG_LINES:],
-            ]
-        )
+        return [*queue, *lines[-LOG_LINES:]]
 
-    def _if_here(self, pid: int) -> psutil.Process | None:
-        """The process, if it runs on this machine: on another one that number means nothing."""
+    def _if_local(self, pid: int) -> psutil.Process | None:
+        """Return the process if it runs on this machine: on another the number means nothing."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             if reaper.carries(process, self.token):
@@ -184,7 +200,7 @@ class World:
         return None
 
     def call(self, rank: int, function: Callable, *args: Any) -> Any:
-        """The future of function(*args) in one rank."""
+        """Return the future of function(*args) in one rank."""
         return self._views[rank].apply_async(function, *args)
 
     def forget(self) -> None:
@@ -194,8 +210,8 @@ class World:
         self._client.history.clear()
 
     def lost(self, rank: int) -> str:
-        """Why the rank cannot answer any more; empty if it may, as far as is seen from here."""
-        if self._here[rank] is not None and _has_ended(self._here[rank]):
+        """Return why the rank cannot answer any more; empty if it may, as far as can be seen."""
+        if self._local[rank] is not None and _has_ended(self._local[rank]):
             return "process died"
         controller = getattr(self._cluster.controller, "process", None)  # none in a batch queue
         if controller is not None and _has_ended(controller):
@@ -203,9 +219,9 @@ class World:
         return ""
 
     def is_stopped(self, rank: int) -> bool:
-        """Whether the process of the rank is held by SIGSTOP or a debugger."""
+        """Return whether the process of the rank is held by SIGSTOP or a debugger."""
         with contextlib.suppress(psutil.Error):
-            process = self._here[rank]
+            process = self._local[rank]
             return process is not None and process.status() in (
                 psutil.STATUS_STOPPED,
                 psutil.STATUS_TRACING_STOP,
@@ -215,7 +231,7 @@ class World:
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank that runs on this machine."""
         with contextlib.suppress(psutil.Error):
-            if process := self._here[rank]:
+            if process := self._local[rank]:
                 process.send_signal(number)
 
     def end(self) -> None:
@@ -223,11 +239,11 @@ class World:
         self.ended = True
         if self._lifeline is not None:
             self._lifeline.close()
-        for rank in range(len(self._here)):
+        for rank in range(len(self._local)):
             self.signal(rank, signal.SIGKILL)
         if self._client is not None:
             self._client.close(linger=0)
-        # Processes elsewhere: only the launcher can. The reaper cancels a job of Slurm.
+        # Only the launcher can end remote processes. The reaper cancels a job of Slurm.
         if self._cluster is not None and self._launch.launcher not in ("local", "mpi", "slurm"):
             with contextlib.suppress(Exception):
                 self._cluster.stop_engines_sync()
@@ -247,7 +263,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def _store(host: str) -> Any:
-    """A torch TCPStore that listens on that address only, at a port the system chose."""
+    """Return a torch TCPStore that listens on that address only, at a port the system chose."""
     from torch.distributed import TCPStore
 
     listener = socket.create_server((host, 0), backlog=512)

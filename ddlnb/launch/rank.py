@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from ddlnb.launch.emulation.network import Seat
+from ddlnb.launch.emulation.network import Slot
 
 _OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
 
@@ -64,14 +64,14 @@ _namespace = ""  # in which the main thread, and every thread it starts, has its
 _address = ""
 
 
-def prepare(folder: str, seat: Seat | None, store_host: str) -> int:
-    """Make this process a rank, on its node if it has a seat at one; its process id."""
+def prepare(folder: str, slot: Slot | None, store_host: str) -> int:
+    """Make this process a rank, on its node of an emulated network if there is one; return its process id."""
     global _namespace, _address
-    if seat is not None:
+    if slot is not None:
         # Only this thread moves: those of ipyparallel go on talking to the owner from outside.
-        _enter(seat.namespace)
-        _namespace, _address = str(_OWN_NAMESPACE.readlink()), seat.address
-        os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+        _enter(slot.namespace)
+        _namespace, _address = str(_OWN_NAMESPACE.readlink()), slot.address
+        os.environ["GLOO_SOCKET_IFNAME"] = slot.interface
     # With more ranks than cores, small all-reduces were measured 4 to 7 times faster under this
     # policy: a rank that waits for a message does not push the others from their core.
     # Threads inherit it, so it comes before torch and gloo start theirs.

@@ -27,7 +27,7 @@ def cancel_command(name: str) -> list[str]:
     return ["scancel", f"--user={getpass.getuser()}", f"--name={name}"]
 
 
-def queue_says(name: str) -> list[str]:
+def jobs_in_queue(name: str) -> list[str]:
     """A line for every job of that name: number, state, reason or nodes; none when it is over.
 
     Raises OSError if Slurm does not answer.

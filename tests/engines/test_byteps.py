@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.byteps_stress import load, stress
 from ddlnb.engines.byteps.engine import partition_and_credit
-from ddlnb.engines.byteps.runtime import World, serve
+from ddlnb.engines.byteps.runtime import Membership, serve
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.job import Job
 from ddlnb.engines.optimizers import OPTIMIZERS
@@ -152,8 +152,8 @@ def _overtaken(context, credit) -> list[int] | None:
     store = context.store()
     if context.rank == 1:
         return serve(context, store, 1, 1)
-    world = World(context, store, 1, 1, MIB, credit)
-    lib = world.ops.c_lib
+    membership = Membership(context, store, 1, 1, MIB, credit)
+    lib = membership.ops.c_lib
     tensors = [torch.ones(MIB // 4) for _ in range(31)]
     for number in range(31):
         lib.byteps_torch_declare_tensor(str(number))
@@ -165,7 +165,7 @@ def _overtaken(context, credit) -> list[int] | None:
         )
 
     def finish(handle: int) -> None:
-        world.wait(handle, "a tensor")
+        membership.wait(handle, "a tensor")
         lib.byteps_torch_wait_and_clear(handle)
 
     for number in range(31):  # sets up their buffers
@@ -177,7 +177,7 @@ def _overtaken(context, credit) -> list[int] | None:
         counts.append(sum(not lib.byteps_torch_poll(handle) for handle in others))
         for handle in others:
             finish(handle)
-    world.leave()
+    membership.leave()
     return counts
 
 

@@ -109,11 +109,11 @@ def strike(
     onlooker = Onlooker(sweep)
     struck: list[object] = []
 
-    def act_on_this_world() -> None:
-        struck.append(ranks._world)
+    def act_on_these_processes() -> None:
+        struck.append(ranks._processes)
         act()
 
-    injection = Injection(onlooker, moment, act_on_this_world)
+    injection = Injection(onlooker, moment, act_on_these_processes)
     try:
         with no_hang() as hung:
             try:
@@ -135,7 +135,7 @@ def strike(
     outcome.seconds = ended - (injection.at or ended)
     remaining = 1 if outcome.error else sweep.total - moment.runs
     outcome.allowed = remaining * sweep.timeout_seconds + GRACE_SECONDS
-    if ranks._world not in struck:  # between two runs: others were started for the next one
+    if ranks._processes not in struck:  # between two runs: others were started for the next one
         outcome.allowed += START_SECONDS
     outcome.hung = int(bool(hung) or outcome.seconds > outcome.allowed)
     outcome.left = "; ".join(stage.left())

@@ -47,7 +47,7 @@ class Stage:
         self._shared_memory = set(SHARED_MEMORY.iterdir())
         self._network = _namespaces()
         self._ranks: dict[str, Ranks] = {}
-        self._used: list[Any] = []  # worlds
+        self._used: list[Any] = []  # the processes of all ranks that were used
 
     def ranks(self, launcher: str = "local") -> Ranks:
         """Two workers and a server; the same ones every time, unless a fault ended them."""
@@ -67,7 +67,7 @@ class Stage:
     def ready(self, launcher: str = "local") -> Ranks:
         """The same ranks, up, and past their first run, which takes longer than the others."""
         ranks = self.ranks(launcher)
-        if not ranks.pids or ranks._world not in self._used:
+        if not ranks.pids or ranks._processes not in self._used:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                 methods = ("WFBP-A2A", "WFBP-PS")
                 Sweep(Path(folder), methods, repetitions=1, timeout_seconds=60).run(ranks)
@@ -76,7 +76,10 @@ class Stage:
 
     def used(self, ranks: Ranks) -> None:
         """Note that these ranks, as they are up now, are past their first run."""
-        self._used = [*(world for world in self._used if not world.ended), ranks._world]
+        self._used = [
+            *(processes for processes in self._used if not processes.ended),
+            ranks._processes,
+        ]
 
     def close(self) -> None:
         """End the ranks."""
@@ -91,9 +94,10 @@ class Stage:
         return found
 
     def _look(self) -> list[str]:
-        worlds = [r._world for r in self._ranks.values() if r._world and not r._world.ended]
-        tokens = {world.token for world in worlds}
-        folders = {world.folder.name for world in worlds}
+        running = [r._processes for r in self._ranks.values()]
+        running = [one for one in running if one and not one.ended]
+        tokens = {one.token for one in running}
+        folders = {one.folder.name for one in running}
         found = [f"process: {line}" for line in self._processes(tokens)]
         found += [f"namespace: {name}" for name in _namespaces() - self._network]
         new = set(SHARED_MEMORY.iterdir()) - self._shared_memory
@@ -110,8 +114,8 @@ class Stage:
                 command = " ".join(process.cmdline())
                 helper = process.ppid() == os.getpid() and any(name in command for name in HELPERS)
                 ours = environment.get(MARK) == self.mark and process.pid != os.getpid()
-                of_world = environment.get(TOKEN_VARIABLE) in tokens
-                if ours and not helper and not of_world and not any(t in command for t in tokens):
+                of_ranks = environment.get(TOKEN_VARIABLE) in tokens
+                if ours and not helper and not of_ranks and not any(t in command for t in tokens):
                     found.append(f"{process.pid} {command[:100]}")
         return found
 

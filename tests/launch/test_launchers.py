@@ -22,7 +22,7 @@ from ddlnb.cli.execute import run_notebook
 from ddlnb.errors import InputError, RankError
 from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
-from ddlnb.launch.slurm import queue_says
+from ddlnb.launch.slurm import jobs_in_queue
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.paths import ROOT
 from ddlnb.plans.methods import METHODS
@@ -37,7 +37,7 @@ PROGRAMS = {
 STARTED_BY = {"mpi": "Open MPI, rank ", "ssh": "SSH", "slurm": "Slurm, job "}
 HOSTS: dict[str, dict] = {"mpi": {}, "ssh": {"hosts": ["loopback"]}, "slurm": {}}
 LAUNCHERS = list(HOSTS)
-ELSEWHERE = ["ssh", "slurm"]  # test_ranks.py has the same for mpi
+REMOTE = ["ssh", "slurm"]  # test_ranks.py has the same for mpi
 
 
 # ---------------------------------------------------------------- the services
@@ -206,7 +206,7 @@ def hang(context: RankContext, victim: int) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ELSEWHERE, indirect=True)
+@pytest.mark.parametrize("launcher", REMOTE, indirect=True)
 def test_ranks_are_numbered_as_their_launcher_does_and_a_death_is_one_error(launcher, own_tmp):
     with Ranks(3, launcher=launcher, **HOSTS[launcher]) as ranks:
         places = rank_inventory(ranks)
@@ -224,7 +224,7 @@ from ddlnb.launch.ranks import Ranks
 print("starting", flush=True)
 ranks = Ranks(2, launcher=sys.argv[1], hosts=sys.argv[2:])
 print("running", flush=True)
-ranks.run(lambda place: place.store().wait(["never"]))
+ranks.run(lambda context: context.store().wait(["never"]))
 """
 
 
@@ -242,7 +242,7 @@ def killed_owner(launcher: str, word: str, seconds: float) -> Iterator[subproces
 
 @pytest.mark.ranks
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ELSEWHERE, indirect=True)
+@pytest.mark.parametrize("launcher", REMOTE, indirect=True)
 def test_an_owner_killed_during_a_run_leaves_nothing(launcher, own_tmp):
     with killed_owner(launcher, "running", 0.5):
         assert len(left(own_tmp)) > 3
@@ -301,12 +301,26 @@ def test_a_job_that_ends_at_once_is_not_waited_for(slurm, own_tmp, monkeypatch):
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.ranks
+def test_slurm_without_a_controller_is_one_line_that_stands_alone(monkeypatch, tmp_path):
+    for name in ("sbatch", "squeue", "scancel"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name}: no controller >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(RankError) as caught:
+        Ranks(2, launcher="slurm", start_timeout_seconds=20)
+    first, *details = str(caught.value).splitlines()
+    assert first.startswith("2 ranks were not started with launcher 'slurm': ")
+    assert first.endswith("; squeue failed: squeue: no controller")
+    assert "sbatch: no controller" in details
+
+
 def test_a_queue_that_does_not_answer_says_so(monkeypatch, tmp_path):
     (tmp_path / "squeue").write_text("#!/bin/sh\necho no controller >&2; exit 1\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(OSError, match="squeue failed: no controller"):
-        queue_says("job")
+        jobs_in_queue("job")
 
 
 @pytest.mark.ranks
@@ -371,6 +385,6 @@ def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
 
 
 def test_ranks_of_a_machine_are_neighbours_in_the_order_of_their_tasks():
-    seats = [("b", 3), ("a", 1), ("b", 2), ("a", 0)]
-    assert neighbours_together(range(4), seats) == [3, 1, 2, 0]
+    slots = [("b", 3), ("a", 1), ("b", 2), ("a", 0)]
+    assert neighbours_together(range(4), slots) == [3, 1, 2, 0]
     assert neighbours_together(range(4), [("b", 0), ("a", 0), ("b", 0), ("a", 0)]) == [0, 2, 1, 3]

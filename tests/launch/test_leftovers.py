@@ -22,7 +22,7 @@ OWNER = """
 import time
 from ddlnb.launch.ranks import Ranks
 ranks = Ranks(1)
-print(ranks._world.token, ranks._world._reaper.pid, flush=True)
+print(ranks._processes.token, ranks._processes._reaper.pid, flush=True)
 time.sleep(60)
 """
 
@@ -56,9 +56,9 @@ def test_what_a_killed_owner_and_its_killed_reaper_leave_is_found_and_removed(tm
 @pytest.mark.ranks
 def test_a_living_session_is_not_touched_even_without_its_reaper():
     with Ranks(1) as ranks:
-        token = ranks._world.token
+        token = ranks._processes.token
         assert not of_session(leftovers.find(), token)
-        psutil.Process(ranks._world._reaper.pid).kill()
+        psutil.Process(ranks._processes._reaper.pid).kill()
         time.sleep(0.2)
         assert not of_session(leftovers.find(), token)
         assert ranks.run(lambda context: context.rank) == [0]

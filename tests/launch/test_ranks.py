@@ -228,6 +228,7 @@ def test_one_exception_ends_the_run_for_all(own_ranks):
         own_ranks.run(all_reduce_until, 1, None)
     assert time.monotonic() - start < 8
     message = str(caught.value)
+    assert re.match(r"\d of 3 ranks failed, first rank 1: ValueError: the learning rate", message)
     assert "rank 1: ValueError: the learning rate is a fish" in message
     assert re.search(r"rank 0: no answer after \d+\.\d s\n.*in all_reduce", message)
     assert "in all_reduce_until" in message.split("rank 1 said:")[1]
@@ -237,7 +238,9 @@ def test_a_killed_rank_ends_the_run_for_all(own_ranks):
     assert own_ranks.run(where, count=1) == [(0, 1)]  # with fresh processes: the last run failed
     pids = own_ranks.pids
     start = time.monotonic()
-    with pytest.raises(RankError, match=r"first rank 2\n(.*\n)*  rank 2: process died"):
+    with pytest.raises(
+        RankError, match=r"first rank 2: process died\n(.*\n)*  rank 2: process died"
+    ):
         own_ranks.run(all_reduce_until, 2, signal.SIGKILL)
     assert time.monotonic() - start < 8
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -346,8 +349,8 @@ def script(*lines: str) -> str:
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
 
-        def hang(place):
-            place.store().wait(["never"])
+        def hang(context):
+            context.store().wait(["never"])
 
         print("starting", flush=True)
         ranks = Ranks(2)
@@ -377,7 +380,7 @@ def test_owners_killed_while_they_start_leave_nothing(tmp_path):
 
 
 def test_an_owner_that_just_ends_leaves_nothing_and_says_nothing(tmp_path):
-    owner = Owner(tmp_path, script("print('end', ranks.run(lambda place: place.rank))"))
+    owner = Owner(tmp_path, script("print('end', ranks.run(lambda context: context.rank))"))
     assert owner.read_until("end") == "starting\nrunning\nend [0, 1]\n"
     assert owner.process.stdout.read() == ""
     owner.assert_nothing_left(within_seconds=5)
@@ -391,7 +394,7 @@ def test_an_interrupt_ends_the_run_and_the_next_one_works(tmp_path):
             "    ranks.run(hang)",
             "except KeyboardInterrupt:",
             "    print('interrupted', flush=True)",
-            "print('again', ranks.run(lambda place: place.rank), flush=True)",
+            "print('again', ranks.run(lambda context: context.rank), flush=True)",
         ),
     )
     owner.read_until("running")

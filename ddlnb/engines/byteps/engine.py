@@ -32,7 +32,7 @@ from torch import nn
 
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.byteps import runtime
-from ddlnb.engines.byteps.runtime import World
+from ddlnb.engines.byteps.runtime import Membership
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import MissingPart, ModelError
@@ -52,9 +52,9 @@ PAGE_BYTES = 4096  # BytePS rounds partitions up to it
 class BytePSTransport:
     """Sums tensors by BytePS. ``bytes_sent`` counts payload, without BytePS's headers."""
 
-    def __init__(self, world: World):
+    def __init__(self, membership: Membership):
         self.bytes_sent = 0.0
-        self._world = world
+        self._membership = membership
         self._messages: list[tuple[str, int]] = []
 
     def declare(self, name: str, like: torch.Tensor, priority: int = 0) -> int:
@@ -63,7 +63,7 @@ class BytePSTransport:
         All workers declare the same ones in the same order, and wait for one another in it: that
         sets up the buffers, which is not part of an iteration.
         """
-        self._world.ops.c_lib.byteps_torch_declare_tensor(name)
+        self._membership.ops.c_lib.byteps_torch_declare_tensor(name)
         self._messages.append((name, priority))
         number = len(self._messages) - 1
         self._start(number, torch.zeros_like(like), None).wait()
@@ -87,23 +87,30 @@ class BytePSTransport:
     def _start(self, message: int, tensor: torch.Tensor, answered: Callback) -> Handle:
         name, priority = self._messages[message]
         kind = KINDS[tensor.dtype]
-        push_pull = getattr(self._world.ops.c_lib, f"byteps_torch_push_pull_async_torch_{kind}")
+        push_pull = getattr(
+            self._membership.ops.c_lib, f"byteps_torch_push_pull_async_torch_{kind}"
+        )
         is_average, version = 0, 0
         number = push_pull(tensor, tensor, is_average, name, version, priority)
-        return _Sum(self._world, number, name, tensor, answered)
+        return _Sum(self._membership, number, name, tensor, answered)
 
     def close(self) -> None:
-        """Leave BytePS's world, with all other workers; every request must have been answered."""
-        self._world.leave()
+        """Leave BytePS's membership, with all other workers; every request must have been answered."""
+        self._membership.leave()
 
 
 class _Sum:
     """A push and pull under way."""
 
     def __init__(
-        self, world: World, number: int, name: str, tensor: torch.Tensor, answered: Callback
+        self,
+        membership: Membership,
+        number: int,
+        name: str,
+        tensor: torch.Tensor,
+        answered: Callback,
     ):
-        self._world, self._number = world, number
+        self._membership, self._number = membership, number
         self._name, self._tensor = f"message {name!r}", tensor
         self._watcher: threading.Thread | None = None
         if answered is not None:  # only timelines ask: a thread that sleeps until then
@@ -111,14 +118,14 @@ class _Sum:
             self._watcher.start()
 
     def wait(self) -> torch.Tensor:
-        self._world.wait(self._number, self._name)
+        self._membership.wait(self._number, self._name)
         if self._watcher is not None:
             self._watcher.join()  # it still asks for the handle
-        self._world.ops.c_lib.byteps_torch_wait_and_clear(self._number)
+        self._membership.ops.c_lib.byteps_torch_wait_and_clear(self._number)
         return self._tensor
 
     def _watch(self, answered: Callable[[], None]) -> None:
-        self._world.wait(self._number, self._name)
+        self._membership.wait(self._number, self._name)
         answered()
 
 
@@ -145,8 +152,8 @@ def start(
     assert job.plan is not None
     dtype = _require_possible(job, module)
     partition, credit = partition_and_credit(job.plan)
-    world = World(context, store, job.workers, job.plan.servers, partition, credit)
-    transport = BytePSTransport(world)
+    membership = Membership(context, store, job.workers, job.plan.servers, partition, credit)
+    transport = BytePSTransport(membership)
     # Names are equal on all workers; numbered, because pieces of one gradient may look alike.
     for number, message in enumerate(job.plan.messages):
         like = torch.empty(message.elements, dtype=dtype)

@@ -110,7 +110,7 @@ class Helper:
         self._said.close()
 
 
-class World:
+class Membership:
     """This worker's membership: ``ops`` is BytePS's module, ready to push and pull."""
 
     def __init__(
@@ -181,7 +181,7 @@ class World:
                 )
 
     def leave(self) -> None:
-        """Leave with all others; the process can then join another world."""
+        """Leave with all others; the process can then join another membership."""
         try:
             self._call("left", self.ops.shutdown)
             if self._scheduler is not None:

@@ -20,7 +20,7 @@ from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.emulation.relay import Relay
 
 BUILD_SECONDS = 60.0
-MEETING_HOST = "10.78.0.1"
+CONTROL_HOST = "10.78.0.1"
 _FOLDER = Path(__file__).parent
 _PRIVILEGES = (
     "an emulated network needs root, or a kernel that lets users make namespaces "
@@ -30,8 +30,8 @@ _PRIVILEGES = (
 
 
 @dataclass(frozen=True)
-class Seat:
-    """What a rank needs to sit down at its node: the namespace, and its address there."""
+class Slot:
+    """The node of a rank: its network namespace, and its address there."""
 
     namespace: str
     address: str
@@ -118,13 +118,13 @@ class EmulatedNetwork:
             return []
         return ["nsenter", "--preserve-credentials", f"--user=/proc/{self.pid}/ns/user", "--"]
 
-    def seat(self, node: int) -> Seat:
-        """The place of a rank on that node."""
-        return Seat(f"/proc/{self.pid}/fd/{self._nodes[node]}", node_address(node))
+    def slot(self, node: int) -> Slot:
+        """Return where a rank on that node is."""
+        return Slot(f"/proc/{self.pid}/fd/{self._nodes[node]}", node_address(node))
 
-    def meet_at(self, port: int) -> int:
-        """A port of MEETING_HOST, seen from every node, that leads to the port of 127.0.0.1."""
-        return self._relay.lead_to(port)
+    def forward(self, port: int) -> int:
+        """A port of CONTROL_HOST, seen from every node, that leads to the port of 127.0.0.1."""
+        return self._relay.forward(port)
 
     def statistics(self) -> dict[str, float]:
         """Packets and bytes carried so far, packets dropped (by full queues) and lost (on purpose).

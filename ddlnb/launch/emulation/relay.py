@@ -25,7 +25,7 @@ class Relay:
         self._other: dict[socket.socket, socket.socket] = {}
         self._thread: threading.Thread | None = None
 
-    def lead_to(self, port: int) -> int:
+    def forward(self, port: int) -> int:
         """Start passing to this port; the port of the listener."""
         self._port = port
         self._selector.register(self._listener, selectors.EVENT_READ)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.byteps import runtime
 from ddlnb.engines.byteps.engine import BytePSTransport, summed_dtype, uncut
-from ddlnb.engines.byteps.runtime import World
+from ddlnb.engines.byteps.runtime import Membership
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
@@ -31,8 +31,8 @@ class OneMessagePerSize(BytePSTransport):
     Workers push a new size for the first time all together, whatever the mode.
     """
 
-    def __init__(self, world: World):
-        super().__init__(world)
+    def __init__(self, membership: Membership):
+        super().__init__(membership)
         self._numbers: dict[int, int] = {}
 
     def prepare(self, tensor: Tensor) -> int:
@@ -59,8 +59,10 @@ def connect(
     summed_dtype(worker.module)
     whole = uncut(worker.parameters.nbytes)
     asynchronous = bool(_is_asynchronous(job.method))
-    world = World(context, store, job.workers, job.servers, whole, asynchronous=asynchronous)
-    transport = OneMessagePerSize(world)
+    membership = Membership(
+        context, store, job.workers, job.servers, whole, asynchronous=asynchronous
+    )
+    transport = OneMessagePerSize(membership)
     transport.prepare(worker.parameters)
     return transport
 
