@@ -16,7 +16,7 @@ Schema = TypeVar("Schema", bound="BaseModel")
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """The path, now holding the content, text as UTF-8.
+    """Write the content, text as UTF-8, and return the path.
 
     A crash or a full disk leaves the old file as it was.
     """
@@ -35,6 +35,13 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         part.unlink(missing_ok=True)
         raise
     return path
+
+
+def require_writable_file(path: str | Path) -> None:
+    """Make the file's folder. Raises InputError if no file of that name can be written there."""
+    if Path(path).is_dir():
+        raise InputError(f"{str(path)!r} is a folder; name a file in it")
+    require_writable(Path(path).parent)
 
 
 def require_writable(folder: str | Path) -> None:

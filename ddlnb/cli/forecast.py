@@ -90,9 +90,14 @@ def forecast(
     import sys
 
     from ddlnb.clusters.file import get_cluster
-    from ddlnb.errors import require
+    from ddlnb.errors import require, require_whole
+    from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.simulator.forecast import forecast as forecast_rows
+    from ddlnb.simulator.forecast import sound_pairs
 
+    require_whole(0, draws=draws)
+    if csv is not None:
+        require_writable_file(csv)
     if fig4:
         from ddlnb.calibration.testbed import write_forecast
 
@@ -101,12 +106,11 @@ def forecast(
         return
     require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
     on = get_cluster(cluster)
-    workload = workload_for(model, on, batch, throughput)
     chosen = _methods(method, partition, credit)
+    sound_pairs(on, chosen, gpus, servers)
+    workload = workload_for(model, on, batch, throughput)
     rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
     if csv is not None:
-        from ddlnb.files import write_atomically
-
         write_atomically(csv, rows.to_csv(index=False))
     unit = "samples/s"
     shown = [
@@ -146,16 +150,20 @@ def timeline(
 ) -> None:
     """Simulate what one worker does when, as a trace for Perfetto and a picture."""
     from ddlnb.clusters.file import get_cluster
-    from ddlnb.errors import require
-    from ddlnb.files import write_atomically
+    from ddlnb.errors import require, require_whole
+    from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.simulator.breakdown import breakdown
+    from ddlnb.simulator.forecast import sound_pairs
     from ddlnb.simulator.simulate import Cell, simulate
     from ddlnb.units import show_seconds
 
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
+    require_writable_file(out)
+    require_whole(iterations=iterations)
     on = get_cluster(cluster, gpus)
-    workload = workload_for(model, on, batch, throughput)
     chosen = _methods(method or ["MG-WFBP"], partition, credit)
+    sound_pairs(on, chosen, servers=servers)
+    workload = workload_for(model, on, batch, throughput)
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Traffic
 from ddlnb.clusters.effects import UNITS, Effects
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
 
@@ -143,6 +143,17 @@ class Cluster:
             f"{self.workers} workers do not fill nodes of {self.gpus_per_node} GPUs of cluster "
             f"{self.name!r}; use a multiple of {self.gpus_per_node}",
         )
+
+    def require_servers(self, method: str) -> None:
+        """Raise InputError if a method with parameter servers lacks them here.
+
+        Within one node none take part.
+        """
+        if self.nodes_in_use > 1 and self.server_place is None:
+            raise InputError(
+                f"method {method!r} needs parameter servers, and cluster {self.name!r} has none; "
+                f"add server_place to it, or choose an all-to-all method"
+            )
 
     def with_effects(self, **values: float) -> Cluster:
         """The same cluster with these effects replaced: seconds, bytes per second, shares."""

@@ -19,6 +19,7 @@ from ddlnb.plans.sentence import sentence
 from ddlnb.units import MB, bytes_from
 from ddlnb.workloads.workload import Workload
 
+MOST_MESSAGES = 100_000  # a stated budget: planned, lowered and played in some ten seconds
 BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
 
 
@@ -92,6 +93,8 @@ class Method:
             share = math.ceil(workload.gradient_bytes / servers)
             limit = min(limit or share, share)
         if limit is not None:
+            parts = sum(math.ceil(m.elements / max(1, limit // element_bytes)) for m in messages)
+            _require_feasible(self.name, max(parts, servers))
             messages = partitioned(messages, element_bytes, limit)
         if self._is_ordered_in_advance:
             if cost is None:
@@ -124,6 +127,15 @@ class Method:
         if credit is not None and self.credit_bytes is not None:
             method = replace(method, credit_bytes=bytes_from(credit))
         return method
+
+
+def _require_feasible(method: str, messages: int) -> None:
+    require(
+        messages <= MOST_MESSAGES,
+        f"the plan of {method!r} would have {messages:,} messages or servers, and planning and "
+        f"simulating more than {MOST_MESSAGES:,} takes minutes and gigabytes; choose a larger "
+        f"partition or fewer servers",
+    )
 
 
 def _element_size(workload: Workload) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,23 +10,24 @@ from ddlnb.plans.plan import Message
 
 
 def balanced(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
-    """A server for every message: the largest first, each to the server with the least so far.
+    """Place the largest message first, each on the server with the least load so far.
 
     >>> from ddlnb.plans.plan import Piece
     >>> balanced([Message((Piece(name, 0, n),)) for name, n in zip("abcd", [5, 4, 3, 2])], 2)
     (0, 1, 1, 0)
     """
     sizes = [message.elements for message in messages]
-    load = [0] * servers
+    load = [(0, server) for server in range(servers)]
     placement = [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
-        placement[index] = load.index(min(load))
-        load[placement[index]] += sizes[index]
+        least, server = load[0]
+        placement[index] = server
+        heapq.heapreplace(load, (least + sizes[index], server))
     return tuple(placement)
 
 
 def hashed(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
-    """A server for every message by a hash of its key, as BytePS does; the load is uneven.
+    """Place every message by a hash of its key, as BytePS does; the load is uneven.
 
     The key of part i of the j-th tensor by name is j * 2**16 + i; the hash is djb2 over its decimal
     digits. A message of several tensors has the key of its first one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -31,7 +32,8 @@ def by_priority(
     ]
     arrivals = sorted(range(len(messages)), key=lambda index: (ready_at[index], index))[::-1]
     waiting: list[tuple[int, int]] = []
-    in_flight: list[tuple[float, int]] = []
+    in_flight: deque[tuple[float, int]] = deque()
+    flying = 0  # bytes
     order: list[Message] = []
     now = network_free = 0.0
     while arrivals or waiting:
@@ -39,16 +41,18 @@ def by_priority(
             index = arrivals.pop()
             heapq.heappush(waiting, (messages[index].priority, index))
         while in_flight and in_flight[0][0] <= now:
-            in_flight.pop(0)
-        flying = sum(size for _, size in in_flight)
+            flying -= in_flight.popleft()[1]
         if waiting and _fits(flying, sizes[waiting[0][1]], credit_bytes):
             _, index = heapq.heappop(waiting)
             network_free = max(now, network_free) + cost.seconds(sizes[index])
             in_flight.append((network_free, sizes[index]))
+            flying += sizes[index]
             order.append(messages[index])
             continue
         events = [ready_at[arrivals[-1]]] if arrivals else []
-        now = min(events + [done for done, _ in in_flight[:1]])
+        if in_flight:
+            events.append(in_flight[0][0])
+        now = min(events)
     return order
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DRAWS = 200
+MOST_MESSAGES_PLAYED = (
+    100_000_000  # a stated budget: a core plays some 30,000 a second of large plans
+)
 # A 90 % interval of a normal distribution reaches this many standard deviations to each side.
 Z90 = 1.6448536269514722
 # Words of effects and of their sources, and what stood for them in the names of random streams.
@@ -41,7 +44,7 @@ def forecast(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One tidy row per method and number of GPUs: throughput and seconds of a steady iteration.
+    """Return a tidy row per method and number of GPUs: throughput, seconds of a steady iteration.
 
     ``low`` and ``high`` hold 90 % of the draws: every draw takes other effects from the intervals
     of the cluster, another speed from the spread of the workload, and its model error; with
@@ -50,20 +53,38 @@ def forecast(
     a model with a profile for the cluster's hardware (see `profile_for`); ``gpus`` defaults to all
     of the cluster. Raises InputError for what does not fit together.
     """
+    require_whole(0, draws=draws)
+    pairs = sound_pairs(cluster, methods, gpus, servers)
+    workload = model
+    if isinstance(workload, str):
+        workload = profile_for(workload, get_cluster(cluster), local_batch)
+    cells = [Cell(workload, one, method, servers) for one, method in pairs]
+    return forecast_cells(cells, draws=draws, seed=seed)
+
+
+def sound_pairs(
+    cluster: str | Cluster,
+    methods: str | Method | Sequence[str | Method] = "all",
+    gpus: int | Sequence[int] | None = None,
+    servers: int | None = None,
+) -> list[tuple[Cluster, Method]]:
+    """Return every method on the cluster with each number of GPUs in use.
+
+    Raises InputError for all that can be wrong about them, before any work is done.
+    """
     cluster = get_cluster(cluster)
-    workload = profile_for(model, cluster, local_batch) if isinstance(model, str) else model
     counts = [cluster.workers] if gpus is None else [gpus] if isinstance(gpus, int) else list(gpus)
     require(bool(counts), "gpus is empty; give at least one number of GPUs")
-    require_whole(0, draws=draws)
     asked = [methods] if isinstance(methods, str | Method) else list(methods)
     chosen = list(METHODS.values()) if "all" in asked else [get_method(m) for m in asked]
     require(bool(chosen), "methods is empty; give at least one, or 'all'")
-    cells = [
-        Cell(workload, cluster.with_workers(count), method, servers)
-        for count in counts
-        for method in chosen
-    ]
-    return forecast_cells(cells, draws=draws, seed=seed)
+    if servers is not None:
+        require_whole(servers=servers)
+    pairs = [(cluster.with_workers(count), method) for count in counts for method in chosen]
+    for one, method in pairs:
+        if method.architecture == "PS":
+            one.require_servers(method.name)
+    return pairs
 
 
 def forecast_cells(
@@ -72,6 +93,13 @@ def forecast_cells(
     """The rows of `forecast` for any cells; cells that share fitted effects share their draws."""
     import pandas as pd
 
+    messages = sum(len(cell.plan.messages) for cell in cells) * (draws + 1)
+    require(
+        messages <= MOST_MESSAGES_PLAYED,
+        f"{draws:,} draws of {len(cells)} cells would play {messages:,} messages, and more than "
+        f"{MOST_MESSAGES_PLAYED:,} take an hour; ask for fewer draws, methods or numbers of GPUs, "
+        f"or for larger messages",
+    )
     seconds = np.array([found.iteration_seconds for found in steady_seconds(cells, keep=True)])
     exposed = [found.exposed_seconds for found in steady_seconds(cells, keep=True)]
     drawn = np.array(list(_drawn_seconds(cells, draws, seed, progress)))

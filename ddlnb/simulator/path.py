@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError
 from ddlnb.plans.plan import Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks
 
@@ -132,11 +131,7 @@ def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software
 
 
 def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, nodes: int) -> None:
-    if cluster.server_place is None:
-        raise InputError(
-            f"method {plan.method!r} needs parameter servers, and cluster {cluster.name!r} has "
-            f"none; add server_place to it, or choose an all-to-all method"
-        )
+    cluster.require_servers(plan.method)
     effects = cluster.effects
     server = np.array(plan.placement, dtype=np.int64)
     link, connection = size / effects.between_bandwidth, size / effects.connection_bandwidth

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
@@ -20,6 +20,7 @@ from ddlnb.simulator.program import lower
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None
+MOST_SPANS = 100_000  # a stated budget: about ten seconds to play, 20 MB of trace
 KEPT = 512  # of the largest plans this is some hundred megabytes
 
 
@@ -64,6 +65,13 @@ def simulate(
     method = get_method(method)
     cluster = get_cluster(cluster, workers)
     program = lower(workload, cluster, plan_on(cluster, workload, method, servers))
+    spans = iterations * (len(program.tasks.listed) + len(program.messages))
+    require(
+        spans <= MOST_SPANS,
+        f"{iterations:,} iterations would make a timeline of {spans:,} spans, and viewers and "
+        f"pictures take at most {MOST_SPANS:,}; ask for at most "
+        f"{MOST_SPANS * iterations // spans:,} iterations",
+    )
     return Timeline(method.name, "simulated", tuple(play(program, iterations).spans))
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddlnb.errors import ModelError, require
+from ddlnb.errors import ModelError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.units import MS
+from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.tasks import Task, get_task
 from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.workloads.workload import Workload
@@ -39,6 +40,7 @@ def torch_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+SLOWEST, FASTEST = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026
 Stamp = Any  # seconds on the CPU, a torch.Event on an accelerator
 
 
@@ -68,7 +70,11 @@ def profile(
     require(warmup >= 0, f"warmup {warmup} must not be negative")
     require(threads is None or threads >= 1, f"threads {threads} must be at least 1")
     task = get_task(task)
-    workload = trace(task, task.local_batch if local_batch is None else local_batch)
+    local_batch = task.local_batch if local_batch is None else local_batch
+    require_whole(local_batch=local_batch)
+    if device == "cpu":
+        require_memory_for_training(task, local_batch)
+    workload = trace(task, local_batch)
     with torch_threads(threads):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -169,6 +175,13 @@ def from_throughput(workload: Workload, samples_per_second: float, source: str) 
     require(
         workload.flops > 0,
         f"workload {workload.model!r} has no FLOPs to share the time by; take it from trace()",
+    )
+    rate = workload.flops / workload.local_batch * samples_per_second
+    require(
+        SLOWEST <= rate <= FASTEST,
+        f"throughput {samples_per_second:g} samples/s of {workload.model!r} means {rate:.3g} "
+        f"FLOP/s, and processors compute {SLOWEST:g} to {FASTEST:g}; give the samples per second "
+        f"of one GPU",
     )
     seconds_per_flop = workload.local_batch / samples_per_second / workload.flops
     forward = {layer.name: layer.forward_flops * seconds_per_flop for layer in workload.layers}

@@ -116,6 +116,22 @@ def require_trainable(module: nn.Module, name: str) -> None:
         )
 
 
+def build_on_meta(task: Task) -> nn.Module:
+    """Build the task's module without values.
+
+    Tied parameters stay tied, which ``.to("meta")`` breaks.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        module = task.build()
+    memo: dict[int, object] = {}
+    for parameter in module.parameters():
+        empty = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(module, memo)
+
+
 def _like_parameters(module: nn.Module, inputs: Tensor) -> Tensor:
     """The inputs in the module's own floating type, so that ``module.double()`` just works."""
     return inputs.to(next(module.parameters()).dtype)

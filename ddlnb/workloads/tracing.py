@@ -7,7 +7,6 @@ forward pass enters them, gradients as the backward pass produces them.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import ModelError, require_whole
-from ddlnb.workloads.tasks import Batch, Task, get_task, require_trainable
+from ddlnb.workloads.memory import require_memory_for_batch
+from ddlnb.workloads.tasks import Batch, Task, build_on_meta, get_task, require_trainable
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up
@@ -43,9 +43,10 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     """
     task = get_task(task)
     require_whole(local_batch=local_batch)
-    require_batch(task, local_batch)
+    require_batch(task)
+    require_memory_for_batch(task, local_batch)
     try:
-        record = _run(task, _on_meta(task), local_batch, "meta")
+        record = _run(task, build_on_meta(task), local_batch, "meta")
         source = "traced on the meta device"
     except ModelError:
         raise
@@ -93,19 +94,6 @@ class _Record:
     total_flops: float
 
 
-def _on_meta(task: Task) -> nn.Module:
-    """The task's module without values. Tied parameters stay tied, which ``.to("meta")`` breaks."""
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        module = task.build()
-    memo: dict[int, object] = {}
-    for parameter in module.parameters():
-        empty = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
-    for buffer in module.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(module, memo)
-
-
 def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Record:
     """What one forward and backward pass over one batch shows. Raises ModelError."""
     require_trainable(module, task.name)
@@ -137,13 +125,13 @@ def move(batch: Batch, device: str) -> Batch:
     return tuple(tensor.to(device) for tensor in batch)
 
 
-def require_batch(task: Task, local_batch: int) -> None:
+def require_batch(task: Task) -> None:
     """Raise ModelError unless the task's batch is a tuple of tensors."""
     try:
-        batch = task.batch(local_batch, 0)
+        batch = task.batch(1, 0)
     except TypeError as error:
         raise ModelError(
-            f"batch of model {task.name!r} cannot be called as batch({local_batch}, 0): {error}; "
+            f"batch of model {task.name!r} cannot be called as batch(1, 0): {error}; "
             f"it takes the number of samples and a seed"
         ) from error
     if not isinstance(batch, tuple) or not all(isinstance(part, Tensor) for part in batch):
