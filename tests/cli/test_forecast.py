@@ -89,7 +89,10 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing():
         (["forecast", *BERT, "--gpus", "6"], "6 workers do not fill nodes of 4"),
         (["forecast", *BERT, "--method", "MGWFBP"], "did you mean 'MG-WFBP'"),
         (["forecast", *BERT, "--batch", "9"], "ddlnb profile --model bert-large"),
-        (["forecast", *BERT, "--gpus", "8", "--partition", "1B"], "336,226,108 messages or servers"),
+        (
+            ["forecast", *BERT, "--gpus", "8", "--partition", "1B"],
+            "336,226,108 messages or servers",
+        ),
         (["forecast", *BERT, "--servers", "200000"], "more than 100,000 takes minutes"),
         (["forecast", *BERT, "--draws", "99999999"], "ask for fewer draws"),
         (["forecast", *BERT, "--draws", "-1"], "draws -1 must be a whole number, at least 0"),
@@ -98,7 +101,10 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing():
         (["forecast", *BERT, "--throughput", "1e300"], "FLOP/s, and processors compute"),
         (["forecast", *BERT, "--throughput", "1e-300"], "FLOP/s, and processors compute"),
         (["forecast", *BERT, "--throughput", "1", "--gpus", "6"], "6 workers do not fill nodes"),
-        (["forecast", *BERT, "--throughput", "1", "--batch", "99999999999"], "choose a batch of at"),
+        (
+            ["forecast", *BERT, "--throughput", "1", "--batch", "99999999999"],
+            "choose a batch of at",
+        ),
         (["timeline", *BERT, "--iterations", "100000"], "spans, and viewers and pictures take"),
         (["timeline", *BERT, "--out", "/proc/trace.json"], "no file can be written in '/proc'"),
         (["timeline", *BERT, "--servers", "0"], "servers 0 must be a whole number"),
