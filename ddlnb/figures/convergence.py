@@ -23,7 +23,8 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
-from ddlnb.studies.convergence_rates.slopes import LEADING, sweep
+from ddlnb.studies.convergence_rates.slopes import sweep
+from ddlnb.studies.convergence_rates.theory import LEADING
 from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 
 if TYPE_CHECKING:

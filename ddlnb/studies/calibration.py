@@ -71,7 +71,7 @@ def ablation_table(result: Calibrated) -> pd.DataFrame:
 def fit_findings(result: Calibrated) -> Findings:
     """Return how close the fit is, and how many parameters the data identifies."""
     found, rows = result.calibration, result.parameter_rows()
-    by_data = [row["parameter"] for row in rows if row["told by"] == "the data"]
+    by_data = [row["parameter"] for row in rows if row["identified by"] == "the data"]
     return findings(
         f"The mean error over {len(found.rows)} observations is {found.mean_error:.1%}.",
         f"The data identifies {len(by_data)} of {len(rows)} parameters: {', '.join(by_data)}.",

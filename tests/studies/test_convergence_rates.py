@@ -11,6 +11,7 @@ import torch
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import convergence_rates
+from ddlnb.results.statistics import Interval
 from ddlnb.studies.convergence_rates.mixing import gap_check
 from ddlnb.studies.convergence_rates.problems import PROBLEMS, expected_of_bsp, get_problem
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS, gradient_norms, rate_study
@@ -18,12 +19,14 @@ from ddlnb.studies.convergence_rates.slopes import (
     AGREES,
     DISAGREES,
     OPEN,
-    RATES,
     log_slope,
     rate_slopes,
+    slope_findings,
     slope_interval,
+    slope_table,
     verdict,
 )
+from ddlnb.studies.convergence_rates.theory import RATES
 from ddlnb.training.tasks.catalogue import get_learning_task
 
 
@@ -51,8 +54,8 @@ def test_the_interval_of_slopes_covers_the_true_one_about_as_often_as_it_says():
     covered = 0
     for _ in range(300):
         runs = x**-0.5 * np.exp(0.2 * draw.standard_normal((6, 4)))
-        slope, half = slope_interval(x.tolist(), runs)
-        covered += abs(slope + 0.5) <= half
+        slope = slope_interval(x.tolist(), runs)
+        covered += slope.low <= -0.5 <= slope.high
     # Binomial(300, 0.95): outside of these with a chance below 1e-4.
     assert 268 <= covered <= 299
 
@@ -70,7 +73,7 @@ def test_the_interval_of_slopes_covers_the_true_one_about_as_often_as_it_says():
     ],
 )
 def test_a_verdict_needs_the_whole_interval_on_one_side(slope, half_width, said):
-    assert verdict(slope, half_width) == said
+    assert verdict(Interval(slope, slope - half_width, slope + half_width)) == said
 
 
 def test_slopes_of_a_synthetic_study_are_found_in_both_directions():
@@ -200,3 +203,13 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(UnknownName, match="did you mean 'quadratic'"):
         get_problem("quadratics")
     assert get_learning_task("quadratic").constants().noise != problem.task.constants().noise
+
+
+def test_findings_count_the_slopes_and_name_those_that_disagree():
+    slopes = rate_slopes(synthetic(-0.5, -0.2))
+    said = slope_findings(slopes).splitlines()
+    assert said[0] == (
+        "- At the mean model, 1 of 2 slopes agree with theory and 0 are undecided; 1 disagree: "
+        "bsp on A2A against workers."
+    )
+    assert len(slope_table(slopes)) == 4

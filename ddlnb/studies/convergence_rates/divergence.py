@@ -3,7 +3,7 @@
 DCD- and ECD-PSGD lose what the compression loses, CHOCO sends it later. Published are test
 accuracies of ResNet-20 on CIFAR-10, a ring of 8 workers, 300 epochs, from Table 1 of the CHOCO
 paper for deep learning (arXiv 1907.09356 [k], the submission copy read [P]). Here a small task is
-trained for a moment, so that only the pattern can be compared: what works and what fails. By the
+trained briefly, so that only the pattern can be compared: what works and what fails. By the
 same rule for both, a run fails when it diverges or when its accuracy is below FAILED of that of
 the same training without compression. Random coordinates are multiplied by D/k here: the theory
 of DCD and ECD asks for an unbiased compression.
@@ -77,7 +77,7 @@ COLUMNS = (
 
 
 def columns(names: Sequence[str] = ()) -> list[Column]:
-    """The compressions of these names, all of them by default. Raises UnknownName."""
+    """Return the compressions of these names, by default all. Raises UnknownName."""
     known = {one.name: one for one in COLUMNS}
     for name in names:
         if name not in known:
@@ -86,7 +86,7 @@ def columns(names: Sequence[str] = ()) -> list[Column]:
 
 
 def methods_of(column: Column) -> dict[str, str]:
-    """The training method of each of ALGORITHMS with this compression."""
+    """Return the training method of each of ALGORITHMS with this compression."""
     return {
         "dcd": f"dcd-psgd(ring) + {column.compressor}",
         "ecd": f"ecd-psgd(ring) + {column.compressor}",
@@ -104,7 +104,7 @@ def divergence_pattern(
     lr: float | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """A row per compression and algorithm: what came of it here, and what is published.
+    """Return a row per compression and algorithm: the outcome here, and the published one.
 
     Columns: compression, algorithm, method, accuracy (here, per cent, the worst seed; NaN if it
     diverged), here and there (WORKS or FAILS), published (per cent; NaN: diverged), same. The
@@ -135,7 +135,7 @@ def divergence_pattern(
 
 
 def _accuracy(run: pd.DataFrame) -> float:
-    """Per cent at the end of a run, below any if it diverged."""
+    """Return the per cent at the end of a run, below any other if it diverged."""
     last = run.iloc[-1]
     return -math.inf if last["diverged"] else 100 * float(last["test_accuracy"])
 
@@ -157,7 +157,7 @@ def _row(
 
 
 def outcome(accuracy: float, exact: float) -> str:
-    """WORKS or FAILS; NaN and infinity stand for a run that diverged.
+    """Return WORKS or FAILS; NaN and infinity stand for a run that diverged.
 
     >>> outcome(89.79, 92.64), outcome(23.56, 92.64), outcome(float("nan"), 92.64)
     ('works', 'fails', 'fails')
@@ -166,7 +166,7 @@ def outcome(accuracy: float, exact: float) -> str:
 
 
 def pattern_verdicts(pattern: pd.DataFrame) -> pd.DataFrame:
-    """Per algorithm: how many compressions it stood here and there; ``same`` cells are alike."""
+    """Return by algorithm how many compressions it stood here and there; ``same`` ones agree."""
     lossy = pattern[pattern["compression"] != "none"]
     grouped = lossy.groupby("algorithm", sort=False)
     return grouped.agg(
@@ -175,3 +175,11 @@ def pattern_verdicts(pattern: pd.DataFrame) -> pd.DataFrame:
         works_published=("there", lambda column: int((column == WORKS).sum())),
         same=("same", "sum"),
     )
+
+
+def pattern_table(pattern: pd.DataFrame) -> pd.DataFrame:
+    """Return `divergence_pattern` to read, by compression and algorithm; accuracies in per cent."""
+    table = pattern.set_index(["compression", "algorithm"]).round({"accuracy": 1, "published": 1})
+    names = {"accuracy": "accuracy here (%)", "published": "accuracy published (%)"}
+    shown = ["accuracy", "here", "published", "there", "same"]
+    return table[shown].rename(columns=names)

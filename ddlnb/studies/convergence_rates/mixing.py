@@ -23,10 +23,21 @@ if TYPE_CHECKING:
 
 
 COUNTS = (4, 8, 16, 32, 64)
+MIXED = ("d-psgd(ring)", "d-psgd(torus)", "choco(ring, 0.3) + top-k(0.1)")
+# Spectral gaps of the mixing weights 1/(degree+1) as they were written down: as text, for the
+# digits to which they are given.
+STATED = {
+    "ring": {4: "0.67", 8: "0.195", 16: "0.051", 32: "0.0128", 36: "0.010", 64: "0.0032"},
+    "torus": {4: "0.67", 16: "0.40", 36: "0.20", 64: "0.117"},
+    "complete": {4: "1", 16: "1", 36: "1", 64: "1"},
+}
+DERIVED = "[d]"
+PAPER = "[d], equals [P] CHOCO Table 2"
+IN_PAPER = (4, 16, 36)
 
 
 def spectral_gaps(workers: Sequence[int] = COUNTS, graphs: Sequence[str] = ()) -> pd.DataFrame:
-    """A row for every graph (all of them by default) and number of workers: the gap, computed.
+    """Return a row for every graph (by default all) and number of workers: the computed gap.
 
     >>> spectral_gaps([8, 16], ["ring"])["gap"].round(3).tolist()
     [0.195, 0.051]
@@ -42,18 +53,18 @@ def spectral_gaps(workers: Sequence[int] = COUNTS, graphs: Sequence[str] = ()) -
 
 
 def consensus_rounds(
-    methods: Sequence[str | TrainingMethod],
+    methods: Sequence[str | TrainingMethod] = MIXED,
     *,
     workers: int = 16,
     rounds: int = 60,
     elements: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Rows of method, round, distance, bytes_sent: gossip alone, no gradients but at the start.
+    """Return rows of method, round, distance, bytes_sent: gossip, with gradients at the start only.
 
     Every worker takes one step to normal random numbers of its own, and then mixes. ``distance`` is
     the mean squared distance from the mean in units of what it was before any mixing, in round 0;
-    ``bytes_sent`` what a worker has sent by then in the mean. Raises InputError for methods that
+    ``bytes_sent`` what a worker has sent by then on average. Raises InputError for methods that
     are not on gossip.
     """
     import pandas as pd
@@ -78,7 +89,7 @@ class _OneStep(Worker):
         return self.flat_gradient
 
     def first(self) -> Tensor:
-        """The first gradient."""
+        """Return the first gradient."""
         return torch.randn(len(self.parameters), generator=generator(self.seed, self.rank))
 
 
@@ -123,20 +134,8 @@ def _no_batch(step: int) -> Batch:
     raise AssertionError("these workers have no data")
 
 
-# Spectral gaps of the mixing weights 1/(degree+1), computed here and as they were written down.
-DERIVED = "[d]"
-PAPER = "[d], equals [P] CHOCO Table 2"
-IN_PAPER = (4, 16, 36)
-# As text, for the digits to which they are given.
-STATED = {
-    "ring": {4: "0.67", 8: "0.195", 16: "0.051", 32: "0.0128", 36: "0.010", 64: "0.0032"},
-    "torus": {4: "0.67", 16: "0.40", 36: "0.20", 64: "0.117"},
-    "complete": {4: "1", 16: "1", 36: "1", 64: "1"},
-}
-
-
 def gap_check() -> pd.DataFrame:
-    """A row per graph and number of workers: the gap computed, the one stated, and whether alike.
+    """Return a row per graph and number of workers: the gap computed, the one stated, if the same.
 
     ``same`` when the computed gap, rounded to the digits that were given, is the one stated.
 
@@ -154,7 +153,7 @@ def gap_check() -> pd.DataFrame:
                 {
                     "graph": graph,
                     "workers": workers,
-                    "computed": computed,
+                    "computed": round(computed, 4),
                     "stated": float(text),
                     "same": round(computed, decimals) == float(text),
                     "tag": PAPER if workers in IN_PAPER and graph != "complete" else DERIVED,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ddlnb.errors import require, require_whole
 from ddlnb.seeding import generator
 from ddlnb.studies.convergence_rates.problems import PROBLEMS, Problem, get_problem
+from ddlnb.studies.convergence_rates.theory import RATES
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.parallel import in_parallel
@@ -36,7 +37,7 @@ class Norms(NamedTuple):
     """Means of |gradient of the objective|^2 over the iterations, one number per run.
 
     ``at_mean`` at the mean of the workers' models, of which theorems speak; ``at_workers`` at
-    their own models, in the mean over the workers.
+    their own models, averaged over the workers.
     """
 
     at_mean: Tensor
@@ -52,7 +53,7 @@ def gradient_norms(
     runs: int = 8,
     seed: int = 0,
 ) -> Norms:
-    """Of so many runs with the problem's step size for these workers and steps.
+    """Return the means of the given number of runs, with the problem's step size.
 
     Workers draw one sample per step, each of its own; runs draw independently, too. Raises
     InputError for a method on parameter servers, and for too few steps.
@@ -83,7 +84,7 @@ def gradient_norms(
 
 
 def rate_study(
-    methods: Sequence[str | TrainingMethod],
+    methods: Sequence[str | TrainingMethod] = tuple(rate.method for rate in RATES),
     *,
     problems: Sequence[str] = tuple(PROBLEMS),
     steps: Sequence[int] = (500, 1000, 2000, 4000),
@@ -93,7 +94,7 @@ def rate_study(
     jobs: int | None = None,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """A row per problem, method, number of workers or steps, and run.
+    """Return a row per problem, method, number of workers or steps, and run.
 
     ``steps`` vary at the middle number of workers, and ``workers`` at the largest number of steps.
     Columns: problem, method, workers, steps, run, learning_rate, bound (BSP's), at_mean,
@@ -140,7 +141,7 @@ def _cell(
 
 @dataclass
 class _Runs(Worker):
-    """A worker with a model per run; gradients in closed form, and losses of nobody's interest."""
+    """A worker with a model per run, and gradients in closed form; it needs no losses."""
 
     sampled: Callable[[Tensor, Tensor], Tensor] = lambda points, chosen: points
 

@@ -1,58 +1,36 @@
 """Slopes of measured rates in logarithms, with intervals over runs, and whether theory has them.
 
-A rate O(1/sqrt(nT)) is a line of slope -1/2 against log T and against log n. The rule: theory is
-agreed with where the whole 95 % interval of the slope lies within TOLERANCE of -1/2, and disagreed
-with where all of it lies outside; where the interval crosses that border nothing can be said with
-these runs. Terms that theory adds to the leading one bend the line at any finite T, and the rule
-makes no allowance for them.
+A rate O(1/sqrt(nT)) is a line of slope -1/2 against log T and against log n. The rule: a slope
+agrees with theory where its whole 95 % interval lies within TOLERANCE of -1/2, and disagrees where
+all of it lies outside; where the interval crosses that border, these runs cannot decide. Terms that
+theory adds to the leading one bend the line at any finite T, and the rule makes no allowance for
+them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddlnb.errors import require
-from ddlnb.results.statistics import t_interval
+from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
+from ddlnb.studies.convergence_rates.theory import LEADING, RATES, Rate, local_steps_allowed
+from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.local import LocalSGD
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEADING = -0.5
-TOLERANCE = 0.1
+TOLERANCE = 0.1  # around LEADING, within which a slope agrees with theory
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "undecided"
 
 
-@dataclass(frozen=True)
-class Rate:
-    """What theory says of a method, and how we know: [k] is not re-read, [P] is a primary paper."""
-
-    method: str
-    rate: str
-    tag: str
-
-
-RATES = (
-    Rate("bsp", "O(1/sqrt(nT))", "[k]"),
-    Rate("local(4)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
-    Rate("local(16)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
-    Rate("bsp + qsgd(1)", "O(sqrt(1+w)/sqrt(nT))", "[k]"),
-    Rate("bsp + top-k(0.1) + feedback", "O(1/sqrt(nT)) + O(1/(delta^2 T))", "[k]"),
-    Rate("d-psgd(ring)", "O(1/sqrt(nT) + n/(rho^2 T))", "[P CHOCO s.2]"),
-    Rate("choco(ring, 0.3) + top-k(0.2)", "O(1/sqrt(nT) + n/(rho^4 delta^2 T))",
-         "[P CHOCO Thm 4.1]"),
-)  # fmt: skip
-
-
 def log_slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
-    """The slope of the least-squares line of log y against log x. Raises InputError.
+    """Return the slope of the least-squares line of log y against log x. Raises InputError.
 
     >>> round(log_slope([1, 4, 16], [8.0, 4.0, 2.0]), 6)
     -0.5
@@ -64,27 +42,23 @@ def log_slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) 
     return float(np.polyfit(np.log(one), np.log(other), 1)[0])
 
 
-def slope_interval(x: Sequence[float], runs: np.ndarray) -> tuple[float, float]:
-    """The mean slope over the runs, (runs, len(x)), and the half width of its 95 % t-interval."""
-    return t_interval(np.array([log_slope(x, run) for run in runs]))
+def slope_interval(x: Sequence[float], runs: np.ndarray) -> Interval:
+    """Return the mean slope over the runs, (runs, len(x)), with its 95 % t-interval."""
+    return mean_interval(np.array([log_slope(x, run) for run in runs]))
 
 
-def verdict(slope: float, half_width: float, theory: float = LEADING) -> str:
-    """By the rule above.
+def verdict(slope: Interval) -> str:
+    """Judge a slope by the rule above.
 
-    >>> verdict(-0.52, 0.03), verdict(-0.8, 0.05), verdict(-0.58, 0.05)
-    ('agrees', 'disagrees', 'undecided')
+    >>> verdict(Interval(-0.52, -0.55, -0.49)), verdict(Interval(-0.8, -0.85, -0.75))
+    ('agrees', 'disagrees')
     """
-    away = abs(slope - theory)
-    if math.isnan(half_width):
-        return OPEN
-    if away + half_width <= TOLERANCE:
-        return AGREES
-    return DISAGREES if away - half_width > TOLERANCE else OPEN
+    found = slope.within(LEADING - TOLERANCE, LEADING + TOLERANCE)
+    return found.worded(AGREES, DISAGREES, OPEN)
 
 
 def rate_slopes(table: pd.DataFrame, rates: Sequence[Rate] = RATES) -> pd.DataFrame:
-    """A row per problem, method, what it is against (T or n) and where gradients are taken.
+    """Return a row per problem, method, what it is against (T or n) and where gradients are taken.
 
     ``table`` is that of `rate_study`. Columns: problem, method, against, gradient, slope,
     half_width, low, high, theory, verdict, promised, rate, tag. ``promised`` is false where a
@@ -101,19 +75,19 @@ def rate_slopes(table: pd.DataFrame, rates: Sequence[Rate] = RATES) -> pd.DataFr
             swept = _sweep(part, against, held)
             for measure in (AT_MEAN, AT_WORKERS):
                 wide = swept.pivot(index="run", columns=against, values=measure)
-                slope, half = slope_interval(wide.columns.tolist(), wide.to_numpy())
+                slope = slope_interval(wide.columns.tolist(), wide.to_numpy())
                 rows.append(
                     {
                         "problem": problem,
                         "method": method,
                         "against": against,
                         "gradient": measure,
-                        "slope": slope,
-                        "half_width": half,
-                        "low": slope - half,
-                        "high": slope + half,
+                        "slope": slope.estimate,
+                        "half_width": slope.half_width,
+                        "low": slope.low,
+                        "high": slope.high,
                         "theory": LEADING,
-                        "verdict": verdict(slope, half),
+                        "verdict": verdict(slope),
                         "promised": _promised(str(method), swept),
                         "rate": stated.rate if stated else "",
                         "tag": stated.tag if stated else "",
@@ -131,7 +105,7 @@ def _promised(method: str, swept: pd.DataFrame) -> bool:
 
 
 def sweep(part: pd.DataFrame, against: str) -> pd.DataFrame:
-    """The rows in which ``against``, steps or workers, varies and the other does not."""
+    """Return the rows in which ``against``, steps or workers, varies and the other does not."""
     return _sweep(part, against, "workers" if against == "steps" else "steps")
 
 
@@ -141,10 +115,34 @@ def _sweep(part: pd.DataFrame, against: str, held: str) -> pd.DataFrame:
     return part[part[held] == counts.idxmax()]
 
 
-def local_steps_allowed(steps: int, workers: int) -> float:
-    """The most local steps H for which theory promises local SGD the rate: T^(1/4)/n^(3/4) [k].
+def slope_table(slopes: pd.DataFrame) -> pd.DataFrame:
+    """Return `rate_slopes` to read, by problem, method, and what the slope is of."""
+    import pandas as pd
 
-    >>> round(local_steps_allowed(4096, 4), 2)
-    2.83
-    """
-    return steps**0.25 / workers**0.75
+    table = slopes.set_index(["problem", "method", "gradient", "against"])
+    return pd.DataFrame(
+        {
+            "slope": table["slope"].round(3),
+            "±": table["half_width"].round(3),
+            "verdict": table["verdict"],
+            "promised": table["promised"].map({True: "yes", False: "no"}),
+            "theory": table["rate"],
+            "known": table["tag"],
+        }
+    )
+
+
+def slope_findings(slopes: pd.DataFrame) -> Findings:
+    """Return how often theory is agreed with, and where it is not."""
+    names = {AT_MEAN: "At the mean model", AT_WORKERS: "At the workers' models"}
+    return findings(*(_counted(names[at], slopes[slopes["gradient"] == at]) for at in names))
+
+
+def _counted(where: str, part: pd.DataFrame) -> str:
+    agrees, undecided = ((part["verdict"] == word).sum() for word in (AGREES, OPEN))
+    against = part[part["verdict"] == DISAGREES]
+    named = ", ".join(f"{row.method} against {row.against}" for row in against.itertuples())
+    return (
+        f"{where}, {agrees} of {len(part)} slopes agree with theory and {undecided} are undecided; "
+        f"{len(against)} disagree{f': {named}' if named else ''}."
+    )

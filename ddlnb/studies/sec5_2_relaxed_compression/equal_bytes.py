@@ -56,10 +56,10 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
 
     A budget is what the given number of iterations of dense BSP takes. ``loss`` is the mean over
     seeds of the test loss in the last row within the budget, ``steps`` where that is; ``ended`` if
-    the whole run is within it, so that more steps could still lower the loss. ``gap`` is
-    the loss minus that of dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is BETTER or WORSE
-    where that interval leaves out 0. Runs that diverged have infinite loss. Raises InputError for
-    curves without dense BSP.
+    the whole run is within it, so that more steps could still lower the loss. ``gap`` is the loss
+    minus that of dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is
+    BETTER or WORSE where that interval leaves out 0. Runs that diverged have infinite loss. Raises
+    InputError for curves without dense BSP.
     """
     import pandas as pd
 
