@@ -1,9 +1,9 @@
 """LARS and LAMB: every layer takes steps in proportion to its own size, for large batches.
 
-The batch grows with the workers and the learning rate with the batch; a rate that is right for one
-layer is then too large for another. Both optimizers divide a layer's step by its norm and multiply
-it by that of the layer's weights; what is left to choose is the share by which weights change.
-Schedules, linear scaling with warm-up among them, are in `ddlnb.training.schedules`.
+The batch grows with the number of workers and the learning rate with the batch; a rate that is
+right for one layer is then too large for another. Both optimizers divide a layer's step by its norm
+and multiply it by the norm of the layer's weights, so that only the share by which weights change
+is left to choose. Linear scaling with warm-up is a schedule (`ddlnb.training.schedules`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ddlnb.errors import require
 
 
 class _LayerWise(torch.optim.Optimizer, ABC):
-    """Optimizers that treat one tensor at a time, with the options of its group."""
+    """An optimizer that updates one tensor at a time, with the options of its group."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], options: dict[str, Any]):
+    def __init__(self, parameters: Iterable[nn.Parameter], **options: Any):
         for name in ("lr", "weight_decay"):
             require(options[name] >= 0, f"{name} {options[name]!r} must not be negative")
         super().__init__(parameters, options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update every parameter that has a gradient; return what the closure does, if given."""
+        """Update every parameter that has a gradient; return what the closure returns, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -42,7 +42,7 @@ class _LayerWise(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def _update(self, weights: Tensor, gradient: Tensor, group: Any, adapts: bool) -> None:
-        """One step of one parameter; its rate is that of its layer if it ``adapts``."""
+        """Take one step of one parameter, at the rate of its layer if it ``adapts``."""
 
 
 class LARS(_LayerWise):
@@ -50,10 +50,10 @@ class LARS(_LayerWise):
 
     For the weights w of a layer with gradient g, momentum m, weight decay d and ``trust`` c:
     rate = lr c |w| / (|g| + d |w|), v <- m v + rate (g + d w), w <- w - v. Without momentum and
-    decay a step has the norm lr c |w|, whatever the gradient's. Weights that are zero have no size
-    to go by: their rate is lr c, which hardly moves biases that begin at zero if c is small. With
-    ``exclude_vectors`` biases and the parameters of normalisation, tensors of less than two
-    dimensions, take the steps of SGD without decay.
+    decay a step has the norm lr c |w|, whatever the gradient's norm. Weights that are all zero have
+    no size: their rate is lr c, which hardly moves biases that begin at zero if c is small. With
+    ``exclude_vectors`` tensors of fewer than two dimensions, biases and the parameters of
+    normalisation, take the steps of SGD without decay.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class LARS(_LayerWise):
     ):
         require(0 <= momentum < 1, f"momentum {momentum!r} must be at least 0 and below 1")
         require(trust > 0, f"trust {trust!r} must be above 0")
-        options = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust": trust,
-            "exclude_vectors": exclude_vectors,
-        }
-        super().__init__(parameters, options)
+        super().__init__(
+            parameters,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust=trust,
+            exclude_vectors=exclude_vectors,
+        )
 
     def _update(self, weights: Tensor, gradient: Tensor, group: Any, adapts: bool) -> None:
         decay = group["weight_decay"] if adapts else 0.0
@@ -96,7 +96,7 @@ class LAMB(_LayerWise):
 
     With Adam's direction r = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) and weight decay d a
     layer's weights change by lr |w| (r + d w) / |r + d w|. The paper's phi is the identity. Weights
-    that are zero take Adam's step. With ``exclude_vectors`` tensors of less than two dimensions,
+    that are zero take Adam's step. With ``exclude_vectors`` tensors of fewer than two dimensions,
     biases and the parameters of normalisation, take Adam's steps without decay.
     """
 
@@ -113,14 +113,14 @@ class LAMB(_LayerWise):
             all(0 <= beta < 1 for beta in betas), f"betas {betas!r} must be at least 0 and below 1"
         )
         require(eps > 0, f"eps {eps!r} must be above 0")
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "exclude_vectors": exclude_vectors,
-        }
-        super().__init__(parameters, options)
+        super().__init__(
+            parameters,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            exclude_vectors=exclude_vectors,
+        )
 
     def _update(self, weights: Tensor, gradient: Tensor, group: Any, adapts: bool) -> None:
         state = self.state[weights]
@@ -130,8 +130,8 @@ class LAMB(_LayerWise):
         first, second = group["betas"]
         mean = state["mean"].lerp_(gradient, 1 - first) / (1 - first ** state["step"])
         state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        spread = (state["square"] / (1 - second ** state["step"])).sqrt_()
-        step = mean / (spread + group["eps"])
+        deviation = (state["square"] / (1 - second ** state["step"])).sqrt_()
+        step = mean / (deviation + group["eps"])
         rate = group["lr"]
         if adapts:
             step += group["weight_decay"] * weights
@@ -140,5 +140,5 @@ class LAMB(_LayerWise):
 
 
 def _ratio(size: Tensor, force: Tensor) -> Tensor:
-    """The one over the other; one where either is zero."""
+    """Return ``size`` / ``force``, or one if either is zero."""
     return torch.where((size > 0) & (force > 0), size / force, torch.ones_like(size))

@@ -1,4 +1,4 @@
-"""A training method: one choice per aspect, refused with the reason where choices do not fit."""
+"""A training method: one choice per aspect, refused with the reason if choices do not fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TrainingMethod:
         )
         require(
             compressor is not None or not (self.feedback or self.whole_model),
-            "feedback and whole-model say how to compress; name a compression, too",
+            "feedback and whole-model say how to compress; name a compression as well",
         )
         if compressor is None:
             return
@@ -71,11 +71,11 @@ class TrainingMethod:
 
     @property
     def overlaps(self) -> bool:
-        """Whether its all-to-all averages could travel during the backward pass, layer by layer."""
+        """Whether its all-to-all averages can travel layer by layer during the backward pass."""
         return self.synchronisation.averages_gradients and self.architecture == "A2A"
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise InputError, with the reason, if workers cannot train so with this optimizer."""
+        """Raise InputError, with the reason, if the method cannot use this optimizer."""
         self.synchronisation.check_optimizer(optimizer)
         require(
             self.compressor is None or not (self.compressor.own_momentum and optimizer.inertia),
@@ -91,9 +91,9 @@ class TrainingMethod:
         return Compression(self.compressor, self.feedback, self.whole_model)
 
     def rule(self, workers: int, pieces: Sequence[tuple[int, int, tuple[int, ...]]]) -> Rule | None:
-        """A new rule for each parameter server, which decodes what workers push; None without one.
+        """Return a new rule for a parameter server, which decodes pushes; None without a server.
 
-        ``pieces`` are those of any `Worker`: what is compressed on its own.
+        ``pieces`` are those of any `Worker`: the parts that are compressed on their own.
         """
         rule = self.synchronisation.rule(workers) if self.architecture == "PS" else None
         if rule is None or not isinstance(self.compressor, Codec):
@@ -104,9 +104,9 @@ class TrainingMethod:
     def sentence(
         self, scheduling: str | None = None, protocol: str = "TCP/IP", topology: str | None = None
     ) -> str:
-        """The survey's one-sentence description; ``scheduling`` is its word for how messages go.
+        """Return the survey's one-sentence description; ``scheduling`` is its word for the order.
 
-        By default the topology is a star for servers, the graph of who gossips, else a ring.
+        By default the topology is a star for servers, the graph of the gossip, otherwise a ring.
 
         >>> training_method("ssp(3) + top-k(0.01) on PS").sentence()
         'it exploits SSP with top-k compression and no scheduling, running on PS built on TCP/IP and a star'
@@ -136,7 +136,7 @@ class TrainingMethod:
 
 
 def training_method(text: str | TrainingMethod) -> TrainingMethod:
-    """The method that a text stands for; the architecture may be left out.
+    """Return the method that a text names; the architecture may be left out.
 
     Raises UnknownName and InputError.
 

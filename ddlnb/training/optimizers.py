@@ -1,11 +1,11 @@
-"""The optimizers that workers use, by name, and where to begin when tuning their learning rate."""
+"""The optimizers that workers use, by name, and the learning rate at which tuning begins."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -19,23 +19,32 @@ Parameters = Iterable[nn.Parameter]
 
 
 class Optimizer(ABC):
-    """A choice of optimizer, but for its learning rate."""
+    """A choice of optimizer, without its learning rate."""
 
     name: ClassVar[str]
-    takes_plain_rate: ClassVar[bool] = False  # one that a step of plain SGD could have, too
+    takes_plain_rate: ClassVar[bool] = False  # whether plain SGD could take its learning rate
+
+    def __post_init__(self) -> None:
+        """Raise InputError for options out of range. All optimizers give them the same names."""
+        options = vars(self)
+        decay = options["weight_decay"]
+        require(decay >= 0, f"weight_decay {decay!r} must not be negative")
+        betas = [("beta", beta) for beta in options.get("betas", ())]
+        for name, value in [("momentum", options.get("momentum", 0.0)), *betas]:
+            require(0 <= value < 1, f"{name} {value!r} must be at least 0 and below 1")
 
     @abstractmethod
     def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
-        """One for these parameters. Raises InputError or ValueError for options out of range."""
+        """Return one for these parameters. Raises InputError or ValueError for bad options."""
 
     @abstractmethod
     def first_rate(self, task: LearningTask) -> float:
-        """The learning rate to begin with."""
+        """Return the learning rate to begin with."""
 
     @property
-    @abstractmethod
     def inertia(self) -> float:
         """The share of its last direction that a step keeps: momentum, or Adam's first beta."""
+        return 0.0
 
     def __str__(self) -> str:
         return shown(self.name, self, brief=True)
@@ -49,10 +58,6 @@ class SGD(Optimizer):
 
     name = "sgd"
     takes_plain_rate = True
-    inertia = 0.0
-
-    def __post_init__(self) -> None:
-        _require_options(weight_decay=self.weight_decay)
 
     def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr, weight_decay=self.weight_decay, fused=True)
@@ -73,7 +78,7 @@ class Momentum(Optimizer):
     takes_plain_rate = True
 
     def __post_init__(self) -> None:
-        _require_options(weight_decay=self.weight_decay, momentum=self.momentum)
+        super().__post_init__()
         require(self.momentum > 0, f"momentum {self.momentum!r} must be above 0; sgd has none")
 
     @property
@@ -91,32 +96,8 @@ class Momentum(Optimizer):
         )
 
     def first_rate(self, task: LearningTask) -> float:
-        """A gradient moves the weights 1 / (1 - momentum) times, in the end."""
+        """Return the task's rate times 1 - momentum: a gradient counts 1 / (1 - momentum) times."""
         return (1 - self.momentum) * task.learning_rate
-
-
-@dataclass(frozen=True)
-class Adam(Optimizer):
-    """Adam (Kingma, Ba 2015)."""
-
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-
-    name = "adam"
-
-    def __post_init__(self) -> None:
-        _require_options(weight_decay=self.weight_decay, betas=self.betas)
-
-    @property
-    def inertia(self) -> float:
-        return self.betas[0]
-
-    def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
-        options: dict[str, Any] = {"betas": self.betas, "weight_decay": self.weight_decay}
-        return torch.optim.Adam(parameters, lr, **options)
-
-    def first_rate(self, task: LearningTask) -> float:
-        return 3e-3  # its steps do not grow with gradients
 
 
 @dataclass(frozen=True)
@@ -131,7 +112,7 @@ class LARS(Optimizer):
     name = "lars"
 
     def __post_init__(self) -> None:
-        _require_options(weight_decay=self.weight_decay, momentum=self.momentum)
+        super().__post_init__()
         require(self.trust > 0, f"trust {self.trust!r} must be above 0")
 
     @property
@@ -139,40 +120,43 @@ class LARS(Optimizer):
         return self.momentum
 
     def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
-        return lars_lamb.LARS(
-            parameters, lr, self.momentum, self.weight_decay, self.trust, self.exclude_vectors
-        )
+        return lars_lamb.LARS(parameters, lr, **vars(self))
 
     def first_rate(self, task: LearningTask) -> float:
-        """By the share of a layer's weights that changes in a step: 0.003."""
+        """Return the rate at which a step changes a layer's weights by the share 0.003."""
         return 3e-3 / self.trust
 
 
 @dataclass(frozen=True)
-class LAMB(Optimizer):
-    """Adam scaled layer by layer (You et al. 2020)."""
+class Adam(Optimizer):
+    """Adam (Kingma, Ba 2015)."""
 
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
-    exclude_vectors: bool = False
 
-    name = "lamb"
-
-    def __post_init__(self) -> None:
-        _require_options(weight_decay=self.weight_decay, betas=self.betas)
+    name = "adam"
 
     @property
     def inertia(self) -> float:
         return self.betas[0]
 
     def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
-        return lars_lamb.LAMB(
-            parameters,
-            lr,
-            self.betas,
-            weight_decay=self.weight_decay,
-            exclude_vectors=self.exclude_vectors,
-        )
+        return torch.optim.Adam(parameters, lr, **vars(self))
+
+    def first_rate(self, task: LearningTask) -> float:
+        return 3e-3  # its steps do not grow with gradients
+
+
+@dataclass(frozen=True)
+class LAMB(Adam):
+    """Adam scaled layer by layer (You et al. 2020)."""
+
+    exclude_vectors: bool = False
+
+    name = "lamb"
+
+    def make(self, parameters: Parameters, lr: float) -> torch.optim.Optimizer:
+        return lars_lamb.LAMB(parameters, lr, **vars(self))
 
     def first_rate(self, task: LearningTask) -> float:
         return 1e-2
@@ -184,7 +168,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 def get_optimizer(text: str | Optimizer) -> Optimizer:
-    """The optimizer that a text such as ``"momentum(0.95)"`` stands for.
+    """Return the optimizer that a text such as ``"momentum(0.95)"`` names.
 
     Raises UnknownName and InputError.
 
@@ -192,11 +176,3 @@ def get_optimizer(text: str | Optimizer) -> Optimizer:
     momentum lars(0.001, 0.9, 0.0005)
     """
     return text if isinstance(text, Optimizer) else parsed("optimizer", text, OPTIMIZERS)
-
-
-def _require_options(
-    weight_decay: float, momentum: float = 0.0, betas: tuple[float, ...] = ()
-) -> None:
-    require(weight_decay >= 0, f"weight_decay {weight_decay!r} must not be negative")
-    for name, value in [("momentum", momentum), *(("beta", beta) for beta in betas)]:
-        require(0 <= value < 1, f"{name} {value!r} must be at least 0 and below 1")

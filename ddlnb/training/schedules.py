@@ -20,7 +20,7 @@ class RateSchedule(ABC):
 
     @abstractmethod
     def factor(self, step: int, steps: int) -> float:
-        """The factor at a step, counted from one, of a run of so many."""
+        """Return the factor at a step, counted from one, of a run of ``steps``."""
 
     def __str__(self) -> str:
         return shown(self.name, self)
@@ -54,7 +54,7 @@ class WarmUp(RateSchedule):
 class Cosine(RateSchedule):
     """A linear rise over ``warm_up`` steps, then half a cosine (Loshchilov et al. 2017).
 
-    It would be zero one step after the last, so that every step does something.
+    The cosine would reach zero one step after the last, so every step has an effect.
     """
 
     warm_up: int = 0
@@ -74,8 +74,8 @@ class Cosine(RateSchedule):
 class LinearScaling(RateSchedule):
     """The rate of one worker times ``times``, for a batch that many times as large.
 
-    It rises from one over the first ``over`` steps (Goyal et al. 2017, arXiv 1706.02677, sections
-    2.1 and 2.2) and is constant then or, with a ``decay`` of cosine, falls as `Cosine` does.
+    The factor rises from one over the first ``over`` steps (Goyal et al. 2017, arXiv 1706.02677,
+    sections 2.1 and 2.2). It is constant then or, with a ``decay`` of cosine, falls as `Cosine`.
     """
 
     times: float = 8.0
@@ -101,7 +101,7 @@ SCHEDULES: dict[str, type[RateSchedule]] = {
 
 
 def get_schedule(text: str | RateSchedule) -> RateSchedule:
-    """The schedule that a text such as ``"warm-up(50)"`` stands for.
+    """Return the schedule that a text such as ``"warm-up(50)"`` names.
 
     Raises UnknownName and InputError.
 
