@@ -49,6 +49,7 @@ _HOME = {
     "training.method": ("TrainingMethod", "training_method"),
     "training.runs.compare": ("compare",),
     "training.runs.train": ("train",),
+    "training.synchronisation.catalogue": ("register_synchronisation",),
     "training.tasks.catalogue": ("LEARNING_TASKS",),
     "workloads.intensity": ("c2c", "intensity"),
     "workloads.profiling": ("profile", "write_profile"),

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError, UnknownName, require
 
 T = TypeVar("T")
 TRUTH = {"true": True, "false": False}
@@ -71,6 +71,39 @@ def shown(name: str, choice: object, brief: bool = False) -> str:
         fields.pop()
     inside = ", ".join(_text(getattr(choice, field.name)) for field in fields)
     return f"{name}({inside})" if inside else name
+
+
+def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) -> None:
+    """Add a choice that a user wrote to the catalogue, so that its name works as any other.
+
+    ``kind`` is a frozen dataclass that inherits from ``base``, has a ``name``, and defaults for all
+    parameters. Registering a class anew, as a notebook does whose cell runs again, replaces it.
+    Raises InputError for anything else.
+    """
+    parameters = getattr(kind, "__dataclass_params__", None)
+    require(
+        parameters is not None and parameters.frozen and issubclass(kind, base),
+        f"{what} {kind!r} must be a frozen dataclass that inherits from {base.__name__}",
+    )
+    where, name = f"{what} {kind.__qualname__}", getattr(kind, "name", "")
+    require(
+        re.fullmatch(r"[a-z][a-z0-9._-]*", name) is not None and name != "none",
+        f"{where} has the name {name!r}, and needs one of small letters, digits, dots and dashes",
+    )
+    abstract = sorted(getattr(kind, "__abstractmethods__", ()))
+    require(not abstract, f"{where} does not define {', '.join(abstract)}")
+    missing = [
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    require(not missing, f"{where} needs a default for each parameter; give one to {missing}")
+    owner = known.get(name, kind)
+    require(
+        (owner.__module__, owner.__qualname__) == (kind.__module__, kind.__qualname__),
+        f"{where} has the name {name!r} of {owner.__qualname__}; choose another name",
+    )
+    known[name] = kind
 
 
 def one_of(default: str, words: Iterable[str]) -> Any:

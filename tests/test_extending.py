@@ -23,12 +23,17 @@ from ddlnb.errors import InputError
 from ddlnb.plans.bucketing import Bucketing, per_tensor
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
 from ddlnb.plans.plan import Gate, Launch, Message
+from ddlnb.plans.requests import Flow
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
 from ddlnb.studies.fig2_taxonomy import combinations, taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.train import train
+from ddlnb.training.synchronisation.base import BulkSynchronousParallel
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+from ddlnb.training.worker import Worker
 from ddlnb.workloads.workload import Workload, read_profile
 from tests.toy import TOY
 
@@ -224,3 +229,37 @@ def test_a_compressor_that_cannot_be_registered_is_refused_with_the_reason(kind,
 def test_a_compressor_may_be_registered_anew(rounded):
     ddlnb.register_compressor(Rounded)
     assert COMPRESSORS["rounded"] is Rounded
+
+
+@dataclass(frozen=True)
+class Damped(BulkSynchronousParallel):
+    """BSP whose average gradients are multiplied by ``factor``."""
+
+    factor: float = 0.5
+
+    name = "damped"
+
+    def loop(self, worker: Worker) -> Flow:
+        while True:
+            gradient = yield NextGradient()
+            average = yield from worker.averaged(gradient)
+            worker.apply(self.factor * average)
+            yield StepDone()
+
+
+@pytest.fixture
+def damped() -> Iterator[None]:
+    ddlnb.register_synchronisation(Damped)
+    yield
+    del SYNCHRONISATIONS["damped"]
+
+
+def test_a_synchronisation_from_outside_trains_and_is_in_the_taxonomy(damped):
+    options = {"workers": 2, "steps": 4, "evaluate_every": 4}
+    ours = train("digits", "damped(0.5) + top-k(0.1) on PS", lr=0.2, **options)
+    bsp = train("digits", "bsp + top-k(0.1) on PS", lr=0.1, **options)
+    assert ours["test_loss"].tolist() == pytest.approx(bsp["test_loss"].tolist())
+    leaves = [leaf.name for leaf in taxonomy()[0].leaves]
+    assert "damped" in leaves
+    with pytest.raises(InputError, match="inherits from Synchronisation"):
+        ddlnb.register_synchronisation(Rounded)

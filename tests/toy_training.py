@@ -81,7 +81,7 @@ class Trained:
     ):
         chosen = training_method(method)
         self.workers = make_workers(method, count, optimizer)
-        self.rule = rule or chosen.rule(count, self.workers[0].pieces())
+        self.rule = rule or chosen.rule(count, self.workers[0].pieces)
         self.run = Lockstep(
             self.workers,
             chosen.synchronisation.loop,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
-
-from ddlnb.choices import parsed
+from ddlnb.choices import parsed, register
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
@@ -50,35 +47,13 @@ def get_compressor(text: str | Compressor | None) -> Compressor | None:
 def register_compressor(kind: type[Compressor]) -> None:
     """Add a compressor to COMPRESSORS, so that its name works wherever a compressor is named.
 
-    ``kind`` is a frozen dataclass whose parameters all have defaults, with a ``name`` and a
-    ``family``. Registering a class anew, as a notebook does whose cell runs again, replaces it;
-    ``del COMPRESSORS[name]`` removes it. Raises InputError for anything else.
+    ``kind`` declares a ``family`` besides what `ddlnb.choices.register` asks for.
+    ``del COMPRESSORS[name]`` removes it. Raises InputError for a class that cannot be registered.
     """
-    parameters = getattr(kind, "__dataclass_params__", None)
+    family = getattr(kind, "family", "")
     require(
-        parameters is not None and parameters.frozen and issubclass(kind, Compressor),
-        f"compressor {kind!r} must be a frozen dataclass that inherits from Compressor or Codec",
+        not issubclass(kind, Compressor) or family in FAMILIES,
+        f"compressor {kind.__qualname__} declares the family {family!r}; choose one of "
+        f"{', '.join(FAMILIES)}",
     )
-    where, name = f"compressor {kind.__qualname__}", getattr(kind, "name", "")
-    require(
-        re.fullmatch(r"[a-z][a-z0-9._-]*", name) is not None and name != "none",
-        f"{where} has the name {name!r}, and needs one of small letters, digits, dots and dashes",
-    )
-    require(
-        kind.family in FAMILIES,
-        f"{where} declares the family {kind.family!r}; choose one of {', '.join(FAMILIES)}",
-    )
-    abstract = sorted(getattr(kind, "__abstractmethods__", ()))
-    require(not abstract, f"{where} does not define {', '.join(abstract)}")
-    missing = [
-        field.name
-        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    require(not missing, f"{where} needs a default for each parameter; give one to {missing}")
-    known = (COMPRESSORS | FOR_ONE_MODEL).get(name, kind)
-    require(
-        (known.__module__, known.__qualname__) == (kind.__module__, kind.__qualname__),
-        f"{where} has the name {name!r} of {known.__qualname__}; choose another name",
-    )
-    COMPRESSORS[name] = kind
+    register("compressor", kind, Compressor, COMPRESSORS)

@@ -1,6 +1,6 @@
 """Training with lossy methods: what is synchronised when, and what it costs in convergence.
 
-A method is a choice per aspect (`method`), and a generator (`synchronisation`, `gossip`) that each
-worker runs and that yields what it needs. Two executors answer: `lockstep`, all workers in this
-process on a virtual clock, and `distributed`, real processes and sockets.
+A method (`method`) is one choice per aspect. Its synchronisation is a generator, the training loop
+that each worker runs, which yields what it needs. Two executors answer: `executors.lockstep`, all
+workers in this process on a virtual clock, and `executors.distributed`, real processes and sockets.
 """

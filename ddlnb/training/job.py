@@ -1,6 +1,6 @@
-"""One training run as data: what travels to the ranks, what they report, and how workers are made.
+"""One training run as data: what travels to the ranks, and what they report.
 
-Every executor makes its workers here, so that runs differ in nothing but who answers.
+Every executor makes its workers here, so that runs differ only in who answers their requests.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Schedule, Worker
 from ddlnb.workloads.tasks import Batch
 
-SEEDS = 1 << 32
-Observe = Callable[[Worker, int, float], Any]  # iterations it has done, seconds
+SEEDS = 1 << 32  # torch uses 32 bits of a seed
+Observe = Callable[[Worker, int, float], Any]  # worker, iterations it has done, seconds
 
 
 def constant(step: int) -> float:
-    """A schedule that changes nothing."""
+    """Return 1: a schedule that keeps the learning rate."""
     return 1.0
 
 
 def no_delay(rank: int, step: int) -> float:
-    """No seconds for anyone: no stragglers but those of the machine."""
+    """Return no seconds: there are no stragglers but those of the machine."""
     return 0.0
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """So many ``steps`` of ``workers`` workers, and one more rank for a parameter server on "PS".
+    """``steps`` steps of ``workers`` workers, and one more rank for a parameter server on "PS".
 
     ``build()`` makes the model, the same on every worker. ``batches()`` makes every worker's
-    ``batch(step)``, by rank; it is called on the ranks, so that data need not travel. ``delay`` is
-    how many seconds a worker sleeps before a gradient, by (rank, step): a straggler.
-    ``observe(worker, iterations, seconds)`` is called after every iteration, within the time
-    that is measured; the report keeps what it returns. Functions must be picklable. With
-    ``goes_on`` workers do not fail when their numbers cannot be compressed: see `Worker`.
+    ``batch(step)``, by rank; it is called on the ranks, so that data need not travel.
+    ``delay(rank, step)`` is how many seconds a worker sleeps before a gradient, as a straggler.
+    ``observe(worker, iterations, seconds)`` is called after every iteration, within the time that
+    is measured; the report keeps what it returns. Functions must be picklable. With ``goes_on``
+    workers do not fail when their numbers cannot be compressed (see `Worker`).
 
     Raises InputError.
     """
@@ -74,29 +74,29 @@ class TrainingJob:
 
     @property
     def servers(self) -> int:
-        """Parameter servers: the ranks from ``workers`` on. There is one, or none.
+        """Parameter servers, one or none; they are the ranks from ``workers`` on.
 
-        One server sees all pushes in one order, which a replay can repeat.
+        A single server sees all pushes in one order, which a replay can repeat.
         """
         return 1 if self.method.architecture == "PS" else 0
 
     @property
     def ranks(self) -> int:
-        """Processes that take part."""
+        """The number of processes that take part."""
         return self.workers + self.servers
 
     def model(self) -> nn.Module:
-        """A new model, the same for every worker."""
+        """Return a new model, the same for every worker."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return self.build()
 
     def worker(self, rank: int) -> Worker:
-        """A new worker of that rank. Raises InputError if there are no batches for it."""
+        """Return a new worker of this rank. Raises InputError if it has no batches."""
         batches = self.batches()
         if len(batches) != self.workers:
             raise InputError(
-                f"batches() makes batches of {len(batches)} workers, and there are {self.workers}; "
+                f"batches() makes batches of {len(batches)} workers, but there are {self.workers}; "
                 f"let it return one function of the step per worker"
             )
         return Worker(
@@ -114,15 +114,15 @@ class TrainingJob:
         )
 
     def rule(self) -> Rule | None:
-        """A new rule for the parameter server; None if there is none."""
+        """Return a new rule for the parameter server; None if there is no server."""
         if not self.servers:
             return None
-        return self.method.rule(self.workers, self.worker(0).pieces())
+        return self.method.rule(self.workers, self.worker(0).pieces)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What one worker has to tell: a loss per iteration, and the seconds of all of them."""
+    """What one worker reports: a loss per iteration, and the seconds of all iterations."""
 
     rank: int
     parameters: Tensor = field(repr=False)  # flat

@@ -19,4 +19,4 @@ class NextGradient:
 
 @dataclass(frozen=True)
 class StepDone:
-    """Report that an iteration, the use of one gradient, is over. Executors count, look and stop."""
+    """Report that an iteration, the use of one gradient, is over. Executors count and observe."""

@@ -1,4 +1,4 @@
-"""One worker: its copy of the model as one flat vector, its data, its optimizer, its memory."""
+"""One worker: its copy of the model as a flat vector, its data, its optimizer, its memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ddlnb.errors import NotFinite
 from ddlnb.plans.requests import AllReduce, Flow, PushPull
 from ddlnb.workloads.tasks import Batch
 
-Piece = tuple[int, int, tuple[int, ...]]
+Piece = tuple[int, int, tuple[int, ...]]  # start, stop, shape
 Schedule = Callable[[int], float]  # the learning rate's factor at a step
 
 
 @dataclass(frozen=True)
 class Compression:
-    """How gradients are compressed: layer by layer, or with ``whole_model`` as one vector."""
+    """How gradients are compressed: tensor by tensor, or as one vector with ``whole_model``."""
 
     compressor: Compressor
     feedback: bool = False
@@ -31,12 +31,12 @@ class Compression:
 
 @dataclass
 class Worker:
-    """What a training method works on.
+    """What a training loop works on.
 
-    ``module`` is this worker's own; its parameters become views of the flat float32 vector
+    ``module`` belongs to this worker alone; its parameters become views of the flat float32 vector
     ``parameters``. ``batch(step)`` draws this worker's batch of a step. Numbers that cannot be
-    compressed raise NotFinite; one that ``goes_on`` sends zeros in their place, so that nobody
-    waits for it, and has ``diverged`` from then on.
+    compressed raise NotFinite; a worker that ``goes_on`` sends zeros instead, so that nobody waits
+    for it in vain, and has ``diverged`` from then on.
     """
 
     rank: int
@@ -47,7 +47,7 @@ class Worker:
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     compression: Compression | None = None
     schedule: Schedule = lambda step: 1.0
-    architecture: str = "A2A"  # where averages are made: with "PS" on a server
+    architecture: str = "A2A"  # "PS" makes averages on a server
     seed: int = 0
     goes_on: bool = False
     diverged: bool = False
@@ -62,17 +62,17 @@ class Worker:
         self.parameters = torch.cat([parameter.detach().flatten() for parameter in owned])
         self.flat_gradient = torch.zeros_like(self.parameters)
         self._gradients = self.flat_gradient.split(sizes)
-        self._owned = owned
         if self.compression is not None:
-            self._compressors = self.compression.compressor.for_pieces(len(self._pieces))
-        for parameter, values in zip(owned, self.parameters.split(sizes), strict=True):
+            self._compressors = self.compression.compressor.for_pieces(len(self.pieces))
+        views = zip(owned, self.parameters.split(sizes), self._gradients, strict=True)
+        for parameter, values, gradient in views:
             parameter.data = values.view(parameter.shape)
-        self._point_gradients(self.flat_gradient)
+            parameter.grad = gradient.view(parameter.shape)
         self.optimizer = self.make_optimizer(owned)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def gradient(self) -> Tensor:
-        """The flat gradient of the next batch. Called by executors for a `Gradient` request."""
+        """Return the flat gradient of the next batch, as executors do for `NextGradient`."""
         self.flat_gradient.zero_()
         loss = self.loss(self.module, self.batch(self.step))
         loss.backward()
@@ -82,7 +82,7 @@ class Worker:
 
     @property
     def learning_rate(self) -> float:
-        """Of the first group of parameters, at the present step."""
+        """The rate of the first group of parameters, at the present step."""
         return self._rates[0] * self.schedule(self.step)
 
     def apply(self, gradient: Tensor) -> None:
@@ -94,7 +94,7 @@ class Worker:
         self.optimizer.step()
 
     def averaged(self, gradient: Tensor) -> Flow:
-        """The average of the workers' flat tensors, by the compression if there is one."""
+        """Return the average of the workers' flat tensors, compressed if there is a compression."""
         if self.architecture == "PS":
             total = yield from self.pushed(gradient)
             return total / self.workers
@@ -102,28 +102,28 @@ class Worker:
             total = yield from self.summed(gradient)
             return total / self.workers
         averages = []
-        for piece, (start, stop, shape) in enumerate(self._pieces):
+        for piece, (start, stop, shape) in enumerate(self.pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             averages.append((yield from self._average(gradient[start:stop].view(shape), round_)))
         return torch.cat(averages)
 
     def summed(self, tensor: Tensor) -> Flow:
-        """The sum of the workers' tensors, never compressed."""
+        """Return the sum of the workers' tensors, never compressed."""
         total = yield PushPull(tensor) if self.architecture == "PS" else AllReduce(tensor)
         return total
 
     def pushed(self, tensor: Tensor) -> Flow:
-        """What the server answers to this flat tensor, compressed on its way if so chosen."""
+        """Return the server's answer to this flat tensor, which is compressed for the push."""
         total = yield PushPull(tensor if self.compression is None else self.encoded(tensor))
         return total
 
     def encoded(self, tensor: Tensor) -> Tensor:
-        """The payloads of a flat tensor's pieces as one, by the compression, which is a codec."""
+        """Return the joined payloads of a flat tensor's pieces; the compression must be a codec."""
         assert self.compression is not None
         joint = self.payloads()
         encode = encode_with_feedback if self.compression.feedback else _encode
         parts = []
-        for piece, (start, stop, shape) in enumerate(self._pieces):
+        for piece, (start, stop, shape) in enumerate(self.pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             part, memory = tensor[start:stop].view(shape), self.memories.setdefault(piece, {})
             codec = joint.codecs[piece]
@@ -136,18 +136,15 @@ class Worker:
         return torch.cat(parts)
 
     def payloads(self) -> Payloads:
-        """How a flat tensor is compressed to one payload, and read from one."""
+        """Return how a flat tensor is compressed to one payload, and read from one."""
         assert self.compression is not None
         codec = self.compression.compressor
         assert isinstance(codec, Codec), "training methods refuse others on servers and in gossip"
-        return Payloads(codec, tuple(stop - start for start, stop, _ in self._pieces))
-
-    def pieces(self) -> list[Piece]:
-        """What is compressed on its own: (start, stop, shape) within the flat vector."""
-        return list(self._pieces)
+        return Payloads(codec, tuple(stop - start for start, stop, _ in self.pieces))
 
     @cached_property
-    def _pieces(self) -> list[Piece]:
+    def pieces(self) -> list[Piece]:
+        """The parts of the flat vector that are compressed on their own."""
         if self.compression is not None and self.compression.whole_model:
             return [(0, len(self.parameters), (len(self.parameters),))]
         found, start = [], 0
@@ -163,23 +160,19 @@ class Worker:
         average = average_with_feedback if self.compression.feedback else _average
         try:
             averaged = yield from average(compressor, tensor, round_, memory)
-        except NotFinite as error:  # which compressors raise before they ask for anything
+        except NotFinite as error:  # which compressors raise before their first request
             self._go_on(error, memory)
             averaged = yield from average(compressor, torch.zeros_like(tensor), round_, memory)
         return averaged.average.reshape(-1)
 
     def _go_on(self, error: NotFinite, memory: Memory) -> None:
-        """Raise the error, or note it and begin again with a memory of zeros."""
+        """Raise the error, or mark the worker as diverged and set its memory to zeros."""
         if not self.goes_on:
             raise error
         self.diverged = True
         for name, value in memory.items():
             if isinstance(value, Tensor):
                 memory[name] = torch.zeros_like(value)
-
-    def _point_gradients(self, flat: Tensor) -> None:
-        for parameter, part in zip(self._owned, self._gradients, strict=True):
-            parameter.grad = part.view(parameter.shape)
 
 
 def _average(compressor: Compressor, tensor: Tensor, round_: Round, memory: Memory) -> Flow:

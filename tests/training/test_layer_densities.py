@@ -118,7 +118,7 @@ def test_densities_of_one_are_bsp():
 def test_every_piece_keeps_its_own_share_of_entries():
     job = training_settings("digits", by_layer(LayerTopK(DENSITIES)), workers=2, steps=1).job()
     start, end = job.worker(0).parameters, run_in_lockstep(job).workers[0].parameters
-    for (a, b, _), density in zip(job.worker(0).pieces(), DENSITIES, strict=True):
+    for (a, b, _), density in zip(job.worker(0).pieces, DENSITIES, strict=True):
         changed = int((end[a:b] != start[a:b]).sum())
         assert changed <= 2 * max(1, round(density * (b - a)))
 

@@ -119,7 +119,7 @@ def test_shapes_are_those_of_the_model_in_the_order_of_its_parameters():
 def test_pieces_of_a_learning_task_are_those_of_its_workers():
     worker = training_settings("digits", "bsp + top-k", workers=1).job().worker(0)
     workload = made_up_digits(1e4)
-    assert pieces(workload, whole_model=False) == [shape for _, _, shape in worker.pieces()]
+    assert pieces(workload, whole_model=False) == [shape for _, _, shape in worker.pieces]
 
 
 def test_other_tensors_under_the_name_of_a_model_are_refused():

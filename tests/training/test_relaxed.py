@@ -187,7 +187,7 @@ class Recorded(Decoding):
 @pytest.mark.parametrize("name", ["ssp(2)", "asp", "r2sp"])
 def test_decoded_pushes_and_residuals_are_the_updates(name):
     method = training_method(f"{name} + top-k(0.2) + feedback on PS")
-    decoding = method.rule(4, make_workers(str(method))[0].pieces())
+    decoding = method.rule(4, make_workers(str(method))[0].pieces)
     rule = Recorded(decoding.inner, decoding._decode)
     updates = []
 
@@ -271,7 +271,7 @@ def test_keys_are_kept_apart(rule):
 
 def test_servers_know_the_length_of_a_payload():
     method = training_method("bsp + top-k(0.5) on PS")
-    rule = method.rule(2, make_workers(str(method))[0].pieces())
+    rule = method.rule(2, make_workers(str(method))[0].pieces)
     with pytest.raises(InputError, match=r"payload has 3 bytes and must have \d+"):
         rule.push(0, 0, 0, torch.zeros(3, dtype=torch.uint8))
 

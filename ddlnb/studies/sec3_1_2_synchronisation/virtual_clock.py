@@ -97,7 +97,7 @@ def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: i
     method = training_method(method)
     require_whole(workers=workers, steps=steps)
     team = dry_workers(method, [(16,)], workers)
-    rule: Rule | None = method.rule(workers, team[0].pieces())
+    rule: Rule | None = method.rule(workers, team[0].pieces)
     done: list[tuple[float, int, int]] = []
 
     def on_step(rank: int, count: int, now: float) -> None:

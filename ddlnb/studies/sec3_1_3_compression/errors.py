@@ -38,7 +38,7 @@ def digits_gradients(after: int = 20, count: int = 1, seed: int = 0) -> list[tup
     found = []
     for _ in range(count):
         flat = worker.gradient().clone()
-        found.append(tuple(flat[a:b].view(shape) for a, b, shape in worker.pieces()))
+        found.append(tuple(flat[a:b].view(shape) for a, b, shape in worker.pieces))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the workers of a lockstep run did when: computing, or waiting for messages and for others."""
+"""What the workers of a lockstep run did when: compute, or wait for messages and for others."""
 
 from __future__ import annotations
 

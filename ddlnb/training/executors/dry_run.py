@@ -138,7 +138,7 @@ def dry_run(
         made,
         method.synchronisation.loop,
         steps,
-        rule=_sized(method).rule(workers, made[0].pieces()),
+        rule=_sized(method).rule(workers, made[0].pieces),
         clock=clock,
         on_step=on_step,
         recording=recording,

@@ -1,4 +1,4 @@
-"""When workers wait for one another: each choice is a dataclass with the loop of one worker."""
+"""Synchronisations: each is a dataclass with the training loop of one worker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from ddlnb.training.worker import Worker
 
 
 class Synchronisation(ABC):
-    """A choice of the first aspect of the survey."""
+    """When workers wait for one another: the first aspect of the survey.
+
+    ``architectures`` are those that it runs on (A2A, PS, gossip), ``why_not_elsewhere`` says why it
+    runs on no other. It ``averages_gradients`` if it averages each one, so that layers can be sent
+    early, and keeps the ``model_on_server`` if a server holds the common model at all times.
+    """
 
     name: ClassVar[str]
-    architectures: ClassVar[tuple[str, ...]]  # that it makes sense on: A2A, PS, gossip
+    architectures: ClassVar[tuple[str, ...]]
     why_not_elsewhere: ClassVar[str] = ""
-    averages_gradients: ClassVar[bool] = False  # every one of them, so that layers can go ahead
-    model_on_server: ClassVar[bool] = False  # a common one, at all times
+    averages_gradients: ClassVar[bool] = False
+    model_on_server: ClassVar[bool] = False
 
     @property
     def topology(self) -> str | None:
-        """The graph of who gossips with whom; None if nobody does."""
+        """The graph of who gossips with whom; None if there is no gossip."""
         return None
 
     @abstractmethod
@@ -34,13 +39,13 @@ class Synchronisation(ABC):
         """Train for ever, yielding `NextGradient`, communication, and `StepDone` per iteration."""
 
     def rule(self, workers: int) -> Rule | None:
-        """A new rule for each parameter server; None if this choice uses none."""
+        """Return a new rule for a parameter server; None if this choice uses no server."""
         return None
 
     def cycle(self) -> int:
-        """The iterations after which the loop starts anew: what one costs is a mean over them.
+        """Return after how many iterations the loop repeats: costs are averaged over them.
 
-        Raises InputError, with a way out, where that depends on how training goes.
+        Raises InputError, with a way out, if that depends on how training goes.
         """
         return 1
 

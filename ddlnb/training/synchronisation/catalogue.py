@@ -1,8 +1,8 @@
-"""The synchronisations there are, by name."""
+"""The synchronisations by name: those of the package, and those that a user registers."""
 
 from __future__ import annotations
 
-from ddlnb.choices import parsed
+from ddlnb.choices import parsed, register
 from ddlnb.training.synchronisation.base import BulkSynchronousParallel, Synchronisation
 from ddlnb.training.synchronisation.choco import Choco
 from ddlnb.training.synchronisation.d_psgd import DPSGD
@@ -36,7 +36,7 @@ SYNCHRONISATIONS: dict[str, type[Synchronisation]] = {
 
 
 def get_synchronisation(text: str | Synchronisation) -> Synchronisation:
-    """The synchronisation that a text such as ``"ssp(3)"`` stands for.
+    """Return the synchronisation that a text such as ``"ssp(3)"`` names.
 
     Raises UnknownName and InputError.
 
@@ -46,3 +46,12 @@ def get_synchronisation(text: str | Synchronisation) -> Synchronisation:
     if isinstance(text, Synchronisation):
         return text
     return parsed("synchronisation", text, SYNCHRONISATIONS)
+
+
+def register_synchronisation(kind: type[Synchronisation]) -> None:
+    """Add a synchronisation to SYNCHRONISATIONS, so that its name works in method texts.
+
+    ``del SYNCHRONISATIONS[name]`` removes it. Raises InputError for a class that cannot be
+    registered (see `ddlnb.choices.register`).
+    """
+    register("synchronisation", kind, Synchronisation, SYNCHRONISATIONS)

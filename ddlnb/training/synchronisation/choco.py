@@ -19,15 +19,15 @@ from ddlnb.training.worker import Worker
 class Choco(Gossip):
     """With mixing weights w, learning rate r, gradients g_i at x_i, compression Q, replicas y:
 
-    x_i <- x_i - r g_i, sent is Q(x_i - y_i), all who know y_i add it, y_i <- y_i + Q(x_i - y_i),
-    and x_i <- x_i + gamma sum_j w_ij (y_j - y_i). What Q loses stays in x_i - y_i and is sent
-    later, so that any contraction converges with a ``gamma`` that is small enough. The more Q
-    loses the smaller gamma has to be. An unbiased Q with an error of u |v|^2 is no contraction for
-    u of one or more: it has to be multiplied by a ``scale`` of 1 / (1 + u).
+    x_i <- x_i - r g_i; a worker sends Q(x_i - y_i); all that know y_i add it,
+    y_i <- y_i + Q(x_i - y_i); and x_i <- x_i + gamma sum_j w_ij (y_j - y_i). What Q loses stays in
+    x_i - y_i and is sent later, so any contraction converges if ``gamma`` is small enough: the more
+    Q loses, the smaller. An unbiased Q with an error of u |v|^2 is no contraction if u is one or
+    more: it has to be multiplied by a ``scale`` of 1 / (1 + u).
 
     Without compression and with gamma = 1 this is D-PSGD that mixes after the step. ``r g`` stands
-    for what the worker's optimizer does. Replicas start at the common first model where the paper
-    has zero: all workers know it.
+    for what the worker's optimizer does. Replicas start at the common initial model, which all
+    workers know, where the paper has zero.
     """
 
     gamma: float = 0.1

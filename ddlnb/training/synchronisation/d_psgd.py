@@ -1,4 +1,4 @@
-"""D-PSGD: every worker takes its own step and the mean with its neighbours.
+"""D-PSGD: every worker takes its own step and averages its model with its neighbours.
 
 Source: Lian et al. 2017 (arXiv 1705.09056).
 """
@@ -23,10 +23,10 @@ ORDERS = ("after", "before")
 class DPSGD(Gossip):
     """With mixing weights w, learning rate r and gradients g_i at x_i, workers i on a ``graph``:
 
-    ``mixing`` after the step, x_i <- sum_j w_ij (x_j - r g_j), or before it as in the paper's
-    listing, x_i <- sum_j w_ij x_j - r g_i. Before, messages can travel during the gradient, and
-    workers differ by their last gradients even on a complete graph; after, they are equal there,
-    and what they do is BSP. Rates of convergence are the same.
+    ``mixing`` is after the step, x_i <- sum_j w_ij (x_j - r g_j), or before it as in the paper's
+    listing, x_i <- sum_j w_ij x_j - r g_i. Mixing before, messages can travel while the gradient is
+    computed, and workers differ by their last gradients even on a complete graph. Mixing after,
+    they are equal there, and the method is BSP. Rates of convergence are the same.
     """
 
     mixing: str = one_of("after", ORDERS)
@@ -39,7 +39,7 @@ class DPSGD(Gossip):
             raise UnknownName("mixing", self.mixing, ORDERS)
 
     def check_compressor(self, compressor: Compressor) -> None:
-        """Raise InputError: parameters are sent here."""
+        """Raise InputError, since this method sends parameters."""
         raise InputError(
             f"{self} sends its parameters, and {compressor} would lose a share of them, not of "
             f"their change, in every round; use dcd-psgd, ecd-psgd or choco, or no compression"

@@ -18,10 +18,10 @@ from ddlnb.training.worker import Worker
 class DCDPSGD(Gossip):
     """With mixing weights w, learning rate r, gradients g_i at x_i and compression C:
 
-    z_i = sum_j w_ij x_j - r g_i - x_i, sent is C(z_i), and x_i <- x_i + C(z_i), so that
-    neighbours know x_i exactly. What C loses is lost from the model itself: it converges for a
-    compression that loses little, and diverges for others. Without compression it is D-PSGD
-    that mixes before the step. ``r g`` stands for what the worker's optimizer does.
+    z_i = sum_j w_ij x_j - r g_i - x_i; a worker sends C(z_i), and x_i <- x_i + C(z_i), so that
+    neighbours know x_i exactly. What C loses is lost from the model itself: the method converges if
+    C loses little, and diverges otherwise. Without compression it is D-PSGD that mixes before the
+    step. ``r g`` stands for what the worker's optimizer does.
     """
 
     name = "dcd-psgd"

@@ -19,10 +19,10 @@ from ddlnb.training.worker import Worker
 class ECDPSGD(Gossip):
     """With mixing weights w, learning rate r, gradients g_i at x_i, compression C, t = 1, 2, ...:
 
-    x_i' = sum_j w_ij y_j - r g_i, sent is C(z_i) of z_i = (1 - t/2) x_i + t/2 x_i', and all keep
-    the estimate y_i <- (1 - 2/t) y_i + 2/t C(z_i) of x_i'. Errors of an unbiased C average out as
-    1/t if they are bounded; but z grows with t times the step, and errors in proportion to it
-    make it diverge. Without compression y = x, and it is D-PSGD that mixes before the step.
+    x_i' = sum_j w_ij y_j - r g_i; a worker sends C(z_i) of z_i = (1 - t/2) x_i + t/2 x_i', and all
+    keep the estimate y_i <- (1 - 2/t) y_i + 2/t C(z_i) of x_i'. Errors of an unbiased C average out
+    as 1/t if they are bounded; but z grows as t times the step, and errors proportional to z make
+    the method diverge. Without compression y = x, and it is D-PSGD that mixes before the step.
     ``r g`` stands for what the worker's optimizer does.
     """
 

@@ -1,10 +1,10 @@
 """What gossip algorithms share: a round of messages with the neighbours, and its weighted mean.
 
-The algorithms (`d_psgd`, `dcd_psgd`, `ecd_psgd`, `choco`) follow from what is sent and what is done
-with the mean. Their papers let every worker keep a replica of each neighbour. All of them use the
-replicas in one weighted sum only, and change them linearly, so that a worker here keeps that sum
-instead: one vector, whatever the degree (arXiv 1902.00340, memory-efficient version in the
-appendix). Workers start from equal parameters, as they do with any method, and so do replicas.
+The algorithms (`d_psgd`, `dcd_psgd`, `ecd_psgd`, `choco`) differ in what they send and in what they
+do with the mean. Their papers let every worker keep a replica of each neighbour. The replicas are
+used in one weighted sum only and change linearly, so a worker here keeps that sum instead: one
+vector, whatever the degree (arXiv 1902.00340, memory-efficient version in the appendix). Workers
+start from equal parameters, as with any method, and so do replicas.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddlnb.training.worker import Worker
 
 @dataclass(frozen=True)
 class Gossip(Synchronisation):
-    """Workers on a ``graph`` that send to their neighbours and wait for them."""
+    """Workers on a ``graph`` send to their neighbours and wait for them."""
 
     graph: str = one_of("ring", GRAPHS)
 
@@ -41,9 +41,9 @@ class Gossip(Synchronisation):
 
 
 class Mixed(NamedTuple):
-    """What this worker's payload stands for, and the weighted mean over the closed neighbourhood.
+    """What this worker's payload stands for, and the weighted mean with its neighbours.
 
-    Both are flat float32 vectors. Without compression ``own`` is the vector that was given.
+    Both are flat float32 vectors. Without compression ``own`` is the vector that was sent.
     """
 
     own: Tensor
@@ -51,10 +51,10 @@ class Mixed(NamedTuple):
 
 
 def mix(worker: Worker, graph: Graph, vector: Tensor) -> Flow:
-    """Send the vector to all neighbours, by the worker's codec if it has one; return `Mixed`.
+    """Send the vector to all neighbours, encoded if the worker has a codec, and return `Mixed`.
 
-    The vector is as long as the worker's parameters and must not be written to afterwards.
-    Terms are added in rank order, so that on a complete graph all workers get the same bits.
+    The vector is as long as the worker's parameters and must not be written to afterwards. Terms
+    are added in rank order, so that on a complete graph all workers get the same bits.
     """
     neighbours = graph.neighbours[worker.rank]
     if worker.compression is None:
@@ -72,7 +72,7 @@ def mix(worker: Worker, graph: Graph, vector: Tensor) -> Flow:
 
 
 def consensus_distance(vectors: Sequence[Tensor]) -> float:
-    """The mean over the workers of the squared distance to their mean."""
+    """Return the squared distance of the workers' vectors from their mean, on average."""
     stacked = torch.stack(list(vectors)).double()
     return float((stacked - stacked.mean(0)).square().sum() / len(stacked))
 

@@ -1,4 +1,4 @@
-"""Who gossips with whom: graphs of workers, their mixing weights and how fast they mix."""
+"""Graphs of workers that gossip, their mixing weights, and how fast they mix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Graph:
-    """Undirected; ``neighbours`` lists those of every rank, in order and without the rank itself.
+    """An undirected graph; ``neighbours`` are those of every rank, in order and without itself.
 
     >>> make_graph("ring", 4).neighbours
     ((1, 3), (0, 2), (1, 3), (0, 2))
@@ -28,18 +28,18 @@ class Graph:
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self.neighbours)
 
     def degree(self, rank: int) -> int:
-        """How many neighbours a worker has, which is how many messages it sends in a round."""
+        """Return the number of a worker's neighbours; each gets a message in every round."""
         return len(self.neighbours[rank])
 
     def weight(self, rank: int, other: int) -> float:
-        """What ``other`` counts in the mean that ``rank`` takes of its neighbours and itself.
+        """Return the weight of ``other`` in the mean that ``rank`` takes.
 
-        1 / (degree + 1) where all workers have equally many neighbours, and Metropolis weights
-        1 / (larger degree + 1) elsewhere (Xiao and Boyd 2004): symmetric, every row sums to one.
+        These are Metropolis weights, 1 / (larger degree + 1) for neighbours (Xiao and Boyd 2004),
+        hence 1 / (degree + 1) if all degrees are equal: symmetric, every row sums to one.
         """
         if other == rank:
             return 1 - sum(self.weight(rank, near) for near in self.neighbours[rank])
@@ -49,7 +49,7 @@ class Graph:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """The mixing matrix, workers x workers."""
+        """The mixing matrix, workers by workers."""
         ranks = range(self.workers)
         return np.array([[self.weight(rank, other) for other in ranks] for rank in ranks])
 
@@ -58,9 +58,9 @@ class Graph:
 
 
 def spectral_gap(graph: Graph) -> float:
-    """One minus the second largest |eigenvalue| of the weights: 1 mixes at once, 0 never.
+    """Return one minus the second largest |eigenvalue| of the weights: 1 mixes at once, 0 never.
 
-    Every round of gossip multiplies the squared consensus distance by (1 - gap)^2 at most.
+    Every round of gossip multiplies the squared consensus distance by at most (1 - gap)^2.
 
     >>> round(spectral_gap(make_graph("ring", 8)), 3)
     0.195
@@ -72,12 +72,12 @@ def spectral_gap(graph: Graph) -> float:
 
 
 def _ring(workers: int) -> Neighbours:
-    """The worker before and the one after: two messages, however many workers."""
+    """The worker before and the one after: two messages for any number of workers."""
     return _torus_of(1, workers)
 
 
 def _torus(workers: int) -> Neighbours:
-    """A grid that is closed both ways: four messages; of a prime number of workers a ring."""
+    """A grid closed in both directions: four messages; a ring if the number of workers is prime."""
     rows = next(side for side in range(isqrt(workers), 0, -1) if workers % side == 0)
     return _torus_of(rows, workers // rows)
 
@@ -88,13 +88,13 @@ def _torus_of(rows: int, columns: int) -> Neighbours:
         row, column = divmod(rank, columns)
         near = {((row + step) % rows) * columns + column for step in (-1, 1)}
         near |= {row * columns + (column + step) % columns for step in (-1, 1)}
-        # Both ways round a side of two lead to the same worker, which counts once.
+        # On a side of two, both directions lead to the same worker, which counts once.
         found.append(tuple(sorted(near - {rank})))
     return tuple(found)
 
 
 def _complete(workers: int) -> Neighbours:
-    """Everybody with everybody: a message to every other worker."""
+    """All workers with all others: a message to every other worker."""
     return tuple(tuple(o for o in range(workers) if o != rank) for rank in range(workers))
 
 
@@ -107,16 +107,16 @@ GRAPHS: dict[str, Callable[[int], Neighbours]] = {
 
 @cache
 def make_graph(name: str, workers: int) -> Graph:
-    """The graph of that name. A torus is as square as can be; of a prime number it is a ring.
+    """Return the graph of that name. A torus is as square as possible; of a prime number, a ring.
 
-    Raises UnknownName, and InputError for a number of workers that is no whole number above zero.
+    Raises UnknownName, and InputError unless ``workers`` is a whole number above zero.
     """
     require_whole(workers=workers)
     return Graph(name, GRAPHS[known_graph(name)](workers))
 
 
 def known_graph(name: str) -> str:
-    """The name itself; raises UnknownName if there is no such graph."""
+    """Return the name itself; raises UnknownName if there is no such graph."""
     if name not in GRAPHS:
         raise UnknownName("graph", name, GRAPHS)
     return name

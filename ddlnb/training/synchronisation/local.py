@@ -1,16 +1,17 @@
-"""Local SGD: workers average every H gradients only. H fixed, later than a start, or adaptive.
+"""Local SGD: workers average only every H gradients; H is fixed, 1 at first, or adaptive.
 
-One round, from parameters that all workers share, the anchor: a worker takes H gradients, moves
-after each by a plain SGD step of its learning rate, and adds the gradients up. The sums are
-averaged, compressed if so chosen; the worker returns to the anchor and its optimizer takes one
+A round begins at parameters that all workers share, the anchor. A worker takes H gradients, moves
+after each one by a plain SGD step at its learning rate, and adds the gradients up. The sums are
+averaged, compressed if so chosen; the worker returns to the anchor, and its optimizer takes one
 step with the average. So H = 1 is BSP with any optimizer. With plain SGD at a learning rate that
 is constant within rounds this is local SGD as published (Stich 2019): all workers end at the mean
-of where they were. Another optimizer acts once per round, on what rounds add up to, as the outer
-one of SlowMo (Wang et al. 2020) and FedOpt (Reddi et al. 2021); weight decay, too. Since its rate
-is that of the steps between, LARS, LAMB and Adam are refused, whose rates mean something else.
+of where they were. Another optimizer, and weight decay, acts once per round on the sum of its
+gradients, as the outer optimizer of SlowMo (Wang et al. 2020) and FedOpt (Reddi et al. 2021). Since
+it shares its rate with the steps within a round, LARS, LAMB and Adam are refused, whose rates mean
+something else.
 
-A training that stops within a round leaves the workers apart: stop at the end of one. Source:
-survey of Shi et al. 2020, sections 3.1.2 and 5.1.
+Stop at the end of a round: within one the workers are apart. Source: survey of Shi et al. 2020,
+sections 3.1.2 and 5.1.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STARTS = ("frequent", "rare")
 
 
 class Local(Synchronisation):
-    """Rounds of H gradients, whatever decides H. All workers must decide alike."""
+    """Rounds of H gradients, whatever decides H. All workers must decide the same."""
 
     architectures = ("A2A", "PS")
     why_not_elsewhere = "its rounds end with the average over all workers"
@@ -50,7 +51,7 @@ class Local(Synchronisation):
         """The largest H."""
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise InputError for a rate that is none for plain SGD, unless rounds are of one step."""
+        """Raise InputError if plain SGD could not take this rate, unless rounds have one step."""
         require(
             self.longest == 1 or optimizer.takes_plain_rate,
             f"{self} moves between averages by plain SGD steps at the optimizer's learning rate, "
@@ -97,9 +98,9 @@ class PostLocalSGD(Local):
 
     def cycle(self) -> int:
         raise InputError(
-            f"an iteration of {self} has no one cost: it takes {self.after} as bsp does, and all "
-            f"others as local({self.period}); ask for the cost of these, and for a time to target "
-            f"leave its curves out"
+            f"an iteration of {self} has no single cost: {self.after} iterations cost what those "
+            f"of bsp do, and all others what those of local({self.period}) do; ask for the cost of "
+            f"these, and for a time to target leave its curves out"
         )
 
     @property
@@ -116,11 +117,11 @@ class PostLocalSGD(Local):
 class AdaptiveLocalSGD(Local):
     """H between ``low`` and ``high``, chosen before every round from the training loss.
 
-    With L the mean loss of the last round over its gradients and all workers, and L0 that of the
-    first: ``start`` rare takes H = ceil(high (L / L0)^power), which falls with the loss, as
-    AdaComm with power 1/2 (Wang and Joshi 2019); ``start`` frequent takes H = floor(low (L0 /
-    L)^power), the reverse; both are kept within low and high. The first round has the H of L = L0.
-    Losses are averaged uncompressed, in a request of four bytes per round; so all workers agree.
+    L is the mean loss of the last round, over its gradients and all workers, and L0 that of the
+    first. With ``start`` rare, H = ceil(high (L / L0)^power) falls with the loss, as in AdaComm
+    with power 1/2 (Wang and Joshi 2019); with ``start`` frequent, H = floor(low (L0 / L)^power)
+    rises; both are kept within low and high. The first round has the H of L = L0. Losses are
+    averaged uncompressed, in one request of four bytes per round, so that all workers agree.
     """
 
     low: int = 1
@@ -138,9 +139,9 @@ class AdaptiveLocalSGD(Local):
 
     def cycle(self) -> int:
         raise InputError(
-            f"an iteration of {self} has no one cost: how often it averages depends on the losses; "
-            f"ask for the cost of local({self.low}) and local({self.high}), it lies between them, "
-            f"and for a time to target leave its curves out (ddlnb.studies.sec5_1_adaptive_periods judges them)"
+            f"an iteration of {self} has no single cost, because the losses decide how often it "
+            f"averages: ask for those of local({self.low}) and local({self.high}), between which "
+            f"it lies, and for a time to target leave its curves out"
         )
 
     @property
@@ -148,7 +149,7 @@ class AdaptiveLocalSGD(Local):
         return self.high
 
     def period(self, first: float, loss: float) -> int:
-        """H at this loss, after a first one.
+        """Return H for this loss and that of the first round.
 
         >>> AdaptiveLocalSGD(1, 16, "rare").period(4.0, 1.0)
         8
@@ -167,7 +168,7 @@ class AdaptiveLocalSGD(Local):
         known = False
         while True:
             own = yield from one_round(worker, self.period(first, loss))
-            # On the CPU even when the worker's tensors have no values.
+            # On the CPU, even if the worker's tensors have no values.
             mean = torch.tensor([own], dtype=torch.float32, device="cpu")
             total = yield from worker.summed(mean)
             loss = float(total) / worker.workers
@@ -177,7 +178,7 @@ class AdaptiveLocalSGD(Local):
 
 
 def one_round(worker: Worker, period: int) -> Generator[Any, Any, float]:
-    """The mean loss of a round of so many gradients, but for the last `StepDone`."""
+    """Run a round of ``period`` gradients, all but its last `StepDone`; return the mean loss."""
     anchor = worker.parameters.clone()
     gradient = yield NextGradient()
     total, loss = gradient.clone(), worker.last_loss

@@ -1,10 +1,10 @@
 """Training on parameter servers without barriers: SSP, DSSP, ASP, R2SP.
 
 A worker takes a gradient, lets its own optimizer change the parameters that it pulled last, and
-pushes that change divided by the number of workers, so that n pushes weigh as much as one
-iteration of BSP. It is answered with the sum of all workers' updates since the start. Momentum
-stays with the workers; as their updates are averaged, plain SGD and momentum with no staleness are
-BSP. Source: survey of Shi et al. 2020, section 3.1.2.
+pushes that change divided by the number of workers, so that n pushes weigh as much as one iteration
+of BSP. The answer is the sum of all workers' updates since the start. Momentum stays with the
+workers; since their updates are averaged, SGD with or without momentum is BSP when nothing is
+stale. Source: survey of Shi et al. 2020, section 3.1.2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddlnb.training.worker import Worker
 
 
 class Relaxed(Synchronisation):
-    """Updates go to a server, which sums them and decides when to answer."""
+    """Workers push updates to a server, which sums them and decides when to answer."""
 
     architectures = ("PS",)
     model_on_server = True
@@ -42,7 +42,7 @@ class Relaxed(Synchronisation):
 
     @abstractmethod
     def rule(self, workers: int) -> Rule:
-        """When the server answers."""
+        """Return the rule that says when the server answers."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StaleSynchronousParallel(Relaxed):
 class DynamicStaleSynchronousParallel(Relaxed):
     """SSP with a bound between ``low`` and ``high``, chosen as it runs (DSSP; Zhao et al. 2019).
 
-    How it is chosen is said in `ddlnb.plans.server_rules.DynamicBound`.
+    `ddlnb.plans.server_rules.DynamicBound` chooses it.
     """
 
     low: int = 1
