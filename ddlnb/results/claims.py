@@ -14,20 +14,16 @@ import math
 import pandas as pd
 
 from ddlnb.errors import require_whole
-from ddlnb.results.claim import (
+from ddlnb.results.claim import Claim, Part, Strength, Table, judged
+from ddlnb.results.comparisons import (
     BERTS,
     EQUAL,
     IB,
     TCP,
-    Claim,
-    Part,
-    Strength,
-    Table,
     a2a_growth_over_ps,
     bert_lost_in_node,
     best_bert_on_ib,
     gains,
-    judged,
     larger_batches,
     leader_over_best,
     more_than_on_ib,
@@ -116,7 +112,7 @@ _ALL = (
             Part(
                 "cells of PS beside A2A with the same schedule on TCP beyond one node",
                 ps_over_a2a_on_tcp,
-                "times its A2A twin",
+                "times its A2A counterpart",
                 Strength.MOST,
                 low=BETTER,
             ),
@@ -124,7 +120,7 @@ _ALL = (
                 "PS beside A2A with the same schedule for two numbers of GPUs on 100GbIB, "
                 "the larger beyond one node",
                 a2a_growth_over_ps,
-                "times the growth of its PS twin",
+                "times the growth of its PS counterpart",
                 Strength.MOST,
                 low=BETTER,
             ),
@@ -328,7 +324,7 @@ CLAIMS: dict[str, Claim] = {claim.id: claim for claim in _ALL}
 
 
 def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
-    """One row per claim: whether it holds in this table, and in which share of how many cells.
+    """Judge every claim by a table: one row each, with the share of the cells that support it.
 
     ``holds`` is None where the table lacks the cells, and ``reason`` says which. ``failures`` are
     the cells against the claim, worst first. A claim of several parts fails with any of them, even

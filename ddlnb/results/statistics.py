@@ -200,8 +200,3 @@ def _mean_and_half_width(values: np.ndarray) -> tuple[float, float]:
         return mean, math.nan
     quantile = t.ppf((1 + CONFIDENCE) / 2, count - 1)
     return mean, float(quantile * np.std(values, ddof=1) / math.sqrt(count))
-
-
-def t_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the mean and the half width of its interval; `mean_interval` replaces it."""
-    return _mean_and_half_width(values)
