@@ -28,7 +28,7 @@ class Engine:
     """What an engine is called, what it can do, and where its code is.
 
     ``exchanges`` are the requests it answers, none if it runs its baseline only. ``refusal`` says
-    why it cannot run a method, ``missing`` what this machine lacks; both are "" where all is well.
+    why it cannot run a method, ``missing`` what this machine lacks; both are "" if nothing does.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Engine:
     missing: Callable[[], str] = _nothing
 
     def refuses(self, method: Method) -> str:
-        """Why this engine cannot run the method; "" if it can."""
+        """Return why this engine cannot run the method; "" if it can."""
         if not self.exchanges:
             return "runs no methods, only its own default"
         if method.exchange not in self.exchanges:
@@ -50,11 +50,11 @@ class Engine:
         return self.refusal(method)
 
     def starter(self) -> Callable[..., Any]:
-        """The function that ``start`` names."""
+        """Return the function that ``start`` names."""
         return _named(self.start)
 
     def server(self) -> Callable[..., Any]:
-        """The function that ``serve`` names."""
+        """Return the function that ``serve`` names."""
         return _named(self.serve)
 
 
@@ -83,14 +83,14 @@ BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}
 
 
 def get_engine(name: str) -> Engine:
-    """The engine of this name. Raises UnknownName with a suggestion."""
+    """Return the engine of this name. Raises UnknownName with a suggestion."""
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
     return ENGINES[name]
 
 
 def installed() -> list[str]:
-    """The engines with methods that lack nothing on this machine."""
+    """Return the engines with methods that lack nothing on this machine."""
     return [one.name for one in ENGINES.values() if one.exchanges and not one.missing()]
 
 
@@ -111,7 +111,7 @@ def require_runs(engine: str, method: Method) -> None:
 
 
 def support() -> list[tuple[str, str, str]]:
-    """(method, engine, reason) for all methods and the engines that run any; "" is support."""
+    """Return (method, engine, reason why not) for all methods and engines; "" is support."""
     return [
         (method.name, engine.name, engine.refuses(method))
         for method in METHODS.values()

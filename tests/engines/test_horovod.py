@@ -21,7 +21,7 @@ import torch
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
 from ddlnb.engines.horovod.runtime import imported, slots
-from ddlnb.engines.horovod.timeline import read_horovod_timeline, read_phases, recording
+from ddlnb.engines.horovod.timeline import read_horovod_timeline, recording
 from ddlnb.engines.job import Job
 from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
@@ -102,7 +102,6 @@ class TestOnRanks:
         whole = [s for s in timeline.spans if s.iteration < STEPS - 1]
         assert len(whole) == (STEPS - 1) * len(messages)
         assert sum(s.bytes for s in whole) == (STEPS - 1) * trace(task, 4).gradient_bytes
-        assert {"negotiation", "queue", "all-reduce"} <= set(read_phases(path)["phase"])
         four_ranks.run(run_job, job, count=2)
         assert read_horovod_timeline(path).spans == timeline.spans
 
@@ -223,14 +222,6 @@ def test_a_timeline_is_read(tmp_path):
     assert (first.name, first.bytes, first.iteration) == ("w[0:6]", 48, 0)
     assert (first.start_seconds, first.stop_seconds) == (0.001, pytest.approx(0.004))
     assert second.iteration == 1
-    phases = read_phases(path).query("iteration == 0")
-    seconds = (phases["stop_seconds"] - phases["start_seconds"]).round(6)
-    assert dict(zip(phases["phase"], seconds, strict=True)) == {
-        "negotiation": 0.001,
-        "queue": 0.0005,
-        "copy into fusion buffer": 0.0001,
-        "all-reduce": 0.0012,
-    }
 
 
 def test_a_truncated_timeline_is_read_as_far_as_it_tells(tmp_path):

@@ -113,6 +113,22 @@ def test_bad_arguments_are_refused_before_anything_starts(changes, error, told):
         measure("small-conv", **(QUICK | changes))
 
 
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (".", r"is a folder; name a file in it, such as '.*rows\.csv'"),
+        ("rows.csv", r"is a folder; name a file in it"),
+        ("file/rows.csv", r"no file can be written in '.*file' \(.*\); name another folder"),
+    ],
+)
+def test_a_place_for_no_file_is_refused_before_any_work(place, told, tmp_path, monkeypatch):
+    monkeypatch.setattr("ddlnb.engines.measure.get_task", lambda model: pytest.fail("worked"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "rows.csv").mkdir()
+    with pytest.raises(InputError, match=told):
+        measure("small-conv", out=tmp_path / place, **QUICK)
+
+
 def test_an_unknown_model_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'resnet50'"):
         measure("resnet-50")

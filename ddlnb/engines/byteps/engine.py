@@ -1,6 +1,6 @@
 """BytePS as an engine: it answers the pushes and pulls of our plans.
 
-How a plan maps on BytePS's own means:
+How a plan maps to BytePS:
 
 - A message is one asynchronous ``push_pull`` in place, with a name of its own. All workers
   declare the names in the plan's order, which is what BytePS numbers them by.
@@ -11,8 +11,8 @@ How a plan maps on BytePS's own means:
   BytePS. Messages go to BytePS as soon as they are ready; it keeps order and credit. Without a
   credit BytePS takes messages as they come.
 - Placement is not the plan's: BytePS chooses a message's server by a hash of its number.
-- BytePS does not tell when a message has reached its server, only when its sum is back. That is
-  when a timeline's spans end.
+- BytePS does not report when a message has reached its server, only when its sum is back. That
+  is when a timeline's spans end.
 - There is no bounded staleness, and nothing but push_pull. Its asynchronous mode is for training
   methods: `ddlnb.training.executors.byteps`.
 
@@ -58,10 +58,10 @@ class BytePSTransport:
         self._messages: list[tuple[str, int]] = []
 
     def declare(self, name: str, like: torch.Tensor, priority: int = 0) -> int:
-        """The number of a new message, of tensors like this one; larger priorities go first.
+        """Return the number of a new message of tensors like this one; larger priorities go first.
 
-        All workers declare the same ones in the same order, and wait for one another in it: that
-        sets up the buffers, which is not part of an iteration.
+        All workers declare the same messages in the same order, and wait for one another: that sets
+        up the buffers, which is not part of an iteration.
         """
         self._membership.ops.c_lib.byteps_torch_declare_tensor(name)
         self._messages.append((name, priority))
@@ -78,7 +78,7 @@ class BytePSTransport:
     ) -> Handle:
         """Push the request's tensor; it holds the sum once the handle's wait returns.
 
-        ``released`` must be None, as BytePS does not tell when a message has reached its server.
+        ``released`` must be None, as BytePS does not report when a message has reached its server.
         """
         assert released is None, "BytePS keeps the credit itself"
         self.bytes_sent += request.tensor.numel() * request.tensor.element_size()
@@ -100,7 +100,7 @@ class BytePSTransport:
 
 
 class _Sum:
-    """A push and pull under way."""
+    """A push and pull in flight."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Sum:
 
 
 def partition_and_credit(plan: Plan) -> tuple[int, int]:
-    """The partition in bytes and the credit in partitions, 0 for none, that stand for a plan's."""
+    """Return a plan's partition in bytes and its credit in partitions, 0 for none."""
     partition = uncut(max(plan.message_bytes))
     if plan.credit_bytes is None:
         return partition, 0
@@ -138,14 +138,14 @@ def partition_and_credit(plan: Plan) -> tuple[int, int]:
 
 
 def uncut(message_bytes: int) -> int:
-    """The partition that leaves a message of so many bytes whole: whole pages, at most 1 GiB."""
+    """Return the partition that leaves a message of this size whole: full pages, at most 1 GiB."""
     return -(-min(message_bytes, GIB) // PAGE_BYTES) * PAGE_BYTES
 
 
 def start(
     context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[Replica, Callable]:
-    """The trainer of engine ``byteps``, and the loss of a batch that it wants to be given.
+    """Return the trainer of engine ``byteps``, and the loss of a batch that its steps take.
 
     Raises MissingPart or ModelError for what this BytePS cannot do, before it is initialised.
     """
@@ -165,12 +165,12 @@ def start(
 
 
 def serve(context: RankContext, job: Job, store: Any) -> None:
-    """Be one of BytePS's servers until all workers have left."""
+    """Run one of BytePS's servers until all workers have left."""
     runtime.serve(context, store, job.workers, job.servers)
 
 
 def _require_possible(job: Job, module: nn.Module) -> torch.dtype:
-    """The dtype in which the module trains."""
+    """Return the dtype in which the module trains. Raises MissingPart or ModelError."""
     if job.device != "cpu":
         raise MissingPart(
             f"device {job.device!r} needs a BytePS with CUDA and NCCL, and this one is built "
@@ -180,7 +180,7 @@ def _require_possible(job: Job, module: nn.Module) -> torch.dtype:
 
 
 def summed_dtype(module: nn.Module) -> torch.dtype:
-    """The dtype of the trained parameters. Raises ModelError if BytePS does not sum it."""
+    """Return the dtype of the trained parameters. Raises ModelError if BytePS does not sum it."""
     dtypes = {p.dtype: name for name, p in module.named_parameters() if p.requires_grad}
     for dtype, name in dtypes.items():
         if dtype not in KINDS:

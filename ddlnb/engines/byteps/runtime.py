@@ -1,14 +1,14 @@
-"""The BytePS world of one run: a scheduler, servers and workers, joined and left by our ranks.
+"""BytePS in one run: a scheduler, servers and workers, which our ranks join and leave.
 
 BytePS finds its peers by environment variables. The scheduler and the servers are its own
 programs: a scheduler beside worker 0, a server beside every rank that serves. They are children
-of the rank, carry its environment and so its token, and Linux ends them with the rank. The
+of the rank, carry its environment and thus its token, and Linux ends them with the rank. The
 workers are the ranks themselves: BytePS's state is set up and taken down in the process as often
 as jobs come, because a fresh process per job would import torch each time, which takes longer
 than most jobs. A job that fails ends its ranks anyway.
 
-BytePS detects no failures and waits for ever. So whatever may hang is called on a thread, or with
-a time-out, and a rank looks at its child while it waits.
+BytePS detects no failures and waits for ever. So whatever may hang is called on a thread or with a
+time-out, and a rank watches its child while it waits.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _HELPER = "import ctypes; ctypes.CDLL(None).prctl(1, 9); import byteps.server"
 
 
 class BytePSError(RuntimeError):
-    """A part of BytePS ended or hung; the message quotes what it said."""
+    """A part of BytePS ended or hung; the message quotes its output."""
 
 
 def missing() -> str:
-    """What this machine lacks to run BytePS; "" if it has all, without importing it."""
+    """Return what this machine lacks to run BytePS, without importing it; "" if nothing."""
     found = find_spec("byteps")
     folders = found.submodule_search_locations if found else None
     if not folders:
@@ -54,7 +54,7 @@ def missing() -> str:
 
 
 def imported() -> Any:
-    """The module ``byteps.torch.ops``. Raises MissingPart with the reason and the mend."""
+    """Return the module ``byteps.torch.ops``. Raises MissingPart with the reason and the fix."""
     try:
         import byteps.torch.ops as ops
     except ImportError as error:
@@ -85,7 +85,7 @@ class Helper:
         )
 
     def has_left(self) -> bool:
-        """Whether it ended because all workers have left. Raises BytePSError if it died."""
+        """Return whether it ended because all workers have left. Raises BytePSError if it died."""
         status = self._process.poll()
         if status:
             self._said.seek(0)
@@ -125,7 +125,7 @@ class Membership:
     ):
         """Join, with all workers and servers of the run. Raises BytePSError or MissingPart.
 
-        The servers of an ``asynchronous`` world must be told so, too.
+        The servers must be started as ``asynchronous`` as well.
         """
         self.ops = imported()
         self._timeout = context.timeout_seconds
@@ -157,7 +157,7 @@ class Membership:
     def check(self) -> None:
         """Raise BytePSError if the scheduler, where it is this rank's child, has died.
 
-        Sums do not need it, but leaving does: it is looked at ten times a second at most.
+        Sums do not need it, but leaving does: it is checked ten times a second at most.
         """
         if self._scheduler is None or (now := time.monotonic()) < self._next_look:
             return
@@ -210,8 +210,7 @@ class Membership:
                 self._scheduler.has_left()  # it may leave while a worker is leaving
             if time.monotonic() > deadline:
                 raise BytePSError(
-                    f"not all workers and servers have {done_what} BytePS's world within "
-                    f"{self._timeout} s"
+                    f"not all workers and servers have {done_what} BytePS within {self._timeout} s"
                 )
 
     def _end_scheduler(self) -> None:
@@ -238,7 +237,7 @@ def serve(
 def _variables(
     context: RankContext, root: str, workers: int, servers: int, asynchronous: bool
 ) -> dict[str, str]:
-    """What every part of the world is told. All sockets listen on their rank's address only."""
+    """Return the variables of every part. All sockets listen on their rank's address only."""
     host, port = root.split()
     return {
         "DMLC_PS_ROOT_URI": host,

@@ -4,10 +4,10 @@ How a plan maps on Horovod's own means:
 
 - A message is one ``allreduce_async_`` with a name of its own. The fusion threshold is 0, since
   the plan has decided what travels together; the baseline has Horovod's default of 128 MiB.
-- Horovod starts what all workers have asked for, in cycles of a millisecond. It has no
+- Horovod starts what all workers have requested, in cycles of a millisecond. It has no
   priorities; order is the order in which a plan starts its messages, equal on all workers.
-- Credit and timelines need to know when a message has ended. Horovod does not tell, so a thread
-  polls, which is what ByteScheduler did on Horovod.
+- Credit and timelines need to know when a message has ended. Horovod does not report it, so a
+  thread polls, as ByteScheduler did on Horovod.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAUSE_SECONDS = 0.0002  # between two looks at a message
 
 
 class HorovodTransport:
-    """Asynchronous all-reduces by Horovod, which must have been joined.
+    """Asynchronous all-reduces by Horovod, which must have been initialised.
 
     ``bytes_sent`` is not counted on the wire but follows from the ring of Horovod's gloo.
     """
@@ -77,14 +77,14 @@ class HorovodTransport:
         return self._poller.watch(handle, callbacks)
 
     def close(self) -> None:
-        """Leave Horovod's world; the process can join another one."""
+        """Shut Horovod down; the process can initialise it again."""
         if self._poller is not None:
             self._poller.close()
         leave()
 
 
 class _Summed:
-    """An all-reduce under way. Horovod's own way to wait keeps a core busy; this one sleeps."""
+    """An all-reduce in flight. Horovod's own wait keeps a core busy; this one sleeps."""
 
     def __init__(self, hvd: Any, number: int, name: str, timeout_seconds: float):
         self._hvd, self._number, self._name = hvd, number, name
@@ -107,12 +107,12 @@ class _Summed:
     def overdue(self) -> TimeoutError:
         return TimeoutError(
             f"message {self._name!r} was not summed within {self.timeout_seconds} s: "
-            f"another worker has not asked for it"
+            f"another worker has not requested it"
         )
 
 
 class _Watched:
-    """An all-reduce that a poller looks after."""
+    """An all-reduce whose end a poller reports."""
 
     def __init__(self, summed: _Summed, callbacks: list[Callable[[], None]]):
         self.summed, self._callbacks = summed, callbacks
@@ -200,7 +200,7 @@ class HorovodBaseline(SingleWorker):
             super()._update()
 
     def close(self) -> None:
-        """Take the hooks off and leave Horovod's world."""
+        """Remove the hooks and shut Horovod down."""
         for hook in self._hooks:
             hook.remove()
         leave()
@@ -209,7 +209,7 @@ class HorovodBaseline(SingleWorker):
 def start(
     context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[Replica | HorovodBaseline, Callable]:
-    """The trainer of engine ``horovod``, and the loss of a batch that it wants to be given.
+    """Return the trainer of engine ``horovod``, and the loss of a batch that its steps take.
 
     Raises MissingPart or ModelError for what this Horovod cannot do, before it is initialised.
     """

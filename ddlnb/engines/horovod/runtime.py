@@ -1,9 +1,9 @@
-"""The Horovod world of one run: joined when the run starts and left when it ends.
+"""Horovod in one run: initialised when the run starts and shut down when it ends.
 
 Horovod finds its peers by environment variables and a small HTTP server. Here the processes are
-there already, so worker 0 opens that server for as long as all need it, and every worker sets
-the variables of its slot for as long as Horovod reads them. So do processes that ``horovodrun``
-started: its server is not made for being asked twice. Those that it started by MPI need neither.
+already up, so worker 0 opens that server for as long as all need it, and every worker sets the
+variables of its slot for as long as Horovod reads them. So do processes that ``horovodrun``
+started, whose own server cannot be used twice. Processes that it started by MPI need neither.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ddlnb.engines.environment import environment
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.launch.rank import RankContext, interface_of
 
-_joined = False  # whether this process has ever been in a world
+_joined = False  # whether this process has initialised Horovod before
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a worker is: its number among all, on its host, and among the same of other hosts."""
+    """A worker's number among all, on its host, and among those of the same number on all hosts."""
 
     hostname: str
     rank: int
@@ -42,14 +42,14 @@ class Slot:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that tell Horovod so."""
+        """The variables by which Horovod knows its slot."""
         numbers = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
         named = {f"HOROVOD_{name.upper()}": str(getattr(self, name)) for name in numbers}
         return {"HOROVOD_HOSTNAME": self.hostname, **named}
 
 
 def slots(hosts: list[str]) -> list[Slot]:
-    """The slot of every worker, given the workers' hosts by rank.
+    """Return the slot of every worker, given the workers' hosts by rank.
 
     >>> [(s.rank, s.local_rank, s.cross_rank) for s in slots(["a", "b", "a"])]
     [(0, 0, 0), (1, 0, 1), (2, 1, 0)]
@@ -65,7 +65,7 @@ def slots(hosts: list[str]) -> list[Slot]:
 
 
 def missing() -> str:
-    """What this machine lacks to run Horovod; "" if it has all, without importing it."""
+    """Return what this machine lacks to run Horovod, without importing it; "" if nothing."""
     found = find_spec("horovod")
     folders = found.submodule_search_locations if found else None
     if not folders:
@@ -76,12 +76,12 @@ def missing() -> str:
 
 
 def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> Any:
-    """The module ``horovod.torch``, initialised with these workers over gloo.
+    """Return the module ``horovod.torch``, initialised with these workers over gloo.
 
-    Over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which `ddlnb.cli.horovodrun` sets.
-    Call `leave` when all is done. Horovod merges tensors that are ready at the same time up to
-    ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here, InputError for settings
-    in the environment that it would not survive.
+    It is initialised over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which
+    `ddlnb.cli.horovodrun` sets. Call `leave` at the end. Horovod merges tensors that are ready at the same time up to
+    ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here, InputError for variables
+    in the environment that would crash it.
     """
     global _joined
     hvd = imported()
@@ -92,14 +92,14 @@ def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> A
         )
     seconds = math.ceil(context.timeout_seconds)
     common = {
-        # Always, as what Horovod 0.28 was told once it keeps when it is not told again.
+        # Always set: Horovod 0.28 keeps an earlier value where none is given.
         "HOROVOD_FUSION_THRESHOLD": str(fusion_bytes),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(seconds),
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    way = _by_mpi(workers) if over_mpi() else _rendezvous(context, store, workers)
-    with way as variables, environment(common | variables):
+    meeting = _by_mpi(workers) if over_mpi() else _rendezvous(context, store, workers)
+    with meeting as variables, environment(common | variables):
         hvd.init()
         store.set(f"horovod joined {context.rank}", "")
     _joined = True
@@ -107,12 +107,12 @@ def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> A
 
 
 def leave() -> None:
-    """End Horovod's threads: idle, they would go on talking to their peers every millisecond."""
+    """Shut Horovod down: its idle threads would go on talking to their peers every millisecond."""
     imported().shutdown()
 
 
 def imported() -> Any:
-    """The module ``horovod.torch``. Raises MissingPart with the reason and the mend."""
+    """Return the module ``horovod.torch``. Raises MissingPart with the reason and the fix."""
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -124,13 +124,13 @@ def imported() -> Any:
 
 
 def over_mpi() -> bool:
-    """Whether this process was told to leave Horovod's communication to MPI."""
+    """Return whether Horovod's communication is left to MPI in this process."""
     return os.environ.get("HOROVOD_CONTROLLER") == "mpi"
 
 
 @contextmanager
 def _by_mpi(workers: int) -> Iterator[dict[str, str]]:
-    """MPI knows who takes part: always all of its processes."""
+    """Lend the variables for MPI, in which all of its processes always take part."""
     from mpi4py import MPI
 
     if not imported().mpi_built():
@@ -146,7 +146,7 @@ def _by_mpi(workers: int) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _rendezvous(context: RankContext, store: Any, workers: int) -> Iterator[dict[str, str]]:
-    """The variables of this worker's slot, and the server they name, for the time of the block."""
+    """Lend the variables of this worker's slot, and the server that they name, to the block."""
     store.set(f"horovod host {context.rank}", context.host)
     hosts = [store.get(f"horovod host {rank}").decode() for rank in range(workers)]
     _require_own_interface(context.host, hosts)
@@ -172,10 +172,10 @@ def _rendezvous(context: RankContext, store: Any, workers: int) -> Iterator[dict
 
 
 def _require_own_interface(own: str, hosts: list[str]) -> None:
-    """Raise MissingPart if gradients would take another way than that to this worker's address.
+    """Raise MissingPart if gradients would not travel over this worker's interface.
 
-    An unmended Horovod 0.28 sends them to the address of the host's name, whatever interface it
-    was told. Between processes of one machine that makes no difference.
+    An unpatched Horovod 0.28 sends them to the address of the host's name, whatever interface it
+    is given. Between processes of one machine that makes no difference.
     """
     if version("horovod").endswith("+iface") or len(set(hosts)) == 1:
         return
@@ -187,12 +187,12 @@ def _require_own_interface(own: str, hosts: list[str]) -> None:
     if found != own:
         raise MissingPart(
             f"this Horovod connects to {name!r} ({found}), and this worker is at {own}; "
-            f"scripts/install_engines.sh builds one that uses the interface it is told"
+            f"scripts/install_engines.sh builds one that uses the given interface"
         )
 
 
 def _serve(host: str, plan: list[Slot]) -> Any:
-    """Horovod's rendezvous server, on that address only; its own starter listens on all."""
+    """Start Horovod's rendezvous server on this address only; its own starter listens on all."""
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     class Rendezvous(RendezvousHTTPServer):

@@ -13,7 +13,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +21,12 @@ from ddlnb.launch.rank import RankContext
 from ddlnb.results.timeline import Span, Timeline
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.launch.ranks import Ranks
-
-PHASES = {
-    "QUEUE": "queue",
-    "INIT_FUSION_BUFFER": "make fusion buffer",
-    "MEMCPY_IN_FUSION_BUFFER": "copy into fusion buffer",
-    "MEMCPY_OUT_FUSION_BUFFER": "copy out of fusion buffer",
-    **{f"{library}_ALLREDUCE": "all-reduce" for library in ("GLOO", "MPI", "NCCL", "CCL")},
-}
-_COLUMNS = ["tensor", "iteration", "bytes", "phase", "start_seconds", "stop_seconds"]
 
 
 @contextmanager
 def recording(ranks: Ranks, path: str | Path) -> Iterator[Path]:
-    """Runs on engine ``horovod`` within the block write Horovod's timeline to this path.
+    """Make runs on engine ``horovod`` within the block write Horovod's timeline to this path.
 
     The file is on the machine of rank 0 and holds the last run. Writing it keeps a core busy.
     """
@@ -58,61 +46,24 @@ def _set_timeline(context: RankContext, path: str | None) -> None:
 
 
 def read_horovod_timeline(path: str | Path, method: str = "horovod") -> Timeline:
-    """The all-reduces of a Horovod timeline as messages, each from negotiation to end.
+    """Return the all-reduces of a Horovod timeline as messages, each from negotiation to end.
 
-    Iteration n holds the n-th time of every tensor. What a truncated file does not tell the end of
-    is left out. Raises InputError for a file that is no Horovod timeline.
+    Iteration n holds the n-th message of every tensor. A message whose end a truncated file lacks
+    is left out. Raises InputError for a file that is not a Horovod timeline.
     """
-    spans = (
-        Span(0, "message", one.tensor, one.phases[0][1], one.stop, one.iteration, one.bytes)
-        for one in _read(path)
-    )
-    return Timeline(method, "measured", tuple(spans))
-
-
-def read_phases(path: str | Path) -> pd.DataFrame:
-    """What every all-reduce of a Horovod timeline went through, one row per phase.
-
-    Columns: tensor, iteration, bytes, phase, start_seconds, stop_seconds. The phases are
-    "negotiation", then "queue" until Horovod got to it, then copies and the "all-reduce" itself.
-    Seconds count from the start of the timeline.
-    """
-    import pandas as pd
-
-    rows = [
-        (one.tensor, one.iteration, one.bytes, *phase)
-        for one in _read(path)
-        for phase in one.phases
-    ]
-    frame = pd.DataFrame(rows, columns=_COLUMNS)
-    return frame.sort_values("start_seconds", kind="stable", ignore_index=True)
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """One all-reduce of one tensor; each phase has its name, start and stop."""
-
-    tensor: str
-    iteration: int
-    bytes: int
-    phases: tuple[tuple[str, float, float], ...]
-    stop: float
-
-
-def _read(path: str | Path) -> list[_Sum]:
     path = Path(path)
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Horovod timeline {str(path)!r} cannot be read: {error}") from error
-    found = list(_sums(_events(text, path)))
-    require(bool(found), f"{str(path)!r} tells of no all-reduce; is it a Horovod timeline?")
-    return found
+    spans = tuple(_messages(_events(text, path)))
+    require(bool(spans), f"{str(path)!r} holds no all-reduce; name a file that Horovod wrote")
+    return Timeline(method, "measured", spans)
 
 
 def _events(text: str, path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a JSON array that may end anywhere."""
-    require(text.lstrip().startswith("["), f"{str(path)!r} is no JSON array of events")
+    """Yield the events of a JSON array that may end anywhere."""
+    require(text.lstrip().startswith("["), f"{str(path)!r} is not a JSON array of events")
     decoder, separator = json.JSONDecoder(), re.compile(r"[\s,]*")
     at = text.index("[") + 1
     while True:
@@ -121,41 +72,36 @@ def _events(text: str, path: Path) -> Iterator[dict[str, Any]]:
             event, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:  # the closing bracket, or where the file was cut
             return
-        require(isinstance(event, dict), f"{str(path)!r} is no JSON array of events")
+        require(isinstance(event, dict), f"{str(path)!r} is not a JSON array of events")
         yield event
 
 
-def _sums(events: Iterator[dict[str, Any]]) -> Iterator[_Sum]:
-    """Each all-reduce that has ended. A tensor is a process of the trace."""
+def _messages(events: Iterator[dict[str, Any]]) -> Iterator[Span]:
+    """Yield each all-reduce that has ended. In Horovod's trace a tensor is a process."""
     names: dict[int, str] = {}
-    times: Counter[int] = Counter()
+    rounds: Counter[int] = Counter()
     opened: dict[int, list[tuple[str, float]]] = defaultdict(list)
-    phases: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
+    negotiated: dict[int, float] = {}
     for event in events:
         kind, process = event.get("ph"), event.get("pid", 0)
         if kind == "M" and event.get("name") == "process_name":
-            names[process] = _plain(event["args"].get("name", ""))
+            names[process] = _tensor(event["args"].get("name", ""))
         elif kind == "B":
             opened[process].append((event["name"], event["ts"] / 1e6))
         elif kind == "E" and opened[process]:
             name, start = opened[process].pop()
-            stop = event["ts"] / 1e6
             if name == "NEGOTIATE_ALLREDUCE":
-                phases[process] = [("negotiation", start, stop)]
-            elif name in PHASES:
-                phases[process].append((PHASES[name], start, stop))
-            elif name == "ALLREDUCE" and phases[process]:
-                negotiated = phases[process][0][2]
-                phases[process].insert(1, ("queue", negotiated, start))
-                steps = tuple(phases.pop(process))
-                name = names.get(process, str(process))
-                yield _Sum(name, times[process], _bytes(event), steps, stop)
-                times[process] += 1
+                negotiated[process] = start
+            elif name == "ALLREDUCE" and process in negotiated:
+                tensor, start = names.get(process, str(process)), negotiated.pop(process)
+                stop, iteration = event["ts"] / 1e6, rounds[process]
+                yield Span(0, "message", tensor, start, stop, iteration, _bytes(event))
+                rounds[process] += 1
 
 
-def _plain(tensor: str) -> str:
-    """The name without what Horovod and our engine put before it."""
-    return re.sub(r"^(allreduce\.)?(\d+ )?", "", tensor)
+def _tensor(name: str) -> str:
+    """Return the name without what Horovod and our engine put before it."""
+    return re.sub(r"^(allreduce\.)?(\d+ )?", "", name)
 
 
 def _bytes(event: dict[str, Any]) -> int:
