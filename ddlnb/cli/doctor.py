@@ -77,16 +77,11 @@ def _nccl() -> Finding:
     return Finding("engine torch/ddp, backend nccl", found, detail, fix)
 
 
-def _servers() -> Finding:
-    found = importlib.util.find_spec("zmq") is not None
-    detail = "ZeroMQ over TCP"
-    return Finding("parameter servers", found, detail, "pip install pyzmq", True)
+def _package(part: str, name: str, detail: str, fix: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        return Finding(part, importlib.util.find_spec(name) is not None, detail, fix, True)
 
-
-def _ipyparallel() -> Finding:
-    found = importlib.util.find_spec("ipyparallel") is not None
-    detail = "ranks on this machine"
-    return Finding("launcher local", found, detail, "pip install ipyparallel", True)
+    return check
 
 
 def _mpi() -> Finding:
@@ -141,10 +136,10 @@ _CHECKS: list[Callable[[], Finding]] = [
     _torch,
     _gloo,
     _nccl,
-    _servers,
+    _package("parameter servers", "zmq", "ZeroMQ over TCP", "pip install pyzmq"),
     _engine("horovod"),
     _engine("byteps"),
-    _ipyparallel,
+    _package("launcher local", "ipyparallel", "ranks on this machine", "pip install ipyparallel"),
     _emulated,
     _mpi,
     _program(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import sys
 import tempfile
 import time
 import urllib.error
@@ -35,8 +34,9 @@ from ddlnb.cli.measure import (
     Warmup,
 )
 from ddlnb.cli.options import Model, print_table
+from ddlnb.cli.run import run
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
-from ddlnb.errors import DdlnbError, MissingPart, require
+from ddlnb.errors import MissingPart, require
 from ddlnb.launch.rank import RankContext, address_towards, prepare
 from ddlnb.launch.site import Site
 
@@ -83,7 +83,7 @@ class Slots:
         count: int | None = None,
         timeout_seconds: float | None = None,
     ) -> list:
-        """What function(context, *args) returned in processes 0 to count - 1, in all processes."""
+        """Return, in all processes, what function(context, *args) returned in 0 to count - 1."""
         import torch
 
         count = self.count if count is None else count
@@ -109,7 +109,7 @@ class Slots:
             store.wait([f"gone {rank}" for rank in range(self.count)])
 
     def _open_store(self, host: str) -> tuple[str, int]:
-        """Address and port of a store that this process holds."""
+        """Return address and port of a store that this process holds."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((host, 0), backlog=512)
@@ -125,7 +125,7 @@ def _host(context: RankContext) -> str:
 
 
 class _OverGloo:
-    """Processes that find one another by the server of horovodrun, which keeps what it is told."""
+    """Processes that find one another by the server of horovodrun, which keeps what they put."""
 
     def __init__(self, timeout_seconds: float):
         address, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{name}"] for name in ("ADDR", "PORT"))
@@ -136,12 +136,12 @@ class _OverGloo:
 
     def announce(self, store: tuple[str, int]) -> None:
         """Tell the others where the store is."""
-        told = f"{store[0]} {store[1]}".encode()
-        request = urllib.request.Request(self._bulletin, told, method="PUT")
+        place = f"{store[0]} {store[1]}".encode()
+        request = urllib.request.Request(self._bulletin, place, method="PUT")
         urllib.request.urlopen(request).close()
 
     def announced(self) -> tuple[str, int]:
-        """Where the store is."""
+        """Return where the store is."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -155,7 +155,7 @@ class _OverGloo:
 
 
 class _OverMpi:
-    """Processes that MPI started, and that tell one another by its broadcast."""
+    """Processes that MPI started, and that hear of the store by its broadcast."""
 
     def __init__(self) -> None:
         try:
@@ -166,19 +166,19 @@ class _OverMpi:
                 f"pip install mpi4py"
             ) from error
 
-        self._world = MPI.COMM_WORLD
-        self.count, self.rank = self._world.Get_size(), self._world.Get_rank()
-        hosts = self._world.allgather(MPI.Get_processor_name())
+        self._processes = MPI.COMM_WORLD
+        self.count, self.rank = self._processes.Get_size(), self._processes.Get_rank()
+        hosts = self._processes.allgather(MPI.Get_processor_name())
         together = len(set(hosts)) == 1
         self.host = "127.0.0.1" if together else socket.gethostbyname(socket.gethostname())
-        self._told: tuple[str, int] | None = None
+        self._store: tuple[str, int] | None = None
         os.environ["HOROVOD_CONTROLLER"] = "mpi"
 
     def announce(self, store: tuple[str, int]) -> None:
-        self._told = store
+        self._store = store
 
     def announced(self) -> tuple[str, int]:
-        return self._world.bcast(self._told, root=0)
+        return self._processes.bcast(self._store, root=0)
 
 
 def _meeting(timeout_seconds: float) -> _OverGloo | _OverMpi:
@@ -245,9 +245,8 @@ def main(
     slots.close()
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(main)
+
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except DdlnbError as error:
-        typer.echo(f"horovodrun: {error}", err=True)
-        sys.exit(1)
+    run(app, "horovodrun")

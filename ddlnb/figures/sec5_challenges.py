@@ -56,7 +56,7 @@ def period_bars(times: pd.DataFrame) -> Figure:
         ax.set_xlim(left=0)
     names_down(panels[0][0], [_short(name) for name in methods])
     legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
-    say_source(figure, times, _target(times, with_workers=False))
+    say_source(figure, times, _target(times))
     return figure
 
 
@@ -190,10 +190,10 @@ def _draw_time(
         ax.errorbar(total, number, xerr=reach, color="black", capsize=2)
 
 
-def _target(table: pd.DataFrame, *, with_workers: bool = True) -> str:
+def _target(table: pd.DataFrame) -> str:
     first = table.iloc[0]
-    who = f"{first['model']}, " + f"{first['workers']} workers, " * with_workers
-    return f"{who}to a test loss of {first['target']:g}"
+    workers = f"{first['workers']} workers, " if "workers" in first else ""
+    return f"{first['model']}, {workers}to a test loss of {first['target']:g}"
 
 
 def _short(method: str) -> str:
