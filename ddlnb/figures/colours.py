@@ -5,6 +5,8 @@ All are of Okabe and Ito's palette, which colour-blind readers can tell apart.
 
 from __future__ import annotations
 
+from typing import Any
+
 METHOD_COLOURS = {
     "single": "#999999",
     "DDP": "#3d3d3d",
@@ -43,7 +45,7 @@ def colour_of(method: str) -> str:
     return METHOD_COLOURS.get(method, OTHER_COLOUR)
 
 
-def line_look(number: int) -> dict[str, str]:
+def line_look(number: int) -> dict[str, Any]:
     """Return colour and dash of the line of this number, counted from 0.
 
     >>> line_look(0), line_look(9)

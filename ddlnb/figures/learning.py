@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -116,7 +116,7 @@ def _lines(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _draw_curve(
-    ax: Axes, rows: pd.DataFrame, axis: str, measure: str, label: str, look: dict[str, str]
+    ax: Axes, rows: pd.DataFrame, axis: str, measure: str, label: str, look: dict[str, Any]
 ) -> None:
     ended = rows.loc[rows["diverged"], "step"]
     kept = rows[~rows["diverged"] & (rows["step"] < ended.min())] if len(ended) else rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -125,7 +125,7 @@ def target_speedups(table: pd.DataFrame) -> Figure:
                 rows["workers"], speedups, marker="o", markersize=4, label=short(method), **look
             )
             low, high = rows["speedup_low"].astype(float), rows["speedup_high"].astype(float)
-            band = {"color": look["color"], "alpha": BAND, "linewidth": 0}
+            band: dict[str, Any] = {"color": look["color"], "alpha": BAND, "linewidth": 0}
             ax.fill_between(rows["workers"], low, high, **band)
         ax.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
         doubling_axis(ax, sorted(lossy["workers"].unique()))
@@ -147,7 +147,7 @@ def lossy_against_emulated(rows: pd.DataFrame) -> Figure:
     methods = list(rows["method"].unique()) if len(rows) else []
     height = 1.3 + 0.26 * len(methods)
     figure, panels = facets(rows, "network", width=(2.4, 2.6), height=height, sharey=True)
-    ring = {"markersize": 9, "fillstyle": "none", "markeredgewidth": 1.5}
+    ring: dict[str, Any] = {"markersize": 9, "fillstyle": "none", "markeredgewidth": 1.5}
     for ax, _, part in panels:
         lines = part["method"].map(methods.index)
         ax.plot(part["iteration_seconds"] / MS, lines, ".", color=DARK, label="measured")

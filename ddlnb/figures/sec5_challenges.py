@@ -97,8 +97,8 @@ def gradient_histograms(sizes: pd.DataFrame) -> Figure:
     colours = {name: PALETTE[n % len(PALETTE)] for n, name in enumerate(methods)}
     for ax, measure, part in panels:
         for (method, _), run in part.groupby(["method", "seed"], sort=False):
-            look = {"color": colours[method], "linewidth": 1, "alpha": 0.8}
-            ax.step(run["bin"], 100 * run["share"], where="mid", **look)
+            colour = colours[method]
+            ax.step(run["bin"], 100 * run["share"], where="mid", color=colour, lw=1, alpha=0.8)
         unit = "|entry| / root mean square" if measure == SCALED else "|entry|"
         ax.set(title="", xlabel=f"log$_{{10}}$ {unit}")
     panels[0][0].set_ylabel("entries (%)")
@@ -122,8 +122,8 @@ def level_curves(table: pd.DataFrame) -> Figure:
         sparse = part[~part["is_dense"]].sort_values("density")
         for column, (label, colour, style) in FACTORS.items():
             values = (sparse[column] / dense[column]).where(lambda ratio: ratio < math.inf)
-            look = {"color": colour, "linestyle": style, "marker": "o", "markersize": 4}
-            ax.plot(sparse["density"], values, label=label, **look)
+            look: dict[str, Any] = {"color": colour, "linestyle": style, "label": label}
+            ax.plot(sparse["density"], values, marker="o", markersize=4, **look)
         ax.axhline(1, color=GREY, linewidth=0.8)
         ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log")
         short_log_axis(ax)

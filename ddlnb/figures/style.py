@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PUBLISHED: dict[str, Any] = {"hatch": "///", "alpha": 0.55}  # the look of published bars
 BAR_GROUP = 0.86  # of the distance between two groups of bars
-POINT = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
+POINT: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
 
 P = ParamSpec("P")
 
@@ -173,7 +173,8 @@ def legend(
     """Put a legend outside the panels; without handles, of what the first panel has labelled."""
     if handles is None:
         handles, _ = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles=handles, loc=f"outside {where}", ncols=columns, **options)
+    place: Any = f"outside {where}"
+    figure.legend(handles=handles, loc=place, ncols=columns, **options)
 
 
 def legend_line(colour: str, label: str, style: Any) -> Line2D:

@@ -86,7 +86,7 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
         ax.axvline(mean, color="black", linestyle=":", linewidth=1.2)
         ax.set_title(f"{method}\nmean {mean:.2g}", fontsize=9)
         ax.grid(visible=False, axis="x")
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.locator_params(axis="x", integer=True)
         ax.set_xlabel("staleness (updates)")
     panels[0][0].set_ylabel("pushes (%)")
     remark = "staleness: updates of other workers since the pushing one was last answered"
