@@ -23,7 +23,6 @@ NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
 SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
 WITH_OTHER_IMPORTS = {
-    "sec3_3_1_protocols",
     "table1_attributes",
 }
 MOST_CODE_CELLS = 12

@@ -19,8 +19,8 @@ from ddlnb.engines.settings import TOPOLOGIES
 from ddlnb.engines.transports.algorithms import ALGORITHMS
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
-from ddlnb.studies.sec3_3_1_channels import KINDS
-from ddlnb.studies.sec3_3_1_protocols import facts
+from ddlnb.studies.sec3_3_1_protocols.channels import KINDS
+from ddlnb.studies.sec3_3_1_protocols.published import facts
 from ddlnb.studies.table1_attributes.networks import NETWORK_GRAPHS
 from ddlnb.training.method import ARCHITECTURES
 from ddlnb.training.synchronisation.base import Synchronisation

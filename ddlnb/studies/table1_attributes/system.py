@@ -15,7 +15,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.studies.sec2_message_size import quoted_fits
-from ddlnb.studies.sec3_3_1_protocols import facts
+from ddlnb.studies.sec3_3_1_protocols.published import facts
 from ddlnb.studies.sec4_methods import plans_table
 from ddlnb.studies.table1_attributes.attributes import Derived
 from ddlnb.studies.table1_attributes.networks import NetworkGraph, make_network
