@@ -27,21 +27,24 @@ def lossy(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'; repeatable."),
+        typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'. Repeatable."),
     ] = None,
     batch: Batch = None,
     throughput: Throughput = None,
     compression: Annotated[
         str,
-        typer.Option(help="What compressing costs: a profile of data/profiles/compression."),
+        typer.Option(
+            help="What compressing costs: free, or a profile of data/profiles/compression."
+        ),
     ] = "free",
     curves: Annotated[
-        Path | None, typer.Option(help="Curves of `ddlnb train --out`; judges time to --target.")
+        Path | None,
+        typer.Option(help="Curves of `ddlnb train --out`, to judge the time to --target."),
     ] = None,
     target: Annotated[float | None, typer.Option(help="The test loss to reach.")] = None,
     base: Annotated[
         str,
-        typer.Option(help="The method as which messages of bsp leave: one that ends in A2A."),
+        typer.Option(help="The lossless method whose messages bsp sends: one that ends in A2A."),
     ] = "MG-WFBP",
     csv: Csv = False,
 ) -> None:
@@ -90,7 +93,7 @@ def _assumed(compression: str, base: str) -> str:
 def _costs(
     workload: Workload, cluster: str, workers: int, methods: list[str], compression: str, base: str
 ) -> list[dict[str, Any]]:
-    """One row per method, the quickest lossless one first; seconds and bytes of an iteration."""
+    """Return one row per method, the quickest lossless one first: seconds and bytes."""
     from ddlnb.clusters.file import get_cluster
     from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 
@@ -153,8 +156,9 @@ def _print_times(
     try:
         measured = pd.read_csv(curves)
     except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise InputError(
-            f"curves {curves} cannot be read ({error}); make them with ddlnb train --out"
+            f"curves {str(curves)!r} cannot be read ({reason}); make them with ddlnb train --out"
         ) from error
     table = time_to_target(measured, target, workload, [cluster], compression, base)
     if csv:

@@ -1,4 +1,4 @@
-"""The command that trains with lossy methods and tells what they cost in convergence."""
+"""The command that trains with lossy methods and says what they cost in convergence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import Csv, numbers, print_table
+from ddlnb.launch.site import meanings
+from ddlnb.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_MEANINGS = meanings(TrainingSettings)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,22 +24,25 @@ def add_to(app: typer.Typer) -> None:
     app.command()(train)
 
 
+def setting(name: str) -> Any:
+    """Return the command line's option for a field of the settings of a run."""
+    return typer.Option(help=_MEANINGS[name])
+
+
 def train(
-    task: Annotated[str, typer.Option(help="A task of `ddlnb train --list`.")] = "digits",
+    task: Annotated[str, setting("task")] = "digits",
     method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Such as 'bsp', 'ssp(3)' or 'bsp + top-k(0.01) + feedback on A2A'; repeatable."
-        ),
+        list[str] | None, typer.Option(help=f"{_MEANINGS['method']} Repeatable.")
     ] = None,
-    workers: Annotated[list[int] | None, numbers("Workers, such as 4,8. Default: 8.")] = None,
-    steps: Annotated[int, typer.Option(help="Gradients of every worker.")] = 300,
-    local_batch: Annotated[
-        int | None, typer.Option(help="Samples of a gradient; default: the task's own.")
+    workers: Annotated[
+        list[int] | None,
+        numbers(f"Numbers of workers, such as 4,8. Default: {TrainingSettings.workers}."),
     ] = None,
+    steps: Annotated[int, setting("steps")] = TrainingSettings.steps,
+    local_batch: Annotated[int | None, setting("local_batch")] = None,
     lr: Annotated[
         list[float] | None,
-        numbers("Learning rates, such as 0.1,0.2. Default: the task's first guess.", float),
+        numbers("Learning rates, such as 0.1,0.2. Default: the optimizer's first guess.", float),
     ] = None,
     tune: Annotated[
         bool,
@@ -46,12 +53,8 @@ def train(
             "seeds, halved up to 4 times until it is stable.",
         ),
     ] = False,
-    optimizer: Annotated[
-        str, typer.Option(help="Such as sgd, momentum(0.9, 0.0005) or lars(0.01); see --list.")
-    ] = "sgd",
-    schedule: Annotated[
-        str, typer.Option(help="Of the learning rate: constant, warm-up(50), cosine(50).")
-    ] = "constant",
+    optimizer: Annotated[str, setting("optimizer")] = "sgd",
+    schedule: Annotated[str, setting("schedule")] = "constant",
     straggler: Annotated[
         str | None,
         typer.Option(
@@ -59,32 +62,25 @@ def train(
             "take none."
         ),
     ] = None,
-    executor: Annotated[
-        str,
-        typer.Option(
-            help="lockstep, distributed (processes over gloo and our parameter servers) or byteps."
-        ),
-    ] = "lockstep",
-    split: Annotated[
-        str, typer.Option(help="Of the samples: iid, or non-iid(0.1), a small number skewing more.")
-    ] = "iid",
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    seeds: Annotated[int, typer.Option(help="How many, counting up from --seed.")] = 1,
-    evaluate_every: Annotated[
-        int | None, typer.Option(help="Steps between rows; default: twenty rows a run.")
-    ] = None,
+    executor: Annotated[str, setting("executor")] = TrainingSettings.executor,
+    split: Annotated[str, setting("split")] = "iid",
+    seed: Annotated[int, typer.Option(help="The first seed.")] = TrainingSettings.seed,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, counted up from --seed.")] = 1,
+    evaluate_every: Annotated[int | None, setting("evaluate_every")] = None,
     target: Annotated[
-        float | None, typer.Option(help="A test loss; tells steps and bytes to reach it.")
+        float | None, typer.Option(help="A test loss; adds the steps and bytes to reach it.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of a task made from files of yours.")
+        Path | None, typer.Option(help="The folder of a task that is made from your own files.")
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Keeps every finished run; the same command goes on where it was."),
+        typer.Option(help="Keep every finished run here; the same command then goes on."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the curves to this file.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the curves to this file (.csv).")
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List tasks, synchronisations and compressors, and end.")
     ] = False,
@@ -92,7 +88,7 @@ def train(
 ) -> None:
     """Train with lossy methods, by default in lockstep, and print what was learnt and sent."""
     from ddlnb.errors import require, require_whole
-    from ddlnb.files import require_writable, write_atomically
+    from ddlnb.files import write_atomically
     from ddlnb.training.executors.clock import Clock
     from ddlnb.training.executors.stragglers import get_straggler
     from ddlnb.training.runs.compare import compare
@@ -103,12 +99,8 @@ def train(
         _print_choices(csv)
         return
     require(bool(method), "give at least one --method, such as --method bsp; see --list")
-    require(
-        out is None or out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv"
-    )
     if out is not None:
-        require(not out.is_dir(), f"curves file {str(out)!r} is a folder; name a file")
-        require_writable(out.parent)
+        _require_file(out)
     require_target(target)
     require_whole(seeds=seeds)
     require_whole(0, seed=seed)
@@ -116,13 +108,13 @@ def train(
         get_learning_task(task, data),
         list(method or ()),
         seeds=range(seed, seed + seeds),
-        workers=list(workers or [8]),
-        steps=steps,
+        workers=workers or TrainingSettings.workers,
         lr=lr or None,
         tune=tune,
         folder=folder,
         jobs=jobs,
         progress=sys.stderr.isatty(),
+        steps=steps,
         local_batch=local_batch,
         optimizer=optimizer,
         schedule=schedule,
@@ -140,6 +132,16 @@ def train(
     _print_result(result.summary(target), result.tuning, target, timed)
     if out is not None:
         typer.echo(f"Curves in {out}")
+
+
+def _require_file(out: Path) -> None:
+    """Raise InputError for a file of curves that could not be written in the end."""
+    from ddlnb.errors import require
+    from ddlnb.files import require_writable
+
+    require(out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv")
+    require(not out.is_dir(), f"curves file {str(out)!r} is a folder; name a file")
+    require_writable(out.parent)
 
 
 def _print_result(
@@ -163,12 +165,12 @@ def _print_result(
     if len(tuning):
         typer.echo(
             f"Learning rates were tuned on held-out training samples, with seeds of their own: the "
-            f"least loss after {tuning['steps'].min()} steps, halved until it was stable over "
-            f"{tuning['steps'].max()}."
+            f"one with the least loss after {tuning['steps'].min()} steps, halved until it was "
+            f"stable over {tuning['steps'].max()}."
         )
     if "rate_stable" in rows and not rows["rate_stable"].all():
-        wild = ", ".join(rows.loc[~rows["rate_stable"], "method"])
-        typer.echo(f"No rate that was tried is stable for {wild}; the smallest of them was taken.")
+        unstable = ", ".join(rows.loc[~rows["rate_stable"], "method"])
+        typer.echo(f"No rate that was tried is stable for {unstable}; the smallest was taken.")
 
 
 def _best_loss(task: str) -> float | None:
@@ -251,7 +253,7 @@ def _print_choices(csv: bool) -> None:
 
 
 def _about(kind: Any, catalogue: dict[str, Any]) -> str:
-    """What it is: in a module of its own that is said by the module."""
+    """Return what a choice is: the first line of its module, if it has one of its own."""
     near = (*catalogue.values(), *kind.__bases__)
     alone = sum(one.__module__ == kind.__module__ for one in near) == 1
     return _first_line(sys.modules[kind.__module__] if alone else kind)

@@ -170,9 +170,6 @@ class TrainingSettings:
         }
 
 
-MEANINGS = {one.name: one.metadata["meaning"] for one in fields(TrainingSettings)}
-
-
 def training_settings(
     task: str | LearningTask, method: str | TrainingMethod, **options: Any
 ) -> TrainingSettings:
@@ -183,7 +180,8 @@ def training_settings(
     >>> training_settings("digits", "local(8)", workers=4, steps=100).lr
     0.2
     """
+    known = [one.name for one in fields(TrainingSettings)]
     for name in options:
-        if name not in MEANINGS:
-            raise UnknownName("training setting", name, MEANINGS)
+        if name not in known:
+            raise UnknownName("training setting", name, known)
     return TrainingSettings(task, method, **options)  # type: ignore[arg-type]

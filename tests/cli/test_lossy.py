@@ -99,7 +99,10 @@ def test_what_is_missing_is_said(tmp_path):
     assert "give at least one --method" in ddlnb("lossy", *WORDS).stderr
     refused = ddlnb("lossy", *WORDS, "--curves", str(tmp_path / "none.csv"), "--target", "1")
     assert refused.returncode == 2
-    assert "cannot be read" in refused.stderr
+    assert "cannot be read (No such file or directory); make them with" in refused.stderr
+    folder = ddlnb("lossy", *WORDS, "--curves", str(tmp_path), "--target", "1")
+    assert folder.returncode == 2
+    assert "cannot be read (Is a directory); make them with" in folder.stderr
     assert "together" in ddlnb("lossy", *WORDS, "--target", "1").stderr
     unknown = ddlnb("lossy", *WORDS, "--method", "bsp", "--compression", "gpu")
     assert "cpu-1thread" in unknown.stderr

@@ -48,6 +48,16 @@ def test_methods_are_a_table_and_curves_a_file(tmp_path):
     assert {"test_loss", "bytes_sent", "consensus_distance", "executor"} <= set(curves)
 
 
+def test_numbers_may_be_given_at_once_or_one_by_one():
+    words = ["--task", "quadratic", "--steps", "4", "--jobs", "1", "--method", "bsp", "--csv"]
+    at_once = run(*words, "--workers", "2,3", "--lr", "0.1,0.2")
+    one_by_one = run(*words, "--workers", "2", "--workers", "3", "--lr", "0.1", "--lr", "0.2")
+    assert at_once.exit_code == 0, at_once.output
+    assert at_once.stdout == one_by_one.stdout
+    curves = pd.read_csv(io.StringIO(at_once.stdout))
+    assert curves.groupby(["workers", "learning_rate"]).ngroups == 4
+
+
 def test_curves_are_printed_for_machines_and_runs_kept(tmp_path):
     words = [*QUICK, *TWO, "--folder", str(tmp_path), "--csv", "--seed", "5"]
     first = run(*words)
@@ -88,6 +98,7 @@ def test_tuned_rates_are_told():
             "a clock is for lockstep",
         ),
         (["--method", "bsp", "--evaluate-every", "0"], "evaluate_every 0"),
+        (["--method", "bsp", "--lr", "0.1,1e9"], "learning rate 1000000000.0 must be between"),
     ],
 )
 def test_mistakes_are_told(words, told):

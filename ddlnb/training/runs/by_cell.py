@@ -83,7 +83,7 @@ def _require_columns(curves: pd.DataFrame, needed: tuple[str, ...]) -> None:
     empty = [name for name in empty if name != "test_loss"]  # of a run that diverged
     require(
         not empty,
-        f"column {empty and empty[0]!r} of the curves has empty cells; make them again with ddlnb train",
+        f"column {empty and empty[0]!r} of the curves has empty cells; make them with ddlnb train",
     )
 
 

@@ -1,4 +1,8 @@
-"""Independent pieces of work on all cores: in order, with a bar, and stopped at once by Ctrl-C."""
+"""Run independent pieces of work on all cores: in order, with a bar, ended at once by Ctrl-C.
+
+joblib is not used, because its worker processes outlive a parent that was killed (for minutes, with
+joblib 1.5), and because it starts them however short the work is.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from ddlnb.errors import require_whole
 from ddlnb.provenance import cores
 
 T = TypeVar("T")
-START_SECONDS = 6.0  # of new processes, which load torch
+START_SECONDS = 6.0  # until new processes work: they load torch
 
 
 def in_parallel(
@@ -26,12 +30,12 @@ def in_parallel(
     progress: bool = False,
     what: str = "runs",
 ) -> list[T]:
-    """The results of calling the function with each of the tuples, in their order.
+    """Return the results of calling the function with each of the tuples, in their order.
 
-    One job runs in this process, more in as many new ones; by default there is one per core. The
-    first piece always runs here: processes take START_SECONDS to begin, so that they are started
-    only if it shows that they save more. The first error, or Ctrl-C, ends all of them and is
-    raised. Raises InputError for a number of jobs that is not whole and positive.
+    One job runs in this process, several in new ones; by default there is one per core. Since new
+    processes need START_SECONDS to begin, work is done here until a piece shows that they would
+    save more. The first error, or Ctrl-C, ends all of them and is raised. Raises InputError for a
+    number of jobs that is not whole and positive.
     """
     jobs = cores() if jobs is None else jobs
     require_whole(jobs=jobs)
@@ -59,7 +63,7 @@ def _in_processes(
     jobs: int,
     advance: Callable[[], object],
 ) -> list[T]:
-    # Forked children of a process with threads, as torch has them, may hang.
+    # Forked children of a process with threads, such as torch's, may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     futures = [pool.submit(function, *arguments) for arguments in work]
@@ -91,7 +95,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed ends nobody: without this its processes would wait for ever."""
+    """End this process when its parent is killed; otherwise it would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
