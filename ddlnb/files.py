@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -71,14 +71,19 @@ def read_yaml(path: Path, schema: type[Schema]) -> Schema:
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
-        raise InputError(f"{path}: {first_problem(error)}") from error
+        raise InputError(f"{path}: {first_problem(error, schema)}") from error
 
 
-def first_problem(error: ValidationError) -> str:
-    """Return the first problem that pydantic found as one sentence that names the key."""
-    problem = error.errors()[0]
+def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
+    """Return the first problem that pydantic found as one sentence that names the key.
+
+    Unknown keys come first: a misspelt key is also a missing one.
+    """
+    problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     *above, key = [one + 1 if isinstance(one, int) else one for one in problem["loc"]] or ["file"]
     where = "".join(f"{one} " for one in above)
+    if problem["type"] == "extra_forbidden" and not above:
+        return str(UnknownName("key", key, schema.model_fields))
     if problem["type"] == "missing":
         return f"{where}lacks the key {key!r}; add it"
     if problem["type"] == "extra_forbidden":

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ddlnb.calibration.fit import Calibration
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
-from ddlnb.clusters.file import get_cluster, write_cluster
+from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import BUILD
 

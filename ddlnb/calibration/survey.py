@@ -102,7 +102,7 @@ def cell_observations(path: Path = CELLS) -> list[Observation]:
 
 def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
     """Write the fitted clusters and profiles into the folder of data, and return the files."""
-    from ddlnb.clusters.file import write_cluster
+    from ddlnb.clusters.write import write_cluster
     from ddlnb.workloads.profiling import write_profile
 
     paths = [

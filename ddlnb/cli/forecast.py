@@ -45,10 +45,15 @@ def clusters(
 
     if name is not None:
         one = get_cluster(name)
-        print_table(describe(one), csv, f"{one!r}: {one.about}")
-        if not csv:
-            for fact, value in one.facts.items():
-                typer.echo(f"{fact}: {value}")
+        rows = describe(one)
+        if csv:
+            return print_table(rows, csv, one.name)
+        short = [{key: text for key, text in row.items() if key != "meaning"} for row in rows]
+        print_table(short, csv, f"{one!r}: {one.about}")
+        for row in rows:
+            typer.echo(f"{row['effect']}: {row['meaning']}")
+        for fact, value in one.facts.items():
+            typer.echo(f"fact about {fact}: {value}")
         return
     rows = []
     for known in cluster_names():

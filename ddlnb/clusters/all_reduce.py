@@ -1,15 +1,19 @@
-"""The load that an all-reduce puts on the links of a cluster, by algorithm."""
+"""The load that an all-reduce puts on the links of a cluster, by algorithm.
+
+`Cluster.cost` makes seconds of a load. The closed forms of `ddlnb.plans.alpha_beta` know no cluster:
+they are what a plan assumes of links that are all alike.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlnb.plans.alpha_beta import _levels
+from ddlnb.plans.alpha_beta import tree_levels
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What an all-reduce puts on the links of a cluster.
+class Load:
+    """The load of one all-reduce.
 
     Hops that follow one another on links inside and between nodes, and the bytes that the busiest
     link of each kind carries in one direction, as multiples of the message. ``overlaps`` when both
@@ -23,31 +27,31 @@ class Traffic:
     overlaps: bool
 
 
-def ring(nodes: int, per_node: int) -> Traffic:
+def ring(nodes: int, per_node: int) -> Load:
     """One ring through all workers, node by node: 2 (n-1) hops, one of every ``per_node`` between.
 
     >>> ring(nodes=2, per_node=4)
-    Traffic(inside_hops=10.5, between_hops=3.5, inside_bytes=1.75, between_bytes=1.75, overlaps=True)
+    Load(inside_hops=10.5, between_hops=3.5, inside_bytes=1.75, between_bytes=1.75, overlaps=True)
     """
     workers = nodes * per_node
     hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
     between = hops * nodes / workers if nodes > 1 else 0.0
     crossing = share if nodes > 1 else 0.0
     inside = share if per_node > 1 else 0.0
-    return Traffic(hops - between, between, inside, crossing, overlaps=True)
+    return Load(hops - between, between, inside, crossing, overlaps=True)
 
 
-def tree(nodes: int, per_node: int) -> Traffic:
+def tree(nodes: int, per_node: int) -> Load:
     """Reduce and broadcast along a binary tree, whole messages: 2 log2 n hops of M bytes each.
 
     >>> tree(nodes=8, per_node=1).between_bytes
     6
     """
-    inside, between = 2 * _levels(per_node), 2 * _levels(nodes)
-    return Traffic(inside, between, inside, between, overlaps=False)
+    inside, between = 2 * tree_levels(per_node), 2 * tree_levels(nodes)
+    return Load(inside, between, inside, between, overlaps=False)
 
 
-def double_tree(nodes: int, per_node: int) -> Traffic:
+def double_tree(nodes: int, per_node: int) -> Load:
     """Two complementary binary trees, each for one half, in a pipeline (Sanders et al. 2009).
 
     A rank is an inner node of at most one tree, so it sends and receives 2 M at most.
@@ -55,16 +59,16 @@ def double_tree(nodes: int, per_node: int) -> Traffic:
     >>> double_tree(nodes=8, per_node=1).between_bytes
     2.0
     """
-    return Traffic(
-        2 * _levels(per_node),
-        2 * _levels(nodes),
+    return Load(
+        2 * tree_levels(per_node),
+        2 * tree_levels(nodes),
         2.0 if per_node > 1 else 0.0,
         2.0 if nodes > 1 else 0.0,
         overlaps=True,
     )
 
 
-def hierarchical(nodes: int, per_node: int) -> Traffic:
+def hierarchical(nodes: int, per_node: int) -> Load:
     """Ring reduce-scatter in every node, rings between nodes, ring all-gather in every node.
 
     The GPUs of a node share its card: together they send 2 (m-1) / m M between m nodes.
@@ -73,7 +77,7 @@ def hierarchical(nodes: int, per_node: int) -> Traffic:
     14
     """
     inside, between = 2 * (per_node - 1), 2 * (nodes - 1)
-    return Traffic(inside, between, inside / per_node, between / nodes, overlaps=False)
+    return Load(inside, between, inside / per_node, between / nodes, overlaps=False)
 
 
 ALL_REDUCES = {

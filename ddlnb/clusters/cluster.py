@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ddlnb.clusters.all_reduce import ALL_REDUCES, Traffic
-from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
+from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
@@ -96,7 +96,7 @@ class Cluster:
         return self.nodes_in_use
 
     @property
-    def traffic(self) -> Traffic:
+    def all_reduce_load(self) -> Load:
         """What an all-reduce among the workers puts on the links."""
         return ALL_REDUCES[self.all_reduce](self.nodes_in_use, self.workers_per_node)
 
@@ -109,16 +109,16 @@ class Cluster:
     @property
     def all_reduce_seconds(self) -> tuple[float, float, float]:
         """Latency seconds, seconds per byte, and the share of bandwidth left while computing."""
-        effects, traffic = self.effects, self.traffic
+        effects, load = self.effects, self.all_reduce_load
         latency = (
             effects.operation_latency
             + effects.rank_latency * self.workers
-            + effects.inside_latency * traffic.inside_hops
-            + effects.between_latency * traffic.between_hops
+            + effects.inside_latency * load.inside_hops
+            + effects.between_latency * load.between_hops
         )
-        inside = traffic.inside_bytes / effects.inside_bandwidth
-        between = traffic.between_bytes / effects.between_bandwidth
-        joined = max if traffic.overlaps else _plus
+        inside = load.inside_bytes / effects.inside_bandwidth
+        between = load.between_bytes / effects.between_bandwidth
+        joined = max if load.overlaps else _plus
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
         return latency, free, free / busy if busy else 1.0
@@ -171,7 +171,7 @@ def _plus(left: float, right: float) -> float:
 
 
 def describe(cluster: Cluster) -> list[dict[str, str]]:
-    """One row per effect that the cluster has: its value, its interval and where it is from."""
+    """Return a row per effect that the cluster has: value, interval, where from, and meaning."""
     default = Effects()
     rows = []
     for effect, unit in UNITS.items():
@@ -185,6 +185,7 @@ def describe(cluster: Cluster) -> list[dict[str, str]]:
                 "value": unit.show(value),
                 "90 % interval": f"{unit.show(fit.low)} to {unit.show(fit.high)}" if fit else "-",
                 "from": fit.source if fit else "given",
+                "meaning": MEANINGS[effect],
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""Seconds that an exchange takes, in closed form, and the fit of latency and bandwidth.
+"""The seconds of an exchange that a plan assumes, in closed form, and the fit of latency and bandwidth.
 
 Symbols: n workers, M message bytes, a latency seconds of one point-to-point message, b seconds
 per byte. Formulas: survey of Shi et al. 2020 (section 2) and the cost table of Thakur et al. 2005.
@@ -101,7 +101,7 @@ def tree_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
     >>> print(tree_all_reduce(AlphaBeta(1e-4, 1e-9), 4))
     400 us + M / (2 Gb/s)
     """
-    return _repeated(link, 2 * _levels(workers))
+    return _repeated(link, 2 * tree_levels(workers))
 
 
 def doubling_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
@@ -140,5 +140,10 @@ def ring_bytes_sent(message_bytes: int, workers: int) -> float:
     return 2 * (workers - 1) / workers * message_bytes
 
 
-def _levels(ranks: int) -> int:
+def tree_levels(ranks: int) -> int:
+    """Return the levels of a binary tree over the ranks, below its root.
+
+    >>> tree_levels(1), tree_levels(5), tree_levels(8)
+    (0, 3, 3)
+    """
     return max(0, ranks - 1).bit_length()

@@ -24,6 +24,7 @@ def test_clusters_are_listed_and_their_effects_shown():
     assert "survey-100GbIB" in ddlnb("clusters", check=True).stdout
     shown = ddlnb("clusters", "survey-10GbE", check=True).stdout
     assert "between_latency" in shown
+    assert "between_latency: latency of one hop between two nodes" in shown
     assert "PCIe 3.0 x16" in shown
 
 
