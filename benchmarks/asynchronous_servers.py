@@ -1,10 +1,11 @@
-"""ASP on our parameter servers and on BytePS's, in turn: seconds of an iteration, and the loss.
+"""Compare ASP on our parameter servers and on BytePS's: seconds of an iteration, and the loss.
 
 python -m benchmarks.asynchronous_servers [--steps 200] [--repetitions 7] [--late 0 --late 0.02]
 
 Worker 1 sleeps ``--late`` seconds before each of its gradients. Executors alternate, and so does
-which comes first; medians over the repetitions, lowest and highest in parentheses. A worker's
-seconds are its own, so those of the others tell whether they wait for worker 1.
+which comes first; the medians over the repetitions are printed, with the lowest and the highest in
+parentheses. Each worker measures its own seconds, so the others show whether they wait for worker
+1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LATE = 1  # the rank that sleeps
 
 @dataclass(frozen=True)
 class Late:
-    """One rank sleeps so many seconds before every gradient."""
+    """One rank sleeps for ``seconds`` before every gradient."""
 
     seconds: float
 
@@ -34,7 +35,7 @@ class Late:
 
 
 def shown(values: list[float], unit: float = 1.0) -> str:
-    """The median, the lowest and the highest."""
+    """Return the median, the lowest and the highest value as text."""
     low, middle, high = (f(values) / unit for f in (min, statistics.median, max))
     return f"{middle:.3g} ({low:.3g} to {high:.3g})"
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--late", type=float, action="append", help="seconds; repeatable")
     given = parser.parse_args()
     print(f"{given.task}, {given.workers} workers, {given.steps} steps, on {machine()}")
-    print("ms an iteration: of the workers in time, of the late one; loss of the last tenth")
+    print("ms per iteration of the workers in time and of the late one; loss of the last tenth")
     with Ranks(given.workers + 1) as ranks:
         for method in given.method or ["asp"]:
             for late in given.late or [0.0, 0.02]:
@@ -58,9 +59,7 @@ def main() -> None:
 
 
 def measure(ranks: Ranks, method: str, late: float, given: argparse.Namespace) -> None:
-    """Print what one method takes with one delay, executor by executor."""
-    # Imported by its name: run as a command this module is __main__, which ranks cannot import.
-
+    """Print the seconds of one method with one delay, executor by executor."""
     settings = training_settings(given.task, method, workers=given.workers, steps=given.steps)
     job = replace(settings.job(), delay=Late(late))
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

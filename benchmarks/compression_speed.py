@@ -1,10 +1,10 @@
-"""How quick payloads are made: every codec against a plain copy and a public alternative.
+"""Measure how fast payloads are made: every codec against a plain copy and a public alternative.
 
     python -m benchmarks.compression_speed [--elements 25000000] [--threads 2] [--only signs ...]
 
-Runs alternate: every run of anything is divided by the copy just before it, from one array in
-memory into another that is there already. Given are medians of these ratios, and their range.
-Alternatives make what their row says, which may be less than the codec makes.
+Runs alternate: every run is divided by the copy just before it, from one array into another that is
+already in memory. The table has the medians of these ratios, and their range. An alternative makes
+what its row says, which may be less than what the codec makes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUND = Round(rank=0, workers=1, step=0)
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to time: what it does, and the bytes that it makes."""
+    """Something to time, and the bytes that it makes."""
 
     row: str
     what: str
@@ -40,7 +40,7 @@ class Candidate:
 
 
 def candidates(tensor: Tensor) -> list[Candidate]:
-    """Every codec, signs alone, and their alternatives."""
+    """Return every codec, signs alone, and their alternatives."""
     found = []
     for spec in (*COMPRESSORS, *SPECS):
         codec = get_compressor(spec)
@@ -60,7 +60,7 @@ def candidates(tensor: Tensor) -> list[Candidate]:
 
 
 def alternatives(tensor: Tensor) -> list[tuple[str, str, Callable[[], tuple]]]:
-    """Plain formulations in numpy and torch: the row they belong to, their name, the arrays."""
+    """Return plain formulations in numpy and torch: their row, their name, and their function."""
     values, kept = tensor.numpy(), max(1, len(tensor) // 1000)
 
     def qsgd() -> tuple:
@@ -92,7 +92,7 @@ def alternatives(tensor: Tensor) -> list[tuple[str, str, Callable[[], tuple]]]:
 
 
 def measured(elements: int, repetitions: int, only: Sequence[str] = ()) -> pd.DataFrame:
-    """A row for everything timed: its bytes, seconds, and ratio to a copy with its range."""
+    """Return a row per candidate: bytes, seconds, and the ratio to a copy with its range."""
     tensor = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     target = torch.empty_like(tensor)
     listed = [one for one in candidates(tensor) if not only or one.row in only]
@@ -107,11 +107,11 @@ def measured(elements: int, repetitions: int, only: Sequence[str] = ()) -> pd.Da
     rows = [("copy", "torch copy_", tensor.nbytes, statistics.median(copies), 1.0, 1.0, 1.0)]
     for candidate, taken, ratio in zip(listed, seconds, ratios, strict=True):
         middle = statistics.median(ratio)
-        spread = (statistics.median(taken), middle, min(ratio), max(ratio))
-        rows.append((candidate.row, candidate.what, candidate.bytes, *spread))
+        found = (statistics.median(taken), middle, min(ratio), max(ratio))
+        rows.append((candidate.row, candidate.what, candidate.bytes, *found))
     columns = ["compressor", "what", "bytes", "seconds", "ratio", "lowest", "highest"]
     table = pd.DataFrame(rows, columns=columns)
-    order = {row: place for place, row in enumerate(dict.fromkeys(table["compressor"]))}
+    order = {row: position for position, row in enumerate(dict.fromkeys(table["compressor"]))}
     return table.sort_values("compressor", key=lambda names: names.map(order), kind="stable")
 
 

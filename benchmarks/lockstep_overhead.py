@@ -1,10 +1,10 @@
-"""What lockstep costs on top of the gradients it computes: seconds of a run over theirs alone.
+"""Measure what lockstep costs: the seconds of a run over those of its gradients alone.
 
 python -m benchmarks.lockstep_overhead [--workers 32] [--steps 20] [--repetitions 5]
 
-Runs and bare gradients alternate; each gradient run computes the same batches with the same workers
-and does nothing else. Making workers and evaluating are told apart. The median ratio counts.
-Seconds are the processor's, so that a busy machine disturbs them less.
+Runs and bare gradients alternate; bare gradients are those of the same batches and workers, and
+nothing else. Making workers and evaluating are reported apart. The median ratio counts. Seconds are
+CPU seconds, which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 METHODS = ("bsp", "bsp + top-k(0.01) + feedback", "local(8)", "asp")
 
 
-def crew(task: str, method: str, workers: int, steps: int):
-    """A job of `train` and its workers, with batches dealt once."""
+def job_and_workers(task: str, method: str, workers: int, steps: int):
+    """Return a job of `train` and its workers, with batches dealt only once."""
     job = training_settings(task, method, workers=workers, steps=steps).job()
     batches = job.batches()
     object.__setattr__(job, "batches", lambda: batches)
@@ -33,14 +33,14 @@ def crew(task: str, method: str, workers: int, steps: int):
 
 
 def once(task: str, method: str, workers: int, steps: int) -> tuple[float, float]:
-    """Seconds of the gradients alone, and of the run in lockstep."""
-    _, bare = crew(task, method, workers, steps)
+    """Return the seconds of the gradients alone, and of the run in lockstep."""
+    _, bare = job_and_workers(task, method, workers, steps)
     start = time.process_time()
     for _ in range(steps):
         for worker in bare:
             worker.gradient()
     gradients = time.process_time() - start
-    job, ours = crew(task, method, workers, steps)
+    job, ours = job_and_workers(task, method, workers, steps)
     run = Lockstep(ours, job.method.synchronisation.loop, steps, rule=job.rule())
     start = time.process_time()
     run.run()

@@ -1,9 +1,8 @@
-"""How quick the largest entries are found: our selection beside `torch.topk`, turn by turn.
+"""Measure how fast the largest entries are found: our selection and `torch.topk`, in turns.
 
     python -m benchmarks.selection_speed [--elements 25000000] [--density 0.001] [--repetitions 9]
 
-Both find the same set, which is checked. The copy of the same array is the least that any
-compressor could take.
+Both must find the same set. Copying the same array is the least that any compressor could take.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ TENSORS = {
 
 
 def by_topk(flat: torch.Tensor, count: int) -> torch.Tensor:
-    """What our selection is compared with."""
+    """Return the indices of the largest entries as `torch.topk` finds them."""
     return flat.abs().topk(count, sorted=False).indices
 
 
 def seconds_of(flat: torch.Tensor, count: int, repetitions: int) -> dict[str, float]:
-    """Median seconds of each way, after one turn that does not count."""
+    """Return the median seconds of each candidate, after one turn that does not count."""
     copy = torch.empty_like(flat)
-    ways = {
+    candidates = {
         "selection": lambda: largest(flat, count),
         "torch.topk": lambda: by_topk(flat, count),
         "copy": lambda: copy.copy_(flat),
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repetitions + 1):
-        for name, way in ways.items():
+        for name, run in candidates.items():
             start = time.perf_counter()
-            way()
+            run()
             found[name].append(time.perf_counter() - start)
     return {name: statistics.median(seconds[1:]) for name, seconds in found.items()}
 
 
 def main() -> None:
-    """Print medians and ratios."""
+    """Print the medians and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--elements", type=int, default=25_000_000)
     parser.add_argument("--density", type=float, default=0.001)
@@ -64,10 +63,10 @@ def main() -> None:
     )
     for name, make in TENSORS.items():
         flat = make(options.elements)
-        ours, theirs = (flat.abs()[way(flat, count)].sort().values for way in (largest, by_topk))
+        ours, theirs = (flat.abs()[by(flat, count)].sort().values for by in (largest, by_topk))
         assert torch.equal(ours, theirs)
         seconds = seconds_of(flat, count, options.repetitions)
-        times = ", ".join(f"{way} {1e3 * value:.1f} ms" for way, value in seconds.items())
+        times = ", ".join(f"{by} {1e3 * value:.1f} ms" for by, value in seconds.items())
         print(
             f"{name}: {times}; torch.topk takes {seconds['torch.topk'] / seconds['selection']:.1f} "
             f"times as long as selection, selection {seconds['selection'] / seconds['copy']:.1f} "

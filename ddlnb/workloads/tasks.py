@@ -3,6 +3,8 @@
 A task says how to build a module, draw a batch and compute a loss. Tasks travel to other processes
 by pickle, so everything in one is a module-level function or a functools.partial. Losses are means
 over samples: the mean of the gradients of n equal batches is the gradient of the joined batch.
+These tasks are trained for their speed; those on which learning is judged, with test data, are in
+`ddlnb.training.tasks`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """BytePS's servers under our training loops: its two modes are two of our rules.
 
 A synchronous server of BytePS answers when all workers have pushed, with the sum of the round: the
-rule of BSP and of local SGD. An asynchronous one (``BYTEPS_ENABLE_ASYNC=1``) adds every push to
-what it keeps, which is zero at first, and answers a pull at once: the rule of ASP. A worker pulls
-when its push has been added, so its answer holds its own push, and may hold some that came in
-between. There is no bound between the two modes.
+rule of BSP and of local SGD. An asynchronous one (``BYTEPS_ENABLE_ASYNC=1``) adds every push to a
+sum that is zero at first, and answers a pull at once: the rule of ASP. A worker pulls when its push
+has been added, so the answer holds its own push, and perhaps some that came in between. BytePS has
+nothing between the two modes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ddlnb.training.worker import Worker
 
 
 class OneMessagePerSize(BytePSTransport):
-    """Answers the pushes of a loop. BytePS's messages keep their size, so each size is another.
+    """Answers the pushes of a loop. Messages of BytePS keep their size, so each size has its own.
 
-    Workers push a new size for the first time all together, whatever the mode.
+    In either mode all workers push a new size for the first time together.
     """
 
     def __init__(self, membership: Membership):
@@ -36,7 +36,7 @@ class OneMessagePerSize(BytePSTransport):
         self._numbers: dict[int, int] = {}
 
     def prepare(self, tensor: Tensor) -> int:
-        """The number of the message of tensors like this one, which is declared if it is new."""
+        """Return the number of the message for tensors of this size, declared if it is new."""
         size = tensor.numel()
         if size not in self._numbers:
             self._numbers[size] = self.declare(f"{size} elements", tensor)
@@ -52,7 +52,7 @@ class OneMessagePerSize(BytePSTransport):
 def connect(
     context: RankContext, store: Any, job: TrainingJob, worker: Worker
 ) -> OneMessagePerSize:
-    """This worker's way to the server, with all others.
+    """Return this worker's connection to the server; all workers call it together.
 
     Raises ModelError, BytePSError and MissingPart.
     """
@@ -68,14 +68,14 @@ def connect(
 
 
 def serve(context: RankContext, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
-    """Be the server until all workers have left. It does not tell in which order they pushed."""
+    """Serve until all workers have left. BytePS does not report in which order they pushed."""
     asynchronous = bool(_is_asynchronous(job.method))
     runtime.serve(context, store, job.workers, job.servers, asynchronous)
     return ()
 
 
 def refuses(method: TrainingMethod) -> str:
-    """Why BytePS's servers cannot run a training method; "" if they can."""
+    """Return why BytePS's servers cannot run a training method; "" if they can."""
     if method.architecture != "PS":
         return f"BytePS has parameter servers only, and the method runs on {method.architecture}"
     if method.compressor is not None:
@@ -89,7 +89,7 @@ def refuses(method: TrainingMethod) -> str:
 
 
 def _is_asynchronous(method: TrainingMethod) -> bool | None:
-    """The mode that is the method's rule; None if neither is."""
+    """Return the mode that is the method's rule; None if neither is."""
     rule: Rule | None = method.synchronisation.rule(1)
     if isinstance(rule, BulkSynchronous):
         return False

@@ -1,7 +1,7 @@
-"""Workers and a parameter server on real processes and sockets: the loops of lockstep, for real.
+"""Workers and a parameter server in real processes, over sockets: the same loops as in lockstep.
 
-Messages do not overlap with the backward pass here: a worker asks for them when its gradient is
-there as a whole.
+Messages do not overlap with the backward pass here, since a worker sends when its gradient is
+complete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def train_on_ranks(
     timeout_seconds: float | None = None,
     executor: str = "distributed",
 ) -> TrainingRun:
-    """The job on so many of these processes as it needs, by the executor's parameter servers.
+    """Run the job on as many of these ranks as it needs, with the executor's parameter servers.
 
     Raises UnknownName, InputError if there are too few or the servers cannot run the method,
     MissingPart, and RankError, naming the rank, if one fails.
     """
-    # So that a wrong job is refused here, before anything starts.
+    # A wrong job is refused here, before anything starts.
     require_trains(executor, job.method)
     job.worker(0)
     reports = ranks.run(
@@ -41,7 +41,7 @@ def train_on_ranks(
 
 
 def as_run(reports: list[Any]) -> TrainingRun:
-    """What `run_on_rank` returned on all ranks, by rank, as one."""
+    """Join what `run_on_rank` returned on all ranks, in rank order."""
     workers = tuple(report for report in reports if isinstance(report, WorkerReport))
     arrivals = [report for report in reports if isinstance(report, tuple)]
     return TrainingRun(workers, arrivals[0] if arrivals else ())
@@ -50,7 +50,7 @@ def as_run(reports: list[Any]) -> TrainingRun:
 def run_on_rank(
     context: RankContext, job: TrainingJob, executor: str = "distributed"
 ) -> WorkerReport | tuple[Arrival, ...] | None:
-    """This rank's part: a worker's report, a server's arrivals, None beyond the job's ranks.
+    """Run this rank's part: return a worker's report, a server's arrivals, None for a spare rank.
 
     Ranks.run calls it on every rank.
     """
@@ -91,7 +91,7 @@ def _train(context: RankContext, job: TrainingJob, store: Any, executor: str) ->
             answer = transport.answer(request)
     seconds = time.perf_counter() - start
     flow.close()
-    # Not on failure: closing waits for others, and a failed rank is ended with its process.
+    # Not after a failure: closing waits for others, and a failed rank ends with its process.
     transport.close()
     return WorkerReport(
         worker.rank,

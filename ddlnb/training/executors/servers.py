@@ -1,6 +1,6 @@
-"""Whose parameter servers a training method runs on in real processes: ours, or BytePS's.
+"""Parameter servers of real processes: ours, or BytePS's.
 
-The loops and the rules are the same. Ours run any rule; others have some built in, and refuse the
+Loops and rules are the same. Our servers run any rule; BytePS has two built in, and refuses the
 methods that need another.
 """
 
@@ -29,9 +29,9 @@ from ddlnb.training.worker import Worker
 class ParameterServers:
     """How a worker reaches its server, and what the rank that serves does.
 
-    ``serve`` returns the order of pushes, () where nobody notes it. ``refuses`` says why these
+    ``serve`` returns the order of pushes, () if it is not recorded. ``refuses`` says why these
     servers cannot run a method, "" if they can. ``engine`` is the entry of
-    `ddlnb.engines.catalogue` that tells what this machine lacks for them.
+    `ddlnb.engines.catalogue` that says what this machine lacks for them.
     """
 
     engine: str
@@ -63,14 +63,14 @@ SERVERS: dict[str, ParameterServers] = {  # by executor
 
 
 def get_servers(executor: str) -> ParameterServers:
-    """Those of this executor on real processes. Raises UnknownName."""
+    """Return the parameter servers of this executor. Raises UnknownName."""
     if executor not in SERVERS:
         raise UnknownName("executor on real processes", executor, SERVERS)
     return SERVERS[executor]
 
 
 def require_trains(executor: str, method: TrainingMethod) -> None:
-    """Raise InputError, with the reason, if its servers cannot run the method.
+    """Raise InputError, with the reason, if the executor's servers cannot run the method.
 
     Raises UnknownName, and MissingPart if this machine lacks them.
     """
@@ -85,17 +85,17 @@ def require_trains(executor: str, method: TrainingMethod) -> None:
 
 
 class RecordingRule:
-    """Another rule, ``inner``, with a list of the ``arrivals`` of its pushes."""
+    """Applies the rule ``inner`` and records the ``arrivals`` of its pushes."""
 
     def __init__(self, inner: Rule):
         self.inner = inner
         self.arrivals: list[Arrival] = []
 
     def push(self, worker: int, key: int, clock: int, value: Tensor, now: float = 0.0) -> None:
-        """Note it, and let the inner rule take it in."""
+        """Record the push, and hand it to the inner rule."""
         self.arrivals.append(Arrival(worker, now))
         self.inner.push(worker, key, clock, value, now)
 
     def pull(self, worker: int, key: int, clock: int) -> Tensor | None:
-        """What the inner rule answers."""
+        """Return what the inner rule answers."""
         return self.inner.pull(worker, key, clock)

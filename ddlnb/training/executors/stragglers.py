@@ -1,8 +1,8 @@
-"""How long gradients take: what makes workers wait for one another.
+"""Stragglers: laws of how long gradients take, which make workers wait for one another.
 
-Each choice is a function of rank, step and number of workers that gives seconds, for
-`Clock.compute`. Random ones are drawn anew from seed, rank and step, so that the same worker is
-late at the same step whatever the method and the order of events.
+A law gives the seconds of a gradient from rank, step and number of workers, for `Clock.compute`.
+Random seconds depend on seed, rank and step alone, so that the same worker is late at the same step
+whatever the method and the order of events.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ddlnb.errors import require, require_whole
 
 
 class Straggler(ABC):
-    """A law of the seconds that gradients take."""
+    """A law of how long gradients take."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def __call__(self, rank: int, step: int, workers: int) -> float:
-        """The seconds of one gradient. Raises InputError if the law names ranks beyond."""
+        """Return the seconds of a gradient. Raises InputError if the law names a rank beyond."""
 
     def drawn_from(self, seed: int) -> Straggler:
-        """The same law with this seed, if it draws anything."""
+        """Return the same law with this seed, if it draws random numbers."""
         return self
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Straggler(ABC):
 
 @dataclass(frozen=True)
 class Constant(Straggler):
-    """Every gradient takes so many ``seconds``."""
+    """Every gradient takes ``seconds``."""
 
     seconds: float = 1.0
 
@@ -52,7 +52,7 @@ class Constant(Straggler):
 
 @dataclass(frozen=True)
 class OneSlow(Straggler):
-    """The worker of one ``rank`` takes ``factor`` times as long as the others."""
+    """The worker of rank ``rank`` takes ``factor`` times as long as the others."""
 
     factor: float = 2.0
     rank: int = 0
@@ -75,7 +75,7 @@ class OneSlow(Straggler):
 
 @dataclass(frozen=True)
 class Alternating(Straggler):
-    """One worker takes ``factor`` times as long, the next one after every ``period`` steps."""
+    """One worker takes ``factor`` times as long; after ``period`` steps it is the next one."""
 
     factor: float = 2.0
     period: int = 5
@@ -95,7 +95,7 @@ class Alternating(Straggler):
 
 @dataclass(frozen=True)
 class LogNormal(Straggler):
-    """Log-normal seconds with this mean; ``spread`` is the deviation of their logarithm."""
+    """Log-normal with mean ``seconds``; ``spread`` is the standard deviation of the logarithm."""
 
     spread: float = 0.3
     seed: int = 0
@@ -117,7 +117,7 @@ class LogNormal(Straggler):
 
 @dataclass(frozen=True)
 class ExponentialTail(Straggler):
-    """``seconds``, and an exponential delay with the mean ``delay`` on top."""
+    """``seconds`` plus an exponential delay with mean ``delay``."""
 
     delay: float = 0.5
     seed: int = 0
@@ -142,7 +142,7 @@ STRAGGLERS: dict[str, type[Straggler]] = {
 
 
 def get_straggler(text: str | Straggler) -> Straggler:
-    """The seconds of gradients that a text stands for. Raises UnknownName and InputError.
+    """Return the law that a text names. Raises UnknownName and InputError.
 
     >>> [get_straggler("one-slow(4)")(rank, 7, workers=2) for rank in range(2)]
     [4.0, 1.0]

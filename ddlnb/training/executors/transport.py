@@ -1,4 +1,4 @@
-"""Answers one request of a worker after the other over the network: gloo, and parameter servers."""
+"""Answer a worker's requests over the network, one after the other: gloo and parameter servers."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
 
-UNREAD_MESSAGES = 4  # to the same worker, before the sender waits until one is taken
+UNREAD_MESSAGES = 4  # to one worker, before the sender waits until one is received
 
 
 class BlockingTransport:
-    """The requests of `ddlnb.plans.requests`, each answered before the next is made, on CPUs.
+    """Answers the requests of `ddlnb.plans.requests` on CPUs, each before the next is made.
 
-    Works on the default process group; ``servers`` leads to the parameter server if there is one.
+    It uses the default process group; ``servers`` leads to the parameter server if there is one.
     """
 
     def __init__(self, servers: Transport | None = None):
         self._servers = servers
         self._all_reduce = AllReduceTransport()
         self._workers = dist.get_world_size()
-        self._sent = self._received = 0  # but by all-reduces, and to servers
+        self._sent = self._received = 0  # without all-reduces, and without what servers receive
         self._sending: dict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
 
     @property
     def bytes_sent(self) -> float:
-        """By this worker so far. All-reduces count as rings, pushes as their transport does."""
+        """Bytes that this worker has sent; all-reduces count as rings."""
         pushed = self._servers.bytes_sent if self._servers is not None else 0.0
         return self._all_reduce.bytes_sent + self._sent + pushed
 
     @property
     def bytes_received(self) -> float:
-        """By this worker so far; of what servers answer the tensors, without headers."""
+        """Bytes that this worker has received; servers' answers count without headers."""
         return self._all_reduce.bytes_sent + self._received
 
     def answer(self, request: Any) -> Any:
-        """The answer, once it is there. Raises DdlnbError for what no executor knows."""
+        """Return the answer once it has arrived. Raises DdlnbError for an unknown request."""
         if isinstance(request, AllReduce):
             return self._all_reduce.start(0, AllReduce(request.tensor.contiguous())).wait()
         if isinstance(request, AllGather):
@@ -59,10 +59,10 @@ class BlockingTransport:
         raise DdlnbError(f"a worker asked for {request!r}, which no executor knows")
 
     def close(self) -> None:
-        """Say goodbye to the server, when all workers have their answers."""
+        """Take leave of the server, once all workers have their answers."""
         if self._servers is not None:
             self._servers.close()
-        dist.barrier()  # a message that is still wanted must not be lost with its sender
+        dist.barrier()  # a message on its way must not be lost with its sender
 
     def _gather(self, payload: Tensor) -> list[Tensor]:
         self._sent += (self._workers - 1) * payload.nbytes
@@ -74,10 +74,10 @@ class BlockingTransport:
     def _exchange(
         self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, int]
     ) -> dict[int, Tensor]:
-        """Receives are posted before anything is sent, and only they are awaited.
+        """Post all receives before anything is sent, and wait for the receives only.
 
-        So workers may send before others are ready to take it, in any order, without deadlock.
-        Messages without bytes are not sent: both ends know that they have none.
+        So workers may send in any order, before others are ready to receive, without deadlock.
+        Messages without bytes are not sent: both ends know that they are empty.
         """
         received = {
             sender: torch.empty(size, dtype=torch.uint8) for sender, size in incoming.items()

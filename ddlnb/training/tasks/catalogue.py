@@ -1,11 +1,11 @@
-"""The learning tasks there are, by name."""
+"""The learning tasks by name, and those that are made from a user's files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.training.tasks.convex import LOGISTIC, QUADRATIC
 from ddlnb.training.tasks.digits import DIGITS
 from ddlnb.training.tasks.files import cifar10, wikitext
@@ -20,7 +20,7 @@ FROM_FILES: dict[str, Callable[[str | Path], LearningTask]] = {
 
 
 def get_learning_task(task: str | LearningTask, data: str | Path | None = None) -> LearningTask:
-    """The task of that name, or the task itself; ``data`` is the folder of one made from files.
+    """Return the task of that name, or the task itself; ``data`` is the folder of its files.
 
     Raises UnknownName and InputError.
 
@@ -31,9 +31,8 @@ def get_learning_task(task: str | LearningTask, data: str | Path | None = None) 
         return task
     if task in FROM_FILES:
         if data is None:
-            require(
-                False,
-                f"task {task!r} is made from files of yours; give their folder as data (--data)",
+            raise InputError(
+                f"task {task!r} is made from files of yours; give their folder as data (--data)"
             )
         return FROM_FILES[task](str(data))
     if task not in LEARNING_TASKS:

@@ -1,4 +1,4 @@
-"""Convex tasks whose constants are known, to compare measured rates with theory."""
+"""Convex tasks with known constants, to compare measured rates of convergence with theory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ddlnb.workloads.tasks import Batch
 
 SAMPLES = 16_384
 SPECTRUM = tuple(np.geomspace(1.0, 0.05, 20).tolist())
-GROUPS = 10  # "labels" of the quadratic's samples, by what pulls them in the steepest direction
+GROUPS = 10  # "labels" of the quadratic's samples, by their pull in the steepest direction
 
 
 class _Quadratic(nn.Module):
-    """f(x) = sum_i h_i (x_i - 1)^2 / 2; a sample adds a pull of its own, -z.(x - 1)."""
+    """f(x) = sum_i h_i (x_i - 1)^2 / 2; a sample z adds a pull of its own, -z.(x - 1)."""
 
     eigenvalues: Tensor
 
@@ -34,7 +34,7 @@ class _Quadratic(nn.Module):
 
 
 def _build_quadratic(eigenvalues: tuple[float, ...], seed: int) -> nn.Module:
-    return _Quadratic(eigenvalues)  # always from zero: rates ask for a known distance to go
+    return _Quadratic(eigenvalues)  # always from zero: theory needs a known distance to go
 
 
 @cache
@@ -71,9 +71,9 @@ def _quadratic_constants(eigenvalues: tuple[float, ...], noise: float) -> Consta
 def quadratic(
     eigenvalues: tuple[float, ...] = SPECTRUM, noise: float = 4.0, samples: int = SAMPLES
 ) -> LearningTask:
-    """A quadratic with these eigenvalues, from zero to its optimum at (1, ..., 1), where it is 0.
+    """Return a quadratic with these eigenvalues, from zero to its optimum 0 at (1, ..., 1).
 
-    ``noise`` is the mean squared length of what one sample adds to the gradient, everywhere.
+    ``noise`` is the mean squared norm of what one sample adds to the gradient, everywhere.
     Raises InputError.
     """
     require_whole(2, samples=samples)
@@ -114,7 +114,7 @@ def _build_logistic(features: int, seed: int) -> nn.Module:
 
 @cache
 def _clouds(features: int, samples: int) -> Samples:
-    """Points with unequal spread, and labels drawn from a logistic model of them."""
+    """Return points with unequal variances, and labels drawn from a logistic model of them."""
     draw = np.random.default_rng(0)
     points = draw.standard_normal((samples, features)) * np.geomspace(2.0, 0.5, features)
     truth = draw.standard_normal(features)
@@ -143,7 +143,7 @@ def _evaluate_logistic(
 
 @cache
 def _logistic_constants(features: int, samples: int, penalty: float) -> Constants:
-    """Found by Newton's method; smoothness from the largest eigenvalue of the second moments."""
+    """Find the optimum by Newton's method, the smoothness by the largest second moment."""
     points, labels = (tensor.double().numpy() for tensor in _clouds(features, samples).tensors)
     weights = np.zeros(features)
     for _ in range(50):
@@ -151,8 +151,8 @@ def _logistic_constants(features: int, samples: int, penalty: float) -> Constant
         gradient = points.T @ (chance - labels) / samples + penalty * weights
         if np.linalg.norm(gradient) < 1e-13:
             break
-        spread = (points * (chance * (1 - chance))[:, None]).T @ points / samples
-        weights -= np.linalg.solve(spread + penalty * np.eye(features), gradient)
+        hessian = (points * (chance * (1 - chance))[:, None]).T @ points / samples
+        weights -= np.linalg.solve(hessian + penalty * np.eye(features), gradient)
     scores = points @ weights
     chance = 1 / (1 + np.exp(-scores))
     single = points * (chance - labels)[:, None] + penalty * weights
@@ -168,7 +168,7 @@ def _logistic_constants(features: int, samples: int, penalty: float) -> Constant
 
 
 def logistic(features: int = 20, samples: int = SAMPLES, penalty: float = 0.01) -> LearningTask:
-    """Logistic regression on made-up points with a squared penalty, from zero.
+    """Return logistic regression on made-up points with a squared penalty, from zero.
 
     The test loss is the objective on all samples; ``best_accuracy`` is that of its optimum.
     Raises InputError.

@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's 1,797 real images, and a small convolutional model."""
+"""The digits task: scikit-learn's 1,797 handwritten digits, and a small convolutional model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
 from ddlnb.workloads.tasks import Batch
 
-TESTED = 360  # images, always the same; the other 1,437 are trained on
+TESTED = 360  # images to test on, always the same; the other 1,437 are for training
 
 
 def _build(seed: int) -> nn.Module:
-    """Two convolutions and a linear layer, 9,930 parameters; nothing looks across a batch."""
+    """Return two convolutions and a linear layer, 9,930 parameters, without batch statistics."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(
@@ -48,13 +48,13 @@ def _train_samples() -> Samples:
 
 
 def classification_loss(module: nn.Module, batch: Batch) -> Tensor:
-    """The mean cross-entropy of a batch of inputs and labels."""
+    """Return the mean cross-entropy of a batch of inputs and labels."""
     inputs, labels = batch
     return F.cross_entropy(module(inputs), labels)
 
 
 def evaluate_classifier(module: nn.Module, inputs: Tensor, labels: Tensor) -> Evaluation:
-    """Mean cross-entropy and accuracy on these inputs."""
+    """Return mean cross-entropy and accuracy on these inputs."""
     with torch.no_grad():
         scores = module(inputs)
     right = (scores.argmax(1) == labels).float().mean().item()

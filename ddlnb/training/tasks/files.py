@@ -1,4 +1,4 @@
-"""Tasks from data sets that you bring: CIFAR-10 and WikiText. Nothing is downloaded here."""
+"""Tasks from a user's own files: CIFAR-10 and WikiText. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ WIKITEXT_HELP = (
     "and wiki.test.raw"
 )
 RECORD = 1 + 3 * 32 * 32  # bytes of an image of CIFAR-10: its label and its pixels
-TESTED_CONTEXTS = 256
-CHUNK = 500  # images that are evaluated at a time
+TESTED_CONTEXTS = 256  # passages of the test text that are evaluated
+CHUNK = 500  # images that are evaluated together
 
 
 def _content(folder: Path, name: str, what: str, way_out: str) -> bytes:
@@ -75,7 +75,10 @@ def _evaluate_cifar(folder: Path, module: nn.Module) -> Evaluation:
 
 
 def cifar10(folder: str | Path) -> LearningTask:
-    """CIFAR-10 (Krizhevsky 2009) from its binary files. Raises MissingPart when they are needed."""
+    """CIFAR-10 (Krizhevsky 2009) from its binary files.
+
+    Raises MissingPart when a file is needed and is not there.
+    """
     folder = Path(folder)
     return LearningTask(
         "cifar10",
@@ -97,8 +100,8 @@ def _wikitext(folder: Path, name: str) -> Samples:
     if len(text) <= CONTEXT_BYTES:
         raise MissingPart(f"{folder / name} is too short; {WIKITEXT_HELP}")
     windows = text.unfold(0, CONTEXT_BYTES + 1, CONTEXT_BYTES)
-    places = torch.arange(len(windows))
-    return Samples((windows,), places * 10 // len(places))  # "labels": tenths of the text
+    positions = torch.arange(len(windows))
+    return Samples((windows,), positions * 10 // len(positions))  # "labels": tenths of the text
 
 
 def _build_wikitext(seed: int) -> nn.Module:
@@ -120,7 +123,10 @@ def _evaluate_wikitext(folder: Path, module: nn.Module) -> Evaluation:
 
 
 def wikitext(folder: str | Path) -> LearningTask:
-    """WikiText (Merity et al. 2016), byte by byte. Raises MissingPart when files are needed."""
+    """WikiText (Merity et al. 2016), byte by byte.
+
+    Raises MissingPart when a file is needed and is not there.
+    """
     folder = Path(folder)
     return LearningTask(
         "wikitext",

@@ -1,4 +1,4 @@
-"""Who trains on which samples: alike on all workers, or with labels that differ between them."""
+"""Splits: which worker trains on which samples, with alike or with skewed labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ddlnb.choices import parsed, shown
 from ddlnb.errors import require, require_whole
 
-MOST_ALIKE = 1e6  # labels of workers differ by no more than those of a shuffled deck
+MOST_ALIKE = 1e6  # beyond, workers' labels differ no more than if samples were shuffled
 
 
 class Split(ABC):
@@ -23,7 +23,7 @@ class Split(ABC):
 
     @abstractmethod
     def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:
-        """The indices of every worker's samples, by rank; sizes differ by one at most.
+        """Return the indices of every worker's samples, by rank; sizes differ by at most one.
 
         Raises InputError for more workers than samples.
         """
@@ -34,7 +34,7 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Iid(Split):
-    """Shuffled and dealt: every worker's samples are distributed alike."""
+    """Samples are shuffled and dealt, so that every worker's samples are distributed alike."""
 
     name = "iid"
 
@@ -46,10 +46,10 @@ class Iid(Split):
 
 @dataclass(frozen=True)
 class NonIid(Split):
-    """Every worker prefers labels of its own, drawn from Dirichlet(alpha): 0.1 is skewed, 100 not.
+    """Workers prefer labels of their own, drawn from Dirichlet(alpha): 0.1 is skewed, 100 is not.
 
-    After Hsu et al. 2019 (arXiv 1909.06335): proportions from Dirichlet(alpha p), p those of all
-    samples. Workers choose in turns, so that what is left over in the end falls to all of them.
+    After Hsu et al. 2019 (arXiv 1909.06335): the proportions are drawn from Dirichlet(alpha p),
+    with p those of all samples. Workers choose in turns, so that the leftovers fall to all of them.
     """
 
     alpha: float = 0.5
@@ -65,13 +65,14 @@ class NonIid(Split):
     def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:
         _require_enough(labels, workers)
         draw = np.random.default_rng(seed)
-        classes, place = np.unique(labels.numpy(), return_inverse=True)
+        classes, class_of = np.unique(labels.numpy(), return_inverse=True)
         stock = [
-            draw.permutation(np.flatnonzero(place == one)).tolist() for one in range(len(classes))
+            draw.permutation(np.flatnonzero(class_of == one)).tolist()
+            for one in range(len(classes))
         ]
         left = np.array([len(pile) for pile in stock])
         prior = left / left.sum()
-        # The floor keeps a wish for every class: whatever is left over can still be chosen.
+        # The floor leaves a wish for every class, so that leftovers can still be chosen.
         wishes = (
             draw.dirichlet(np.maximum(self.alpha * len(classes) * prior, 1e-3), workers) + 1e-12
         )
@@ -97,7 +98,7 @@ SPLITS: dict[str, type[Split]] = {kind.name: kind for kind in (Iid, NonIid)}
 
 
 def get_split(text: str | Split) -> Split:
-    """The split that a text such as ``"non-iid(0.1)"`` stands for.
+    """Return the split that a text such as ``"non-iid(0.1)"`` names.
 
     Raises UnknownName and InputError.
 

@@ -1,7 +1,9 @@
-"""What a method is judged on: data, a model, a loss, and how good a model is.
+"""Learning tasks: finite data, a model, a loss, and a test of how good a model is.
 
-Tasks travel to other processes by pickle, so everything in one is a module-level function or a
-functools.partial. Data are loaded when they are first needed.
+Training methods are judged on them. The tasks of `ddlnb.workloads.tasks`, in contrast, are trained
+for their speed: their batches need not teach anything, and nobody evaluates the model. Tasks travel
+to other processes by pickle, so their parts are module-level functions or functools.partial. Data
+are loaded when they are first needed.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ NAN = float("nan")
 
 
 class Evaluation(NamedTuple):
-    """How good a model is: mean loss, and the share of right answers (NaN if none are counted)."""
+    """How good a model is: its mean loss, and its share of right answers (NaN if not counted)."""
 
     loss: float
     accuracy: float = NAN
 
 
 class Samples(NamedTuple):
-    """Training data: ``tensors`` of equal first dimension; ``labels`` are what splits skew."""
+    """Training data: ``tensors`` of equal first dimension; splits may skew the ``labels``."""
 
     tensors: tuple[Tensor, ...]
     labels: Tensor
@@ -37,7 +39,7 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True)
 class Constants:
-    """What is known exactly of a task; NaN where nothing is.
+    """What is known exactly of a task; NaN for what is not.
 
     ``smoothness`` and ``strong_convexity`` bound the eigenvalues of the Hessian (L and mu),
     ``noise`` is the mean squared distance of one sample's gradient from the mean gradient, at the
@@ -57,10 +59,10 @@ class LearningTask:
     """Something to learn from finite samples.
 
     ``build(seed)`` makes the model, ``samples()`` loads the training data, ``loss`` is a mean over
-    a batch, ``evaluate`` looks at data of its own (the convex tasks: at all samples).
+    a batch, and ``evaluate`` tests on other data (the convex tasks: on all samples).
     ``learning_rate`` is a fair first guess for plain SGD with ``local_batch`` on eight workers.
-    With ``replacement`` batches are drawn independently, as theory wants them; else a worker goes
-    through its samples in a new order every epoch.
+    With ``replacement`` batches are drawn independently, as theory wants them; otherwise a worker
+    goes through its samples in a new order every epoch.
     """
 
     name: str
@@ -77,7 +79,7 @@ class LearningTask:
     def batches(
         self, split: Split, workers: int, local_batch: int, seed: int
     ) -> list[Callable[[int], Batch]]:
-        """Every worker's ``batch(step)``, by rank; it depends on the arguments only.
+        """Return every worker's ``batch(step)``, by rank; it depends on the arguments only.
 
         Raises InputError for more workers than samples.
         """
@@ -90,7 +92,7 @@ class LearningTask:
 
 
 class _Batches:
-    """The batches of one worker. Orders are kept for one epoch, to be drawn once."""
+    """The batches of one worker. The order of an epoch is drawn once and kept."""
 
     def __init__(
         self,
@@ -129,5 +131,5 @@ class _Batches:
 
 
 def nothing_known() -> Constants:
-    """The constants of a task of which none is known."""
+    """Return the constants of a task of which nothing is known."""
     return Constants()

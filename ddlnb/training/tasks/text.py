@@ -1,7 +1,7 @@
-"""Text from a source of known entropy: the best possible loss is known, and no luck is in the test.
+"""The text task: a source of known entropy, so that the best loss is known and tests are exact.
 
 The source is a Markov chain of order two over twenty symbols. The model sees three symbols, so its
-expected loss is a finite sum over all contexts: the entropy of the source and what the model lacks.
+expected loss is a finite sum over all contexts: the entropy of the source plus the model's excess.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Sampl
 from ddlnb.workloads.tasks import Batch
 
 SYMBOLS = 20
-SEEN = 3  # symbols that the model looks back; the source looks back two
+SEEN = 3  # symbols that the model sees; the source depends on two
 PASSAGE = 16  # symbols to predict in one sample
 PASSAGES = 12_288
 SHARPNESS = 1.2  # of the source: the standard deviation of its logits' two parts
@@ -29,7 +29,7 @@ Numbers = np.ndarray
 
 
 class Source(NamedTuple):
-    """``following[a, b, c]``: chance of c after a, b; ``pairs[a, b]``: how often a, b occur."""
+    """``following[a, b, c]``: probability of c after a, b; ``pairs[a, b]``: that of a, b."""
 
     following: Numbers
     pairs: Numbers
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 @cache
 def source() -> Source:
-    """The source of the text. Pairs are stationary, to rounding."""
+    """Return the source of the text. Pairs are stationary, up to rounding."""
     draw = np.random.default_rng(SOURCE_SEED)
     before, last = SHARPNESS * draw.standard_normal((2, SYMBOLS, SYMBOLS))
     weights = np.exp(before[:, None, :] + 1.5 * last[None, :, :])
@@ -63,13 +63,13 @@ def _passages() -> Samples:
     text = [0, 0]
     for chance in draw.random(SEEN + PASSAGE * PASSAGES + 100).tolist():
         text.append(min(bisect_right(steps[text[-2]][text[-1]], chance), SYMBOLS - 1))
-    kept = torch.tensor(text[102:])  # the first ones still tell how the text began
+    kept = torch.tensor(text[102:])  # the first symbols still depend on how the text began
     windows = kept.unfold(0, SEEN + PASSAGE, PASSAGE).contiguous()
     return Samples((windows,), windows.mode(1).values)
 
 
 class _NextSymbol(nn.Module):
-    """Logits of the next symbol from the last three (Bengio et al. 2003)."""
+    """Gives the logits of the next symbol from the last three (Bengio et al. 2003)."""
 
     def __init__(self, width: int = 12, hidden: int = 96):
         super().__init__()
@@ -95,7 +95,7 @@ def _loss(module: nn.Module, batch: Batch) -> Tensor:
 
 @cache
 def _all_contexts() -> tuple[Tensor, Tensor]:
-    """Every context of three symbols, and the chance that it and a symbol after it occur."""
+    """Return every context of three symbols, and the probability of each with each next symbol."""
     following, pairs = source()
     chances = np.einsum("ab,abc,bcd->abcd", pairs, following, following)
     contexts = torch.cartesian_prod(*[torch.arange(SYMBOLS)] * SEEN)

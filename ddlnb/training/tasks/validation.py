@@ -1,7 +1,7 @@
-"""A task with some of its training samples held out, to choose learning rates by.
+"""A task with some of its training samples held out, for choosing learning rates.
 
-Rates that are chosen on the samples on which methods are then compared would favour the method with
-the most luck there.
+Choosing rates on the samples on which methods are then compared would favour the method with the
+most luck there.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ddlnb.errors import require
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples
 from ddlnb.workloads.tasks import Batch
 
-SHARE = 0.2  # of the training samples
-SEED = 0  # of the choice, the same for all runs
-AT_ONCE = 512  # samples, for the sake of memory
+SHARE = 0.2  # of the training samples is held out
+SEED = 0  # of the choice of samples, the same for all runs
+AT_ONCE = 512  # samples that are evaluated together, to limit memory
 
 
 def validation_task(task: LearningTask) -> LearningTask:
-    """The task, trained on four fifths of its training samples and evaluated on the others.
+    """Return the task, trained on four fifths of its training samples, evaluated on the others.
 
-    An evaluation is the mean of the task's own loss, and no accuracy. What the task itself is
-    evaluated on is not looked at. Raises InputError when samples are needed and there are too few.
+    An evaluation is the mean of the task's own loss, without accuracy; the task's test data are not
+    used. Raises InputError if there are too few samples, when they are first needed.
     """
     return replace(
         task,
@@ -37,7 +37,7 @@ def validation_task(task: LearningTask) -> LearningTask:
 
 @lru_cache(maxsize=2)
 def _parts(samples: Callable[[], Samples]) -> tuple[Samples, Samples]:
-    """Those that are kept for training, and those that are held out."""
+    """Return the samples that are kept for training, and those that are held out."""
     tensors, labels = samples()
     held_out = round(SHARE * len(labels))
     require(held_out > 0, f"{len(labels)} training samples are too few to hold some out for tuning")
