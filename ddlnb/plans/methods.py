@@ -58,7 +58,7 @@ class Method:
 
         >>> METHODS["BSP-A2A"].sentence()
         'it exploits BSP with no compression and no scheduling, running on A2A built on TCP/IP and a ring'
-        """
+        """  # noqa: E501
         return sentence(
             self.synchronisation,
             self.compression,

@@ -36,7 +36,7 @@ def sentence(
 
     >>> sentence("SSP", "top-k compression", None, "PS")
     'it exploits SSP with top-k compression and no scheduling, running on PS built on TCP/IP and a star'
-    """
+    """  # noqa: E501
     topology = topology or TOPOLOGY.get(architecture, "a ring")
     return (
         f"it exploits {spoken(synchronisation)} with {compression or 'no compression'} "

@@ -110,7 +110,7 @@ class TrainingMethod:
 
         >>> training_method("ssp(3) + top-k(0.01) on PS").sentence()
         'it exploits SSP with top-k compression and no scheduling, running on PS built on TCP/IP and a star'
-        """
+        """  # noqa: E501
         compression = None
         if self.compressor is not None:
             feedback = ", error feedback" if self.feedback else ""
