@@ -2,9 +2,9 @@
 
     python -m benchmarks.orderings [--out FOLDER] [--steps 200] [--workers 8 16] [--seeds 5]
 
-Every method is tuned by the same rule (see `ddlnb.training.runs.tuning`) on all cores; runs are kept in
+Every method is tuned by the same rule (`ddlnb.training.runs.tuning`) on all cores; runs are kept in
 the folder, and a second call of the same code completes them. ``--kept FILE`` judges kept curves
-only. Prints what every method reached, at which rate, and the verdicts.
+only. Prints the loss that every method reached, at which rate, and the verdicts.
 """
 
 from __future__ import annotations

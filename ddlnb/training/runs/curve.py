@@ -96,7 +96,7 @@ class LockstepCurve:
     _losses: list[float] = field(default_factory=list)
 
     def of(self, run: Lockstep) -> list[Row]:
-        """Make the run, whose ``on_step`` must be ours, and return its rows."""
+        """Make the run, whose ``on_step`` must be that of this curve, and return its rows."""
         self._run = run
         self._mean = _MeanModel(self.task, self.job)
         self._buffers = [_buffers(worker) for worker in self.workers]
@@ -159,10 +159,10 @@ class _MeanModel:
         """Return a row about what these workers have learnt."""
         mean = _mean([one.parameters for one in learnt])
         self._flat.copy_(mean)
-        for own, *theirs in zip(
+        for buffer, *copies in zip(
             self._module.buffers(), *(one.buffers for one in learnt), strict=True
         ):
-            own.copy_(_mean(theirs) if own.is_floating_point() else theirs[0])
+            buffer.copy_(_mean(copies) if buffer.is_floating_point() else copies[0])
         squares = sum((one.parameters - mean).square().sum().item() for one in learnt)
         distance = squares / len(learnt)
         found = self._task.evaluate(self._module)
