@@ -1,7 +1,7 @@
-"""Forecasts that need no fit: what a calibrated simulator has to beat.
+"""Forecasts that need no fit, which a calibrated simulator has to beat.
 
 Each takes an observation of an iteration and the observations that were seen, and returns the
-seconds it expects; nan where it cannot tell.
+seconds that it expects, or NaN where it cannot say.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOMINAL_INSIDE = _link("0 s", "15.75 GB/s")  # PCIe 3.0 x16 (survey, section 4.1
 def textbook_ring(
     links: Mapping[str, AlphaBeta] = NOMINAL_LINKS, inside: AlphaBeta = NOMINAL_INSIDE
 ) -> TrivialForecast:
-    """The forecast: computation, then one ring all-reduce over the nominal link, no overlap.
+    """Return the forecast of computation, then a ring all-reduce over the nominal link.
 
     ``links`` are those of networks by name; ``inside`` is that of workers in one node.
     """
@@ -54,16 +54,16 @@ def textbook_ring(
 
 
 def linear_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
-    """The seconds of the same cell with fewer workers: throughput grows with their number."""
+    """Return the seconds with fewer workers: throughput grows with their number."""
     smaller = _smaller(observation, seen)
     return math.nan if smaller is None else smaller.value
 
 
 def ring_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
-    """As with fewer workers, but what is not computation grows as 2 (n-1) / n does."""
+    """Return the seconds with fewer workers, of which communication grows as 2 (n-1) / n."""
     cell, smaller = _cell(observation), _smaller(observation, seen)
-    before = None if smaller is None else _cell(smaller)
-    if cell is None or before is None or smaller is None or before.cluster.workers == 1:
+    before = _cell(smaller) if smaller else None
+    if cell is None or smaller is None or before is None or before.cluster.workers == 1:
         return math.nan
     compute = cell.workload.compute_seconds
     communication = max(0.0, smaller.value - compute)
@@ -84,28 +84,20 @@ def _cell(observation: Observation) -> Cell | None:
 
 
 def _smaller(observation: Observation, seen: Sequence[Observation]) -> Observation | None:
-    """The observation seen of the same cell with the most workers below its own."""
-    cell = _cell(observation)
-    best: Observation | None = None
-    for other in seen:
-        there = _cell(other)
-        if cell is None or there is None or _same(there, cell) is False:
-            continue
-        workers = there.cluster.workers
-        if workers < cell.cluster.workers and (best is None or workers > _workers(best)):
-            best = other
-    return best
+    """Return the observation of the same cell with the most workers below its own."""
+    if (cell := _cell(observation)) is None:
+        return None
+    found = {
+        there.cluster.workers: other
+        for other in reversed(seen)
+        if (there := _cell(other)) and _configuration(there) == _configuration(cell)
+    }
+    below = [workers for workers in found if workers < cell.cluster.workers]
+    return found[max(below)] if below else None
 
 
-def _workers(observation: Observation) -> int:
-    cell = _cell(observation)
-    return cell.cluster.workers if cell else 0
-
-
-def _same(left: Cell, right: Cell) -> bool:
-    def key(cell: Cell) -> tuple[object, ...]:
-        workload, cluster = cell.workload, cell.cluster
-        of = (workload.model, workload.local_batch, cluster.network, cluster.name)
-        return (*of, cell.method.name)
-
-    return key(left) == key(right)
+def _configuration(cell: Cell) -> tuple[object, ...]:
+    """Return what cells share that differ in the number of workers alone."""
+    workload, cluster = cell.workload, cell.cluster
+    of = (workload.model, workload.local_batch, cluster.network, cluster.name)
+    return (*of, cell.method.name)

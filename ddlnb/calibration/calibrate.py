@@ -18,7 +18,7 @@ from ddlnb.paths import BUILD
 if TYPE_CHECKING:
     import pandas as pd
 
-HERE, SURVEY = "here", "survey"
+HERE, SURVEY = "here", "survey"  # what can be calibrated beside clusters
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Calibrated:
     paths: tuple[Path, ...]
 
     def parameter_rows(self) -> list[dict[str, str]]:
-        """One row per parameter: value, 90 % interval, and whether the data says anything of it."""
+        """Return one row per parameter: value, 90 % interval, and what identifies it."""
         found = self.calibration
         unidentified = set(found.identifiability.unidentified)
         rows = []
@@ -65,7 +65,7 @@ def calibrate(
     seed: int = 0,
     progress: bool = False,
 ) -> Calibrated:
-    """The fit of effects to measurements.
+    """Fit the effects of a cluster to measurements.
 
     ``"survey"`` fits the survey's testbed to what is published of up to eight GPUs, and with
     ``write`` replaces its clusters and profiles in data. ``"here"`` runs a micro-benchmark of some

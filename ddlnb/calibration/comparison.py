@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.calibration.measured import as_measured
 from ddlnb.calibration.micro_benchmark import keep_profile, micro_benchmark, profile_path
-from ddlnb.calibration.twin import as_measured, calibrate_here
+from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MeasurementSettings

@@ -1,9 +1,11 @@
-"""Calibrates any cluster from the tidy rows of runs on it."""
+"""Calibrate any cluster to the tidy rows of runs on it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import Observation, observe
@@ -12,7 +14,7 @@ from ddlnb.calibration.quantities import IterationTime
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require
-from ddlnb.plans.methods import get_method
+from ddlnb.plans.methods import Method, get_method
 from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import profile_for
 from ddlnb.simulator.simulate import Cell
@@ -23,7 +25,7 @@ LEAST_SPREAD = 0.02  # of measured seconds, however alike their repetitions are
 
 
 def calibrate_rows(cluster: Cluster, rows_path: str | Path) -> Calibration:
-    """The fit of the effects that the cluster lists to the rows of runs on it.
+    """Fit the effects that the cluster lists to the rows of runs on it.
 
     The value in the cluster's file is the prior of each effect. Rows of methods count, baselines do
     not; each needs a profile of its model and batch for the cluster's hardware. Raises InputError
@@ -33,7 +35,7 @@ def calibrate_rows(cluster: Cluster, rows_path: str | Path) -> Calibration:
 
 
 def listed_effects(cluster: Cluster) -> list[Parameter]:
-    """A parameter for every effect that the cluster lists, with its value as the prior."""
+    """Return a parameter for every effect that the cluster lists, with its value as the prior."""
     found = []
     for effect, unit in UNITS.items():
         value = getattr(cluster.effects, effect)
@@ -46,26 +48,22 @@ def listed_effects(cluster: Cluster) -> list[Parameter]:
                 effect, low=low, high=min(most, unit.most), prior=value, prior_spread=PRIOR_SPREAD
             )
         )
-    require(bool(found), f"cluster {cluster.name!r} lists no effect; add those that are to be fit")
+    require(
+        bool(found), f"cluster {cluster.name!r} lists no effect; add those that are to be fitted"
+    )
     return found
 
 
 def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observation]:
-    """The rows of the cluster's network as observations, each with the noise of its repetitions."""
+    """Return the rows of the cluster's network as observations."""
     rows = read_rows(rows_path)
     rows = rows[(rows["network"] == cluster.network) & (rows["engine"] == "torch")]
     found = []
     for row in rows.to_dict("records"):
         workload = profile_for(row["model"], cluster, int(row["local_batch"]))
-        sizes = dict(part.split("=") for part in str(row["settings"]).split())
-        method = get_method(row["method"]).tuned(
-            partition=sizes.get("partition"), credit=sizes.get("credit")
-        )
-        cell = Cell(
-            workload, cluster.with_workers(int(row["gpus"])), method, int(row["servers"]) or None
-        )
-        relative = row["std"] / row["throughput_samples_per_s"]
-        spread = max(LEAST_SPREAD, relative if relative == relative else 0.0)
+        on, servers = cluster.with_workers(int(row["gpus"])), int(row["servers"]) or None
+        cell = Cell(workload, on, as_measured(row), servers)
+        spread = max(LEAST_SPREAD, noise_of(row))
         found.append(observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"]))
     if not found:
         raise InputError(
@@ -73,3 +71,16 @@ def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observatio
             f"measure some with ddlnb measure --network {cluster.network}"
         )
     return found
+
+
+def as_measured(row: Mapping[str, Any]) -> Method:
+    """Return the method of a measured row with the sizes that its settings name."""
+    sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
+    method = get_method(row["method"])
+    return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))
+
+
+def noise_of(row: Mapping[str, Any]) -> float:
+    """Return the relative standard deviation of a row's repetitions; 0 if there was only one."""
+    noise = row["std"] / row["throughput_samples_per_s"]
+    return 0.0 if math.isnan(noise) else float(noise)

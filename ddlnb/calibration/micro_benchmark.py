@@ -1,24 +1,19 @@
-"""Two minutes of measurements from which a simulated twin of this machine is calibrated.
+"""Measure for two minutes what the simulated twin of this machine is calibrated with.
 
-Two made-up models, one of many small tensors and one of few large ones, are trained by the real
-engine with every method and some numbers of workers; all-reduces are timed beside them. The models
-whose speed is to be forecast take no part. On an emulated network the two are replayed, with as
-much computation as there is communication.
+The real engine trains two made-up models (`ddlnb.calibration.probes`) with every method and some
+numbers of workers; all-reduces are timed beside them. The models whose speed is to be forecast take
+no part.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
+from ddlnb.calibration.probes import PROBES, probes
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.contenders import contenders, ranks_needed
 from ddlnb.engines.measure import measure
@@ -32,71 +27,15 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.provenance import machine
 from ddlnb.results.rows import read_rows
 from ddlnb.units import KIB, MIB
-from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.tasks import Batch, Task
-from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ALL_REDUCES = "all_reduces.json"
+ALL_REDUCES = "all_reduces.json"  # the files in the folder
 ROWS = "rows.csv"
-SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB)
-
-
-def _mlp(layers: int, width: int) -> nn.Module:
-    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
-    return nn.Sequential(*blocks)
-
-
-def _vectors(width: int, local_batch: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(local_batch, width, generator=generator),)
-
-
-def _mean_square(module: nn.Module, batch: Batch) -> torch.Tensor:
-    return module(batch[0]).square().mean()
-
-
-def _probe(name: str, layers: int, width: int, local_batch: int) -> Task:
-    return Task(
-        name,
-        partial(_mlp, layers, width),
-        partial(_vectors, width),
-        _mean_square,
-        local_batch,
-        "vectors",
-        f"{layers} layers of width {width}, made up to calibrate with",
-    )
-
-
-PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
-CARRIED = 2.0  # times the gradient that a link carries while a replayed probe computes
-
-
-def probes(site: Site) -> tuple[Task, ...]:
-    """The made-up models, as they are trained at this site."""
-    if not site.is_emulated:
-        return PROBES
-    return tuple(replayed(_with_seconds(trace(probe), site.link.bandwidth)) for probe in PROBES)
-
-
-def _with_seconds(workload: Workload, bandwidth: float) -> Workload:
-    """A third of the time is the forward pass; the bytes of a layer decide on its share."""
-    seconds = CARRIED * workload.gradient_bytes / bandwidth
-    size = Counter[str]()
-    for gradient in workload.gradients:
-        size[gradient.layer] += gradient.bytes
-    share = {layer: bytes_ / workload.gradient_bytes for layer, bytes_ in size.items()}
-    return workload.with_seconds(
-        {layer: seconds / 3 * part for layer, part in share.items()},
-        {
-            gradient.name: 2 * seconds / 3 * gradient.bytes / workload.gradient_bytes
-            for gradient in workload.gradients
-        },
-        f"made up: what {CARRIED:g} times the gradient take on a link of this bandwidth",
-    )
+SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB)  # bytes of the all-reduces
 
 
 @dataclass(frozen=True)
@@ -119,7 +58,7 @@ class MicroBenchmark:
     site: Site = HERE
 
     def planning_cost(self, workers: int) -> AlphaBeta:
-        """The time of an all-reduce, where cores are shared while computing: plans rest on it."""
+        """Return the time of an all-reduce, while the workers compute if known; plans use it."""
         return _planning_cost(self.all_reduces, workers)
 
 
@@ -200,14 +139,14 @@ def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool
 
 
 def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> Workload:
-    """The workload of a task while this many workers compute, also written to the folder."""
+    """Profile a task while this many workers compute; write the workload to the folder."""
     workload = Bench(task, ranks, MeasurementSettings(workers=workers)).workload
     write_atomically(profile_path(folder, workload.model, workers), workload.to_json() + "\n")
     return workload
 
 
 def read_micro_benchmark(folder: str | Path, site: Site = HERE) -> MicroBenchmark:
-    """What `micro_benchmark` kept in the folder. Raises ResultsError if it is not complete."""
+    """Return what `micro_benchmark` kept in a folder. Raises ResultsError if it lacks parts."""
     folder = Path(folder)
     rows = read_rows(folder / ROWS)
     try:
@@ -217,7 +156,9 @@ def read_micro_benchmark(folder: str | Path, site: Site = HERE) -> MicroBenchmar
         }
         times = _read_all_reduces(folder)
     except OSError as error:
-        raise ResultsError(f"{folder} lacks {error.filename}; measure again") from error
+        raise ResultsError(
+            f"{folder} lacks {error.filename}; measure again to complete it"
+        ) from error
     return MicroBenchmark(rows, workloads, times, site)
 
 
@@ -241,5 +182,5 @@ def _all_reduces(bench: Bench) -> list[AllReduceTimes]:
 
 
 def profile_path(folder: Path, model: str, workers: int) -> Path:
-    """Where the workload of a model is kept that was measured with this many workers."""
+    """Return the path of a model's workload, profiled with this many workers."""
     return folder / f"{model}_{workers}-workers.json"

@@ -36,7 +36,7 @@ GPUS = (4, 8, 16, 32)
 
 
 def as_run(method: str | Method) -> Method:
-    """The method the way the survey ran it.
+    """Return the method the way the survey ran it.
 
     ByteScheduler-A2A: parts of 4 million parameters, 16 million in flight. ByteScheduler-PS: the
     schedule of WFBP-PS on BytePS, where only the server's queue differs. The others are as they
@@ -51,14 +51,14 @@ def as_run(method: str | Method) -> Method:
 
 
 def fig4_workload(model: str) -> Workload:
-    """The profile of a model on the survey's GPU at its local batch. Raises UnknownName."""
+    """Return the profile of a model on the survey's GPU at its local batch. Raises UnknownName."""
     if model not in BATCHES:
         raise UnknownName("model of Fig. 4", model, BATCHES)
     return read_profile(f"{model}_b{BATCHES[model]}_{HARDWARE}")
 
 
 def fig4_cluster(network: str, gpus: int) -> Cluster:
-    """The survey's testbed on one of its networks, with this many GPUs. Raises UnknownName.
+    """Return the survey's testbed on one of its networks, with this many GPUs. Raises UnknownName.
 
     Within one node no network is used: its rows are one configuration, run once for each network,
     and the planning constants of a network do not apply.
@@ -78,7 +78,7 @@ def fig4_cells_to_forecast(
     networks: tuple[str, ...] = tuple(CLUSTERS),
     gpus: tuple[int, ...] = GPUS,
 ) -> list[Cell]:
-    """The cells of Fig. 4, 252 of them by default, in the order of the figure's panels."""
+    """Return the cells of Fig. 4, 252 of them by default, in the order of the figure's panels."""
     # Every file is read once.
     clusters = {network: fig4_cluster(network, max(GPUS)) for network in networks}
     return [
@@ -93,9 +93,9 @@ def fig4_cells_to_forecast(
 def write_forecast(
     path: str | Path | None, *, draws: int = 1000, seed: int = 0, progress: bool = False
 ) -> pd.DataFrame:
-    """The forecast of all cells of Fig. 4, also written as CSV with the columns FORECAST_COLUMNS.
+    """Forecast all cells of Fig. 4, and write them as CSV with the columns FORECAST_COLUMNS.
 
-    It is made from the clusters and profiles in data alone.
+    The forecast is made from the clusters and profiles in data alone.
     """
     from ddlnb.files import write_atomically
     from ddlnb.simulator.forecast import forecast_cells

@@ -1,14 +1,11 @@
-"""This machine's simulated twin: calibrated by a micro-benchmark, compared with real runs.
-
-The same for a network emulated on this machine: see `Site`.
-"""
+"""Calibrate the simulated twin of this machine, or of a network emulated on it (see `Site`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.measured import as_measured, noise_of
 from ddlnb.calibration.micro_benchmark import MicroBenchmark
 from ddlnb.calibration.observations import Observation, observe
 from ddlnb.calibration.parameters import Parameter
@@ -17,7 +14,6 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import machine
 from ddlnb.simulator.simulate import Cell
 
@@ -27,7 +23,7 @@ ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part 
 
 
 def twin(workers: int, planning: AlphaBeta | None = None, site: Site = HERE) -> Cluster:
-    """This machine with a number of workers, joined as the site says, without any effect yet.
+    """Return this machine with a number of workers, joined as the site says, without effects.
 
     Every worker is a node of one GPU; the parameter servers are processes beside them, or nodes.
     """
@@ -48,7 +44,7 @@ def twin(workers: int, planning: AlphaBeta | None = None, site: Site = HERE) -> 
 
 
 def here_parameters(clusters: Sequence[Cluster], site: Site = HERE) -> list[Parameter]:
-    """What is fitted: how cores are shared depends on the number of workers, the rest does not.
+    """Return what is fitted; only how cores are shared depends on the number of workers.
 
     A hop takes no time of its own between processes of one machine. On an emulated network it
     takes the delay that the network was asked for, and what the system adds.
@@ -82,7 +78,7 @@ def here_parameters(clusters: Sequence[Cluster], site: Site = HERE) -> list[Para
 
 
 def here_observations(found: MicroBenchmark) -> list[Observation]:
-    """The rows and the idle all-reduces of a micro-benchmark."""
+    """Return the rows and the idle all-reduces of a micro-benchmark as observations."""
     observed = []
     for row in found.rows.to_dict("records"):
         workers = int(row["gpus"])
@@ -90,8 +86,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
         cell = Cell(workload, cluster, as_measured(row), servers)
-        noise = row["std"] / row["throughput_samples_per_s"] / row["repetitions"] ** 0.5
-        spread = max(LEAST_SPREAD, noise if noise == noise else 0.0)
+        spread = max(LEAST_SPREAD, noise_of(row) / row["repetitions"] ** 0.5)
         observed.append(
             observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"])
         )
@@ -104,7 +99,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
 
 
 def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration, list[Cluster]]:
-    """The fit to a micro-benchmark, and this machine's clusters by number of workers."""
+    """Fit to a micro-benchmark; return the fit, and a cluster for each number of workers."""
     workers = sorted({one.workers for one in found.all_reduces})
     bases = [twin(count, found.planning_cost(count), found.site) for count in workers]
     fitted = calibrate_parameters(
@@ -115,10 +110,3 @@ def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration
         seed=seed,
     )
     return fitted, fitted.clusters(bases)
-
-
-def as_measured(row: Mapping[str, Any]) -> Method:
-    """Return the method with the sizes that the settings of a measured row name."""
-    sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
-    method = METHODS[row["method"]]
-    return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))

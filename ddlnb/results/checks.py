@@ -1,4 +1,4 @@
-"""Checks of a throughput table: cells that cannot be right, or that contradict their neighbours.
+"""Check a throughput table for cells that cannot be right or contradict their neighbours.
 
 A finding is no proof. It names the cells to look at, so that the errors of a forecast can be
 reported with and without them.
@@ -17,6 +17,15 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.errors import require, require_whole
+from ddlnb.results.neighbours import (
+    faster_networks,
+    is_comparable,
+    is_near_linear,
+    relative_noises,
+    replicates,
+    scaling_curves,
+    spread_of,
+)
 from ddlnb.results.table import (
     GPUS_PER_NODE,
     NETWORKS,
@@ -37,9 +46,6 @@ NOTE = "note"
 SAME = 0.01
 # Ten times SAME: nobody takes this for noise.
 CLEAR_GAIN = 0.10
-# A cell at 90 % of linear speedup gains at most 11 % from a network that costs nothing, hardly
-# more than CLEAR_GAIN: whether the network was the right one does not show in it.
-NEAR_LINEAR = 0.90
 # Three runs of one configuration spread by some 0.6 % of the mean; five times that is no noise.
 REPLICATE_SPREAD = 0.03
 # N times the GPUs have N times the work done at best. Two cells, each 1 % off, may seem 2 % above.
@@ -63,7 +69,7 @@ class Finding:
 
 
 def check(table: str | Path | pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
-    """One row per finding in a table, given as a CSV file or a frame; see `check_table`."""
+    """Return one row per finding in a table, a CSV file or a frame; see `check_table`."""
     rows = table if isinstance(table, pd.DataFrame) else read_table(table)
     return findings_frame(check_table(rows, gpus_per_node=gpus_per_node))
 
@@ -74,7 +80,7 @@ def check_table(
     networks: Sequence[str] = NETWORKS,
     gpus_per_node: int = GPUS_PER_NODE,
 ) -> list[Finding]:
-    """What is suspicious in the table, then what is only worth a note.
+    """Return what is suspicious in the table, then what is only worth a note.
 
     ``networks`` are in order, slowest first; no network is compared that is not among them.
     Cells with at most ``gpus_per_node`` GPUs use no network. Raises InputError for no table.
@@ -82,7 +88,7 @@ def check_table(
     require_whole(gpus_per_node=gpus_per_node)
     require(len(set(networks)) == len(networks), f"networks {networks!r} repeats a name")
     rates = cell_rates(rows)
-    noises = _noises(rows, rates)
+    noises = relative_noises(rows, rates)
     findings = [
         *_dominated_networks(rates, noises, networks, gpus_per_node),
         *_replicates_that_differ(rates, gpus_per_node),
@@ -95,7 +101,7 @@ def check_table(
 
 
 def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
-    """The findings as a table, one row each, the cells as text."""
+    """Return the findings as a table, one row each, the cells as text."""
     lines = [
         {
             "severity": finding.severity,
@@ -109,7 +115,7 @@ def findings_frame(findings: Iterable[Finding]) -> pd.DataFrame:
 
 
 def without_suspicious(rows: pd.DataFrame, findings: Iterable[Finding]) -> pd.DataFrame:
-    """The rows that no suspicious finding names, unchanged; notes drop nothing."""
+    """Return the rows that no suspicious finding names, unchanged; notes drop nothing."""
     dropped = {cell for f in findings if f.severity == SUSPICIOUS for cell in f.cells}
     kept = [cell not in dropped for cell in cells_of(checked_table(rows))]
     return rows[np.array(kept, dtype=bool)]
@@ -124,26 +130,26 @@ def _dominated_networks(
     networks: Sequence[str],
     gpus_per_node: int,
 ) -> Iterator[Finding]:
-    """Cells that a faster network does not speed up although it does so for others.
+    """Find cells that a faster network does not speed up although it does so for others.
 
     The usual cause is traffic on the slower interface, so the cell on the faster network is the
     suspect. The others are the same method with another model, or another method with the same
     model, on as many GPUs.
     """
-    steps = [step for step in _steps(rates, networks) if step[0].gpus > gpus_per_node]
+    steps = [step for step in faster_networks(rates, networks) if step[0].gpus > gpus_per_node]
     gains = {step: rates[step[1]] / rates[step[0]] - 1 for step in steps}
     for (slow, fast), gain in gains.items():
         noise = math.hypot(noises.get(slow, 0.0), noises.get(fast, 0.0))
         # Half of CLEAR_GAIN at most: the noisiest cell must not pass for the same as any other.
         same = min(max(SAME, noise), CLEAR_GAIN / 2)
-        if gain > same or _is_near_linear(rates, slow, fast, gpus_per_node):
+        if gain > same or is_near_linear(rates, slow, fast, gpus_per_node):
             continue
         others = {
             other: other_gain
             for (other_slow, other), other_gain in gains.items()
             if other_gain >= CLEAR_GAIN
             and (other_slow.network, other.network) == (slow.network, fast.network)
-            and _is_comparable(other, fast)
+            and is_comparable(other, fast)
         }
         if others:
             best = max(others, key=lambda cell: (others[cell], cell))
@@ -157,12 +163,12 @@ def _dominated_networks(
 
 
 def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> Iterator[Finding]:
-    """Rows within one node that differ by more than noise although no network is used there.
+    """Find rows within one node that differ by more than noise, although they use no network.
 
     Which of them is off cannot be told, so all are suspects.
     """
-    for configuration, group in _replicates(rates, gpus_per_node).items():
-        if (spread := _spread(group)) > REPLICATE_SPREAD:
+    for configuration, group in replicates(rates, gpus_per_node).items():
+        if (spread := spread_of(group)) > REPLICATE_SPREAD:
             yield Finding(
                 "replicates differ",
                 tuple(group),
@@ -172,12 +178,12 @@ def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> 
 
 
 def _more_than_linear(rates: Mapping[Cell, float]) -> Iterator[Finding]:
-    """Throughput that grows by more than the number of GPUs; either of the cells may be wrong."""
+    """Find throughput that grows by more than the number of GPUs; either cell may be wrong."""
     singles: dict[tuple[str, int], list[Cell]] = {}
     for cell in rates:
         if cell.method == SINGLE:
             singles.setdefault((cell.model, cell.local_batch), []).append(cell)
-    for curve in _curves(rates):
+    for curve in scaling_curves(rates):
         for few, many in pairwise(curve):
             excess = (rates[many] / many.gpus) / (rates[few] / few.gpus) - 1
             if excess > SUPER_LINEAR:
@@ -199,8 +205,8 @@ def _more_than_linear(rates: Mapping[Cell, float]) -> Iterator[Finding]:
 
 
 def _fewer_with_more(rates: Mapping[Cell, float]) -> Iterator[Finding]:
-    """Throughput that falls with more GPUs. Slow networks do that, so it is only a note."""
-    for curve in _curves(rates):
+    """Find throughput that falls with more GPUs. Slow networks do that, so it is only a note."""
+    for curve in scaling_curves(rates):
         for few, many in pairwise(curve):
             loss = 1 - rates[many] / rates[few]
             if loss > SAME:
@@ -213,7 +219,7 @@ def _fewer_with_more(rates: Mapping[Cell, float]) -> Iterator[Finding]:
 
 
 def _noise_out_of_line(noises: Mapping[Cell, float]) -> Iterator[Finding]:
-    """Cells whose relative noise is far above the table's.
+    """Find cells whose relative noise is far above the table's.
 
     The robust z-score (x - median) / (1.4826 MAD) of logarithms, because noise is skewed: it is
     never below zero, and its factors are alike rather than its differences.
@@ -236,7 +242,7 @@ def _noise_out_of_line(noises: Mapping[Cell, float]) -> Iterator[Finding]:
 
 
 def _outside_its_range(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> Iterator[Finding]:
-    """Cells whose ``low`` is above or whose ``high`` is below the throughput."""
+    """Find cells whose ``low`` is above or whose ``high`` is below the throughput."""
     bounds = zip(
         rates.items(), optional_numbers(rows, "low"), optional_numbers(rows, "high"), strict=True
     )
@@ -247,73 +253,3 @@ def _outside_its_range(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> Itera
                 (cell,),
                 f"{cell} has {rate:g} samples/s, not between low {low:g} and high {high:g}",
             )
-
-
-# What the rules look at.
-
-
-def _steps(rates: Mapping[Cell, float], networks: Sequence[str]) -> Iterator[tuple[Cell, Cell]]:
-    """Every cell with the same cell on the next faster network that the table has for it."""
-    for cell in rates:
-        if cell.network in networks:
-            faster = networks[networks.index(cell.network) + 1 :]
-            there = (cell._replace(network=network) for network in faster)
-            if fast := next((other for other in there if other in rates), None):
-                yield cell, fast
-
-
-def _is_comparable(other: Cell, cell: Cell) -> bool:
-    """Whether they differ in the method alone, or in the model (and batch) alone."""
-    same_model = other[:2] == cell[:2]
-    return other.gpus == cell.gpus and same_model != (other.method == cell.method)
-
-
-def _is_near_linear(
-    rates: Mapping[Cell, float], slow: Cell, fast: Cell, gpus_per_node: int
-) -> bool:
-    """Whether both run nearly at the rate per GPU that they would have without a network.
-
-    That is the rate of the same method on the most GPUs within one node, else the highest of the
-    model, one GPU alone included. (GPUs share the PCIe of their node: measured by one GPU alone,
-    what is bound by the node would seem to be bound by the network.)
-    """
-    model = [cell for cell in rates if cell[:2] == slow[:2]]
-    own = [c for c in model if c.method == slow.method and c.gpus <= gpus_per_node]
-    full = [cell for cell in own if cell.gpus == max(cell.gpus for cell in own)]
-    free = max(rates[cell] / cell.gpus for cell in full or model)
-    return min(rates[slow], rates[fast]) / slow.gpus >= NEAR_LINEAR * free
-
-
-def _curves(rates: Mapping[Cell, float]) -> list[list[Cell]]:
-    """The cells that differ in the number of GPUs alone, fewest first."""
-    curves: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in sorted(rates, key=lambda cell: cell.gpus):
-        curves.setdefault(cell[:4], []).append(cell)
-    return list(curves.values())
-
-
-def _configuration(cell: Cell, gpus_per_node: int) -> Cell:
-    """The cell with its network left out where it is not used.
-
-    >>> print(_configuration(Cell("resnet50", 64, "10GbE", "MG-WFBP", 4), gpus_per_node=4))
-    resnet50/64 one-node MG-WFBP 4 GPUs
-    """
-    return cell._replace(network="one-node") if cell.gpus <= gpus_per_node else cell
-
-
-def _replicates(rates: Mapping[Cell, float], gpus_per_node: int) -> dict[Cell, dict[Cell, float]]:
-    """The rows of every configuration that has several."""
-    groups: dict[Cell, dict[Cell, float]] = {}
-    for cell, rate in rates.items():
-        groups.setdefault(_configuration(cell, gpus_per_node), {})[cell] = rate
-    return {configuration: group for configuration, group in groups.items() if len(group) > 1}
-
-
-def _spread(group: Mapping[Cell, float]) -> float:
-    return max(group.values()) / min(group.values()) - 1
-
-
-def _noises(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> dict[Cell, float]:
-    """The standard deviation over the throughput of every cell that has one."""
-    deviations = zip(rates.items(), optional_numbers(rows, "std"), strict=True)
-    return {cell: std / rate for (cell, rate), std in deviations if not math.isnan(std)}

@@ -47,7 +47,7 @@ class Quote:
 
 
 def quotes(path: Path = PUBLISHED / "survey_quotes.csv") -> dict[str, list[Quote]]:
-    """The quoted values by their id, such as ``"A11"``. Raises ResultsError.
+    """Return the quoted values by their id, such as ``"A11"``. Raises ResultsError.
 
     >>> [quote.value for quote in quotes()["A11"]]
     [597.0, 163.0]
@@ -67,7 +67,7 @@ def quotes(path: Path = PUBLISHED / "survey_quotes.csv") -> dict[str, list[Quote
 
 
 def _quote(row: dict[str, str]) -> Quote:
-    """The quote in one line. Raises ValueError if it is none."""
+    """Return the quote in one line. Raises ValueError if it is none."""
     if tuple(row) != QUOTE_COLUMNS or None in row.values():
         raise ValueError(f"it has the columns {row}")
     return Quote(
@@ -76,7 +76,7 @@ def _quote(row: dict[str, str]) -> Quote:
 
 
 def quoted(quote_id: str, item: str) -> float:
-    """The one quoted value of that id and item. Raises UnknownName.
+    """Return the one quoted value of that id and item. Raises UnknownName.
 
     >>> quoted("A06", "intensity of resnet50")
     470.0

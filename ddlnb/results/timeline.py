@@ -1,4 +1,4 @@
-"""A timeline: who did what from when to when. Simulated, emulated and measured ones look alike."""
+"""Timelines: which rank did what from when to when, simulated, emulated or measured."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Return how long it took."""
         return self.stop_seconds - self.start_seconds
 
     @property
     def lane(self) -> str:
-        """``compute`` or ``network``."""
+        """Return ``compute`` or ``network``."""
         return LANE_OF.get(self.kind, "compute")
 
 
@@ -61,11 +61,11 @@ class Timeline:
     spans: tuple[Span, ...]
 
     def on(self, rank: int) -> Timeline:
-        """The spans of one rank."""
+        """Return the spans of one rank."""
         return self._only(span for span in self.spans if span.rank == rank)
 
     def window(self, first: int, last: int) -> Timeline:
-        """Iterations first to last, inclusive, with time zero where the first one starts."""
+        """Return iterations first to last, inclusive, with time zero where the first one starts."""
         kept = [span for span in self.spans if first <= span.iteration <= last]
         require(bool(kept), f"no spans in iterations {first} to {last} of {self.method!r}")
         zero = min(span.start_seconds for span in kept if span.kind != "message")
@@ -84,17 +84,17 @@ class Timeline:
         return Timeline(self.method, self.source, tuple(spans))
 
     def seconds(self, kind: str) -> float:
-        """Total seconds of one kind of span."""
+        """Return the total seconds of one kind of span."""
         return sum(span.seconds for span in self.spans if span.kind == kind)
 
     @property
     def iterations(self) -> int:
-        """Number of iterations covered."""
+        """Return the number of iterations covered."""
         return len({span.iteration for span in self.spans})
 
     @property
     def iteration_seconds(self) -> float:
-        """Seconds from one iteration to the next, the mean over the iterations and ranks covered.
+        """Return the seconds from one iteration to the next, averaged over iterations and ranks.
 
         Measured between the ends of backward passes; a single iteration counts from its start.
         """
@@ -113,19 +113,19 @@ class Timeline:
 
     @property
     def exposed_communication_seconds(self) -> float:
-        """Seconds a worker waits for messages, per iteration, averaged over ranks."""
+        """Return the seconds a worker waits for messages, per iteration, averaged over ranks."""
         ranks = len({span.rank for span in self.spans})
         return self.seconds("wait") / max(1, self.iterations * ranks)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per span, with its lane, method and source."""
+        """Return one row per span, with its lane, method and source."""
         import pandas as pd
 
         rows = [{**asdict(span), "lane": span.lane} for span in self.spans]
         return pd.DataFrame(rows).assign(method=self.method, source=self.source)
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """The trace that chrome://tracing and Perfetto open: one process per rank, times in us."""
+        """Return the trace that Chrome and Perfetto open: one process per rank, times in us."""
         lanes = {"compute": 0, "network": 1}
         events: list[dict[str, Any]] = []
         for rank in sorted({span.rank for span in self.spans}):
@@ -147,7 +147,7 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def write_chrome_trace(self, path: str | Path) -> Path:
-        """The path of the Chrome trace written there, whole or not at all."""
+        """Write the Chrome trace, whole or not at all, and return its path."""
         from ddlnb.files import write_atomically
 
         return write_atomically(path, json.dumps(self.to_chrome_trace()))

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.emulated import NETWORKS, against, agreement, summary
-from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
+from ddlnb.calibration.probes import CARRIED, PROBES, probes
 from ddlnb.engines.contenders import contenders
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import InputError, UnknownName
