@@ -12,7 +12,16 @@ from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require
 from ddlnb.figures.colours import PALETTE, line_look
-from ddlnb.figures.style import doubling_axis, legend, note, over_seeds, say_source, short, styled
+from ddlnb.figures.style import (
+    doubling_axis,
+    legend,
+    note,
+    over_seeds,
+    say_source,
+    short,
+    short_log_axis,
+    styled,
+)
 from ddlnb.units import MB
 
 if TYPE_CHECKING:
@@ -80,8 +89,8 @@ def learning_curves(
                 _draw_curve(ax, runs, axis, measure, label, line_look(number))
             if floor is not None and is_loss:
                 ax.axhline(floor, color="black", linewidth=0.8, linestyle=(0, (1, 3)))
-            if log_loss and is_loss:
-                ax.set_yscale("log")
+        for ax in axes if log_loss and is_loss else ():
+            short_log_axis(ax)
         axes[0].set_ylabel(MEASURES[measure])
     for axis, ax in zip(against, grid[-1], strict=True):
         ax.set_xlabel(AXES[axis][0])
@@ -146,9 +155,9 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
             apart = APART ** (number - (len(recipes) - 1) / 2)
             colour = PALETTE[number % len(PALETTE)]
             _draw_quality(ax, part.sort_values("batch"), measure, colour, apart)
-        if measure == "test_loss":
-            ax.set_yscale("log")
         doubling_axis(ax, sorted(set(quality["batch"])))
+        if measure == "test_loss":
+            short_log_axis(ax)
         ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
     low, high = panels[1].get_ylim()
     panels[1].set_ylim(max(low, -2.0), min(high, 102.0))  # intervals know no bounds, shares do

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PUBLISHED: dict[str, Any] = {"hatch": "///", "alpha": 0.55}  # the look of published bars
 BAR_GROUP = 0.86  # of the distance between two groups of bars
+NARROW = 10  # a logarithmic axis that spans less than this factor has more ticks in a decade
 POINT: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
 
 P = ParamSpec("P")
@@ -156,9 +157,14 @@ def doubling_axis(
 
 
 def short_log_axis(ax: Axes) -> None:
-    """Make the vertical axis logarithmic, readable though it may span less than a decade."""
+    """Make the vertical axis logarithmic, readable though it may span less than a decade.
+
+    It is called when everything is drawn: ticks follow the range.
+    """
     ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = ax.get_ylim()
+    steps = (1, 1.5, 2, 3, 5, 7) if high < NARROW * low else (1, 2, 5)
+    ax.yaxis.set_major_locator(LogLocator(subs=steps))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.minorticks_off()
 

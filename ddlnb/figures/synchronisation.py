@@ -32,7 +32,9 @@ COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
 def synchronisation_timelines(
     activity: pd.DataFrame, until_seconds: float | None = None, source: str = "simulated"
 ) -> Figure:
-    """What every worker of every method did until some second, by default while all had work.
+    """What every worker of every method does when: compute a gradient, or wait.
+
+    Shown is the time until ``until_seconds``, by default while all have work.
 
     ``activity`` is an `activity_table` (`ddlnb.training.executors.activity`) of one method or
     several. A row is a worker, a bar a gradient; hatched bars are waits for others and for
