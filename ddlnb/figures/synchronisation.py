@@ -123,7 +123,7 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
 def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     """Final test loss and accuracy of local SGD against what a worker sent, a point per period.
 
-    ``periods`` is a `period_table` of `ddlnb.studies.sec3_1_2_learning`; bars are its intervals.
+    ``periods`` is a `period_table` of its study; bars are its intervals.
     """
     require(not periods.empty, "there are no periods to draw")
     figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True)

@@ -1,6 +1,8 @@
-"""What a study found, in sentences computed from the rows that it judged."""
+"""What a study found, as text that is computed from the rows that it judged."""
 
 from __future__ import annotations
+
+import pandas as pd
 
 
 class Findings(str):
@@ -18,3 +20,13 @@ def findings(*sentences: str) -> Findings:
     - Two are undecided.
     """
     return Findings("\n".join(f"- {sentence}" for sentence in sentences if sentence))
+
+
+def with_half_widths(table: pd.DataFrame, measure: str) -> list[str]:
+    """Return the texts of a measure whose half widths stand in a column beside it.
+
+    >>> with_half_widths(pd.DataFrame({"loss": [0.5], "loss_half_width": [0.02]}), "loss")
+    ['0.5000 ± 0.0200']
+    """
+    pairs = zip(table[measure], table[f"{measure}_half_width"], strict=True)
+    return [f"{mean:.4f} ± {half:.4f}" for mean, half in pairs]

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ddlnb.results.statistics import mean_interval
+from ddlnb.studies.findings import with_half_widths
 from ddlnb.studies.sec3_1_1_large_batch.recipes import TUNED
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.schedules import LinearScaling, get_schedule
@@ -43,9 +44,7 @@ def quality_table(found: pd.DataFrame) -> pd.DataFrame:
     shown = table[["steps", "learning_rate", "seeds", "diverged"]].round(4)
     shown = shown.rename(columns={"learning_rate": "learning rate"})
     for measure in ("test_loss", "test_accuracy"):
-        middle, half = table[measure], table[f"{measure}_half_width"]
-        texts = [f"{m:.4f} ± {h:.4f}" for m, h in zip(middle, half, strict=True)]
-        shown[measure.replace("_", " ")] = texts
+        shown[measure.replace("_", " ")] = with_half_widths(table, measure)
     return shown
 
 

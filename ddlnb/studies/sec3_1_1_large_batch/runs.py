@@ -26,7 +26,7 @@ from ddlnb.training.tasks.task import LearningTask
 from ddlnb.workloads.intensity import c2c, intensity
 
 BATCHES = (64, 256, 1024)
-METHOD = "bsp"
+TASK, METHOD = "digits", "bsp"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +53,15 @@ def large_batches(
     epochs: float = 10,
     workers: int = 4,
     seeds: int = 5,
-    task: str | LearningTask = "digits",
     recipes: Sequence[Recipe] = RECIPES,
     jobs: int | None = None,
-    progress: bool = False,
 ) -> LargeBatches:
     """Train by every recipe at every global batch and with every seed, at equal epochs.
 
     Rates are tuned by the rule of `ddlnb.training.runs.tuning`. Raises InputError for batches that
     do not rise or that the workers cannot share equally.
     """
-    task, batches = get_learning_task(task), list(batches)
+    task, batches = get_learning_task(TASK), list(batches)
     require_whole(workers=workers, seeds=seeds)
     require(
         len(batches) > 1 and batches == sorted(set(batches)),
@@ -89,7 +87,7 @@ def large_batches(
     cells = [(recipe, batch) for recipe in recipes for batch in batches]
     tuned_for = {cell: tuned_at(*cell, batches[0]) for cell in cells}
     searches = {sought: run_of(*sought) for sought in tuned_for.values()}
-    found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs, progress, "tuning")
+    found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs)
     rates = dict(zip(searches, (rate for rate, _ in found), strict=True))
     runs = []
     for (recipe, batch), sought in tuned_for.items():
@@ -97,7 +95,7 @@ def large_batches(
         times = batch / batches[0] if recipe.scaling == "linear" and not recipe.warm_up else 1.0
         rate = times * rates[sought]
         runs += [replace(run_of(recipe, batch), lr=rate, seed=seed) for seed in range(seeds)]
-    curves = in_parallel(run, [(one,) for one in runs], jobs, progress)
+    curves = in_parallel(run, [(one,) for one in runs], jobs)
     named = [cell for cell in cells for _ in range(seeds)]
     return LargeBatches(
         pd.concat(
@@ -124,14 +122,13 @@ def by_division(
     *,
     epochs: float = 10,
     seeds: int = 5,
-    task: str | LearningTask = "digits",
     jobs: int | None = None,
 ) -> pd.DataFrame:
     """Return the `quality` of one global batch that different numbers of workers share.
 
     They train by SGD at this rate with warm-up. Raises InputError if they cannot share it equally.
     """
-    task = get_learning_task(task)
+    task = get_learning_task(TASK)
     steps = steps_for(task, epochs, batch)
     rough = [count for count in counts if batch % count]
     require(not rough, f"{rough} workers cannot share a batch of {batch} equally")
@@ -168,7 +165,7 @@ def communication(batches: Sequence[int], *, epochs: float, workers: int) -> pd.
     the model that is trained, in FLOPs per parameter and sample with FMA = 1; ``megabytes`` is what
     a worker sends in all the epochs. Source: survey, section 2, and claim A57 of section 4.2.1.
     """
-    task, workload = get_learning_task("digits"), digits_workload(iterations=1)
+    task, workload = get_learning_task(TASK), digits_workload(iterations=1)
     ring = 2 * (workers - 1) / workers
     rows = []
     for batch in batches:

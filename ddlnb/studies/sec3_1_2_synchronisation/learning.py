@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
 from ddlnb.errors import require, require_whole
 from ddlnb.results.statistics import mean_interval
-from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import MESSAGE_SECONDS, virtual_clock
+from ddlnb.studies.findings import with_half_widths
+from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import virtual_clock
 from ddlnb.studies.sec3_1_2_synchronisation.waiting import METHODS
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.compare import Comparison, compare
@@ -19,9 +21,9 @@ from ddlnb.training.runs.train import run
 from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
-from ddlnb.training.tasks.task import LearningTask
 from ddlnb.units import MB
 
+TASK = "digits"
 PERIODS = (1, 2, 4, 8, 16)
 
 
@@ -35,39 +37,17 @@ def local_methods(periods: Sequence[int] = PERIODS) -> list[str]:
 
 
 def converging(
-    methods: Sequence[str] | None = None,
-    *,
-    workers: int = 8,
-    steps: int = 160,
-    seeds: int = 5,
-    straggler: str = "log-normal(0.5)",
-    message_seconds: float = MESSAGE_SECONDS,
-    task: str | LearningTask = "digits",
-    split: str = "iid",
-    tune: bool = False,
-    jobs: int | None = None,
-    progress: bool = False,
+    methods: Sequence[str] | None = None, *, straggler: str = "log-normal(0.5)", **options: Any
 ) -> Comparison:
-    """Run a `ddlnb.compare` of these methods by plain SGD, on a virtual clock with stragglers.
+    """Run `ddlnb.compare` on these methods and digits, by plain SGD on a clock with stragglers.
 
-    By default the methods are METHODS and local SGD with PERIODS. All workers take the same number
-    of steps, so stragglers should be as fast as others on average: behind one that is always slow,
-    methods without barriers would end with its steps alone.
+    By default the methods are METHODS and local SGD with PERIODS; ``options`` are those of
+    `compare`. All workers take the same number of steps, so stragglers should be as fast as others
+    on average: behind one that is always slow, methods without barriers would end with its steps
+    alone.
     """
-    if methods is None:
-        methods = [*dict.fromkeys([*METHODS, *local_methods()])]
-    return compare(
-        task,
-        methods,
-        workers=workers,
-        steps=steps,
-        seeds=seeds,
-        tune=tune,
-        split=split,
-        clock=virtual_clock(straggler, message_seconds),
-        jobs=jobs,
-        progress=progress,
-    )
+    chosen = methods or [*dict.fromkeys([*METHODS, *local_methods()])]
+    return compare(TASK, chosen, clock=virtual_clock(straggler), **options)
 
 
 def at_equal(curves: pd.DataFrame, cost: str = "step") -> pd.DataFrame:
@@ -121,8 +101,7 @@ def period_summary(periods: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"sent per worker (MB)": (periods["bytes_sent"] / MB).round(3)})
     table["traffic, in units of H = 1"] = periods["traffic"].round(4)
     for measure in ("test_loss", "test_accuracy"):
-        pairs = zip(periods[measure], periods[f"{measure}_half_width"], strict=True)
-        table[measure.replace("_", " ")] = [f"{mean:.4f} ± {half:.4f}" for mean, half in pairs]
+        table[measure.replace("_", " ")] = with_half_widths(periods, measure)
     return table.rename_axis("period H")
 
 
@@ -132,7 +111,6 @@ def same_traffic(
     workers: int = 8,
     steps: int = 160,
     seeds: int = 5,
-    task: str | LearningTask = "digits",
     split: str = "iid",
     jobs: int | None = None,
 ) -> pd.DataFrame:
@@ -142,7 +120,7 @@ def same_traffic(
     is tuned as by `ddlnb.compare`. ``steps`` are those of local SGD. Raises InputError unless they
     are a multiple of the period.
     """
-    task = get_learning_task(task)
+    task = get_learning_task(TASK)
     require_whole(period=period, workers=workers, steps=steps, seeds=seeds)
     require(steps % period == 0, f"steps {steps} must be a multiple of the period {period}")
     cells = [

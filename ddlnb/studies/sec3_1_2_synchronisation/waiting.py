@@ -8,11 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ddlnb.errors import require, require_whole
-from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import (
-    MESSAGE_SECONDS,
-    timed,
-    virtual_clock,
-)
+from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import timed, virtual_clock
 from ddlnb.training.executors.activity import activity_table
 
 # On these, the server applies pushes one by one.
@@ -29,10 +25,9 @@ def activities(
     *,
     workers: int = 4,
     steps: int = 12,
-    message_seconds: float = MESSAGE_SECONDS,
 ) -> pd.DataFrame:
     """Return the `activity_table` of every method: what each worker did when."""
-    clock = virtual_clock(straggler, message_seconds)
+    clock = virtual_clock(straggler)
     runs = [timed(method, clock, workers, steps) for method in methods]
     require(bool(runs), "there are no methods to run")
     return pd.concat(
@@ -46,7 +41,6 @@ def comparison(
     *,
     workers: int = 8,
     steps: int = 60,
-    message_seconds: float = MESSAGE_SECONDS,
 ) -> pd.DataFrame:
     """Return waiting, lead, staleness and seconds per iteration, by law and method.
 
@@ -55,7 +49,7 @@ def comparison(
     """
     rows = []
     for straggler in stragglers:
-        clock = virtual_clock(straggler, message_seconds)
+        clock = virtual_clock(straggler)
         for method in methods:
             run = timed(method, clock, workers, steps)
             rows.append(
@@ -90,7 +84,6 @@ def waits(
     workers: int = 8,
     steps: int = 40,
     seeds: int = 2,
-    message_seconds: float = MESSAGE_SECONDS,
 ) -> pd.DataFrame:
     """Return rows of straggler, bound, seed, waiting_seconds (per gradient) and lead, of SSP.
 
@@ -102,7 +95,7 @@ def waits(
     rows = []
     for straggler in stragglers:
         for seed in range(seeds):
-            clock = virtual_clock(straggler, message_seconds, seed)
+            clock = virtual_clock(straggler, seed=seed)
             for bound in bounds:
                 run = timed(f"ssp({bound})", clock, workers, steps)
                 rows.append((straggler, bound, seed, run.waiting_seconds, run.lead))
@@ -116,7 +109,6 @@ def staleness(
     *,
     workers: int = 8,
     steps: int = 100,
-    message_seconds: float = 0.0,
 ) -> pd.DataFrame:
     """Return rows of method, staleness and pushes: the histogram of staleness by method.
 
@@ -124,7 +116,7 @@ def staleness(
     worker was last answered. Raises InputError for methods whose server does not apply pushes one
     by one.
     """
-    clock = virtual_clock(straggler, message_seconds)
+    clock = virtual_clock(straggler, 0.0)
     rows = []
     for method in methods:
         run = timed(method, clock, workers, steps)

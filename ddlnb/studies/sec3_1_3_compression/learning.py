@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from ddlnb.paths import DATA
+from ddlnb.studies.findings import with_half_widths
 from ddlnb.training.runs.compare import Comparison, compare
 from ddlnb.training.runs.orderings import judged
+from ddlnb.units import MB
 
 
-def learn(
-    methods: Sequence[str], *, seeds: int, workers: int, steps: int, tune: bool
-) -> Comparison:
-    """Train digits by each of the methods, and evaluate ten times on the way."""
-    every = max(1, steps // 10)
-    return compare(
-        "digits",
-        methods,
-        seeds=seeds,
-        workers=workers,
-        steps=steps,
-        tune=tune,
-        evaluate_every=every,
-    )
+def learn(methods: Sequence[str], *, steps: int, **options: Any) -> Comparison:
+    """Run `ddlnb.compare` on these methods and digits, evaluated ten times on the way."""
+    return compare("digits", methods, steps=steps, evaluate_every=max(1, steps // 10), **options)
 
 
 def learning_table(learnt: Comparison) -> pd.DataFrame:
     """Return rate, final loss with its interval, diverged runs and traffic, one row per method."""
     found = learnt.summary().set_index("method")
     table = found[["learning_rate"]].round(4).rename(columns={"learning_rate": "learning rate"})
-    pairs = zip(found["test_loss"], found["test_loss_half_width"], strict=True)
-    table["test loss"] = [f"{mean:.4f} ± {half:.4f}" for mean, half in pairs]
+    table["test loss"] = with_half_widths(found, "test_loss")
     table["diverged"] = found["diverged"]
-    return table.assign(**{"traffic per worker (MB)": (found["bytes"] / 1e6).round(3)})
+    return table.assign(**{"traffic per worker (MB)": (found["bytes"] / MB).round(3)})
 
 
 def kept_curves(folder: Path = DATA / "measured") -> pd.DataFrame | None:
