@@ -372,6 +372,7 @@ def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
         ({"optimiser": "sgd"}, "unknown training setting 'optimiser'.*did you mean 'optimizer'"),
         ({"seed": 3}, "give seeds, not seed"),
         ({"workers": []}, "at least one number of workers"),
+        ({"lr": []}, "at least one learning rate"),
         ({"lr": 1e9}, r"learning rate 1000000000.0 must be between .* leaves nothing of the model"),
         ({"lr": 1e-12}, r"learning rate 1e-12 must be .*no step changes a float32 parameter"),
         ({"jobs": 0}, "jobs 0"),

@@ -66,7 +66,7 @@ def compare(
     those of `ddlnb.train`. With ``tune`` every method and number of workers gets a rate of its own,
     else all get ``lr`` or, without it, the optimizer's first guess. Runs are kept in ``folder``,
     where the same call goes on after an interruption; its curves.csv and tuning.csv then hold all
-    that is kept there, that of other calls included. Without a folder nothing is kept. ``jobs``
+    that is kept there, runs of other calls included. Without a folder nothing is kept. ``jobs``
     processes of one thread each make the runs; by default there is one per core.
 
     Raises UnknownName and InputError before anything runs, and ResultsError for a folder whose
@@ -75,7 +75,7 @@ def compare(
     import pandas as pd
 
     task = get_learning_task(task)
-    chosen = dict.fromkeys(str(training_method(method)) for method in methods)
+    chosen = {str(method): method for method in map(training_method, methods)}
     require(bool(chosen), "a comparison needs at least one method")
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     require(bool(seeds), "a comparison needs at least one seed")
@@ -83,14 +83,19 @@ def compare(
     reserved = sorted(set(seeds) & set(TUNING_SEEDS))
     require(not reserved, f"seeds {reserved} are those for tuning; take others")
     require(not (tune and lr is not None), f"tune finds learning rates; leave out {lr}")
-    rates = [lr] if lr is None or isinstance(lr, int | float) else list(lr)
+    rates = [lr] if isinstance(lr, int | float) else lr
     cells = [
         training_settings(task, method, workers=count, **settings)
-        for method in chosen
+        for method in chosen.values()
         for count in ([workers] if isinstance(workers, int) else workers)
     ]
-    require(bool(cells and rates), "a comparison needs at least one number of workers, and one lr")
-    asked = [[replace(cell, lr=rate) for rate in rates] for cell in cells]
+    require(bool(cells), "a comparison needs at least one number of workers")
+    asked = [
+        [cell] if rates is None else [replace(cell, lr=rate) for rate in rates] for cell in cells
+    ]
+    require(
+        bool(asked[0]), "a comparison needs at least one learning rate, or none for the default"
+    )
     for of_cell in asked:
         for one in of_cell:
             for seed in (min(seeds), max(seeds)):
