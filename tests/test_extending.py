@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +33,10 @@ from ddlnb.studies.fig2_taxonomy import combinations, taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import training_method
+from ddlnb.training.runs import kept_runs
+from ddlnb.training.runs.kept_runs import key
 from ddlnb.training.runs.train import train
+from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation.base import BulkSynchronousParallel
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
@@ -170,6 +176,29 @@ def test_a_compressor_from_outside_has_a_cost(rounded):
 def test_a_compressor_from_outside_learns(rounded, method):
     curve = train("digits", method, workers=2, steps=20, evaluate_every=20)
     assert curve["test_loss"].iloc[-1] < curve["test_loss"].iloc[0]
+
+
+def test_a_compressor_from_outside_reaches_processes_that_did_not_register_it(rounded):
+    """Kept runs are made in new processes, which get the settings by pickle."""
+    settings = training_settings("quadratic", METHOD, workers=2, steps=3)
+    code = "import pickle, sys; from ddlnb.training.runs.train import run; "
+    code += "print(run(pickle.load(sys.stdin.buffer))['test_loss'].iloc[-1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(settings),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert (
+        float(done.stdout) == train("quadratic", METHOD, workers=2, steps=3)["test_loss"].iloc[-1]
+    )
+
+
+def test_a_kept_run_knows_the_source_of_a_compressor_from_outside(rounded, monkeypatch):
+    before = [key(training_settings("quadratic", method)) for method in ("bsp", METHOD)]
+    monkeypatch.setattr(kept_runs, "fingerprint", lambda thing: "another source")
+    after = [key(training_settings("quadratic", method)) for method in ("bsp", METHOD)]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
 @pytest.mark.ranks

@@ -99,7 +99,7 @@ def test_codes_are_one_stream_of_bits(levels):
     bits = packing.code_bits(levels)
     stream = np.unpackbits(packed.numpy(), bitorder="little")[: bits * len(values)]
     codes = stream.reshape(-1, bits) @ (1 << np.arange(bits))
-    # The quotient may lie one rounding beside the multiple, and is then rounded at random.
+    # The quotient may be one rounding off the multiple, and is then rounded at random.
     assert np.mean(codes != multiples + levels) < 1e-3
     assert np.abs(codes - multiples - levels).max() <= 1
     found = packing.unpack_levels(packed, len(values), np.ones(1, np.float32), len(values), levels)
@@ -261,7 +261,7 @@ def residual(spec: str, steps: int) -> float:
 
 @pytest.mark.parametrize("spec", ["ef-sign", "qsgd(7, 49)", "qsgd(23)"])
 def test_feedback_of_a_contraction_keeps_little(spec):
-    """Of buckets of s^2 elements or fewer QSGD is one in the mean."""
+    """With buckets of at most s^2 elements QSGD is one on average."""
     assert residual(spec, 100) < 4
 
 
@@ -280,10 +280,10 @@ def test_one_element_comes_back_exactly(spec, value):
 @pytest.mark.parametrize(
     "spec", ["fp16", "bf16", "signsgd", "ef-sign", "qsgd", "qsgd(3, 4)", "terngrad", "terngrad(1)"]
 )
-@pytest.mark.parametrize("place", [0, 13, -1])
-def test_nan_and_infinity_are_refused_wherever_they_are(spec, bad, place):
+@pytest.mark.parametrize("position", [0, 13, -1])
+def test_nan_and_infinity_are_refused_wherever_they_are(spec, bad, position):
     tensor = normal(43)
-    tensor[place] = bad
+    tensor[position] = bad
     with pytest.raises(InputError, match="NaN or infinity"):
         next(get_compressor(spec).average(tensor, ALONE, {}))
 
@@ -339,7 +339,7 @@ def test_a_vote_is_no_average_and_takes_no_feedback():
 
 
 def descend(choose, gradient, start: list[float], rate: float, steps: int) -> torch.Tensor:
-    """Where so many steps lead. ``choose(gradient, step)`` makes steps of gradients."""
+    """Return where the steps lead. ``choose(gradient, step)`` makes a step of a gradient."""
     position = torch.tensor(start)
     for step in range(steps):
         position = position - rate * choose(gradient(position, step), step)

@@ -59,7 +59,7 @@ def with_ties(elements: int) -> torch.Tensor:
 
 
 def in_one_place(elements: int) -> torch.Tensor:
-    """Large entries beside one another: what a regular sample may miss or meet too often."""
+    """Large entries next to one another, which a regular sample may miss or meet too often."""
     flat = normal(elements)
     flat[elements // 3 : elements // 3 + elements // 100] *= 1000
     return flat
@@ -452,11 +452,11 @@ def test_dgc_clips_so_that_the_average_is_bounded_as_without_compression():
 @pytest.mark.parametrize(("synchronisation", "period"), [("bsp", 1), ("local(3)", 3)])
 def test_dgc_warms_up_over_its_own_rounds(synchronisation, period):
     text = f"{synchronisation} + dgc(0.025, 0.9, None, 4) + whole-model"
-    crew = make_workers(text, 2)
-    elements = len(crew[0].parameters)
+    workers = make_workers(text, 2)
+    elements = len(workers[0].parameters)
     sent: list[float] = []
     run = Lockstep(
-        crew,
+        workers,
         training_method(text).synchronisation.loop,
         6 * period,
         on_step=lambda rank, done, now: sent.append(run.bytes_sent[0]) if rank == 0 else None,

@@ -30,12 +30,17 @@ def key(settings: TrainingSettings) -> str:
     task, clock = settings.task, settings.clock
     # Catalogued tasks go by name; what a caller makes has no name to rely on.
     catalogued = LEARNING_TASKS.get(task.name) == task
+    # Classes of the package are part of made_by; those that a user registered are not.
+    choices = (settings.method.synchronisation, settings.method.compressor)
+    kinds = [type(one) for one in choices if one is not None]
+    outside = [fingerprint(kind) for kind in kinds if not kind.__module__.startswith("ddlnb.")]
     plain = settings.columns() | {
         "task": task.name if catalogued else fingerprint(task),
         "steps": settings.steps,
         "evaluate_every": settings.every,
         "clock": None if clock is None else fingerprint(clock),
         "made_by": made_by(),
+        **({"outside": outside} if outside else {}),
     }
     text = json.dumps(plain, sort_keys=True)
     return f"{task.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
