@@ -55,9 +55,9 @@ RUN = ("BSP-A2A", "WFBP-A2A", "WFBP-PS")
 INSIDE = Parameter("inside_bandwidth", low=5e8, high=5e10, prior=4e9, prior_spread=0.7)
 SHARE = Parameter("between_share", low=0.1, high=1.0)
 BANDWIDTH = Parameter("between_bandwidth", ("slow",), low=1e8, high=1e10)
-STARTUP = Parameter("operation_latency", low=1e-6, high=1e-2, prior=5e-5, prior_spread=1.5)
-PACE = Parameter("compute_factor", ("fat",), low=0.5, high=2.0, prior=1.0, prior_spread=0.2)
-PARAMETERS = (INSIDE, SHARE, BANDWIDTH, STARTUP, PACE)
+LATENCY = Parameter("operation_latency", low=1e-6, high=1e-2, prior=5e-5, prior_spread=1.5)
+SLOWNESS = Parameter("compute_factor", ("fat",), low=0.5, high=2.0, prior=1.0, prior_spread=0.2)
+PARAMETERS = (INSIDE, SHARE, BANDWIDTH, LATENCY, SLOWNESS)
 TRUTH = ParameterValues(PARAMETERS, (3e9, 0.6, 7e8, 5e-4, 1.2))
 
 

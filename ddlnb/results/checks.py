@@ -41,8 +41,8 @@ from ddlnb.results.table import (
 SUSPICIOUS = "suspicious"
 NOTE = "note"
 
-# Means of a hundred iterations repeat to about half a percent, so two cells cannot be told apart
-# by less than one percent.
+# Means of a hundred iterations repeat to about half a percent, so a difference of less than one
+# percent between two cells says nothing.
 SAME = 0.01
 # Ten times SAME: nobody takes this for noise.
 CLEAR_GAIN = 0.10
@@ -165,7 +165,7 @@ def _dominated_networks(
 def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> Iterator[Finding]:
     """Find rows within one node that differ by more than noise, although they use no network.
 
-    Which of them is off cannot be told, so all are suspects.
+    Which of them is off is unknown, so all are suspects.
     """
     for configuration, group in replicates(rates, gpus_per_node).items():
         if (spread := spread_of(group)) > REPLICATE_SPREAD:

@@ -170,7 +170,7 @@ class Schema:
                 yield from column.broken(frame[column.name])
         if self.unique:
             twice = self._typed(frame).duplicated(list(self.unique))
-            yield twice, "the same cell stands there twice; keep one, and one source per table"
+            yield twice, "the same cell appears twice; keep one, and one source per table"
         for rule in self.rules:
             yield rule.is_broken(frame), rule.words
 

@@ -21,11 +21,11 @@ from tests.toy_clusters import (
     FAST,
     FAT,
     INSIDE,
-    PACE,
     PARAMETERS,
     RUN,
     SHARE,
     SLOW,
+    SLOWNESS,
     TRUTH,
     cells,
     seen,
@@ -119,7 +119,7 @@ def test_parameters_of_which_only_the_sum_is_identified_are_named_as_a_pair():
 
 def test_bounds_hold_and_are_named_where_the_data_press_against_them():
     narrow = replace(BANDWIDTH, low=9e8, high=9e9, prior=3e9)  # the truth is 7e8
-    found = calibrate_parameters(seen(cells(workers=(2, 4))), [narrow, INSIDE, SHARE, PACE])
+    found = calibrate_parameters(seen(cells(workers=(2, 4))), [narrow, INSIDE, SHARE, SLOWNESS])
     assert found.value_of[narrow.name] == pytest.approx(9e8, rel=0.01)
     assert found.identifiability.at_bound == (narrow.name,)
     drawn = found.posterior.samples(500)

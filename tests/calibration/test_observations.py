@@ -20,7 +20,18 @@ from ddlnb.calibration.quantities import (
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
-from tests.toy_clusters import BANDWIDTH, FAST, FAT, PACE, SLOW, STARTUP, THIN, TRUTH, cells, seen
+from tests.toy_clusters import (
+    BANDWIDTH,
+    FAST,
+    FAT,
+    LATENCY,
+    SLOW,
+    SLOWNESS,
+    THIN,
+    TRUTH,
+    cells,
+    seen,
+)
 
 PAIR = SLOW.with_workers(4)
 
@@ -57,7 +68,7 @@ def test_a_speedup_is_that_of_the_fastest_cell_over_one_worker():
     fastest = min(found.iteration_seconds for found in steady_seconds(rivals))
     speedup = BestSpeedup(tuple(rivals))
     assert predicted(speedup) == pytest.approx(4 * alone / fastest)
-    slower = ParameterValues((PACE,), (2.0,))
+    slower = ParameterValues((SLOWNESS,), (2.0,))
     assert predicted(speedup, slower) > predicted(speedup)
     with pytest.raises(InputError, match="share workload and cluster"):
         BestSpeedup((rivals[0], replace(rivals[0], workload=THIN)))
@@ -125,15 +136,15 @@ def test_a_parameter_of_something_beats_the_one_of_everything():
     values = ParameterValues((BANDWIDTH, general), (2e9, 3e9))
     assert values.on(SLOW).effects.between_bandwidth == 2e9
     assert values.on(FAST).effects.between_bandwidth == 3e9
-    assert ParameterValues((PACE,), (1.5,)).on(SLOW, "fat").effects.compute_factor == 1.5
-    assert ParameterValues((PACE,), (1.5,)).on(SLOW, "thin").effects.compute_factor == 1.0
+    assert ParameterValues((SLOWNESS,), (1.5,)).on(SLOW, "fat").effects.compute_factor == 1.5
+    assert ParameterValues((SLOWNESS,), (1.5,)).on(SLOW, "thin").effects.compute_factor == 1.0
     both = Parameter("between_bandwidth", ("toy-slow",), low=1e8, high=1e10)
     with pytest.raises(InputError, match="both stand for between_bandwidth"):
         ParameterValues((BANDWIDTH, both), (2e9, 3e9)).on(SLOW)
 
 
 def test_parameters_have_names_and_bounds_that_physics_allows():
-    assert STARTUP.name == "operation_latency"
+    assert LATENCY.name == "operation_latency"
     assert Parameter("inside_share", ("a", "b"), low=0.1, high=1.0).name == "inside_share@a+b"
     assert Parameter("inside_share", "a", low=0.1, high=1.0).name == "inside_share@a"
     assert Parameter("inside_latency", low=1e-6, high=1e-4).prior == pytest.approx(1e-5)

@@ -25,17 +25,17 @@ from tests.toy_clusters import (
     FAST,
     FAT,
     INSIDE,
-    PACE,
+    LATENCY,
     PARAMETERS,
     SHARE,
     SLOW,
-    STARTUP,
+    SLOWNESS,
     THIN,
     cells,
     seen,
 )
 
-FEW = (INSIDE, SHARE, BANDWIDTH, STARTUP)
+FEW = (INSIDE, SHARE, BANDWIDTH, LATENCY)
 ROWS = seen(cells(workers=(2, 4)))
 
 
@@ -159,7 +159,7 @@ def test_scaling_starts_from_the_largest_cell_below():
 
 
 def test_parameters_of_one_model_say_nothing_of_another():
-    pace = replace(PACE, prior=1.0, prior_spread=0.05)
-    rows = cross_validate(ROWS, [*FEW, pace], "model")
+    slowness = replace(SLOWNESS, prior=1.0, prior_spread=0.05)
+    rows = cross_validate(ROWS, [*FEW, slowness], "model")
     fat = [row.relative_error for row in rows if row.model == "fat"]
     assert np.median(fat) < -0.05  # its computation takes 1.2 of the profile, which nobody knew

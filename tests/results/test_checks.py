@@ -381,7 +381,7 @@ def test_names_that_look_like_nothing_stay_names(tmp_path):
         (line(std=-1), "std must be empty or a number that is not negative"),
         (line(low="some"), "low must be empty or a number that is not negative"),
         (line(high="inf"), "high must be empty or a number that is not negative"),
-        (line(gpus="8.0"), "the same cell stands there twice"),
+        (line(gpus="8.0"), "the same cell appears twice"),
     ],
 )
 def test_lines_that_are_no_cells_are_refused_with_their_number_and_rule(tmp_path, row, rule):
@@ -406,7 +406,7 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
 def test_frames_that_are_no_tables_are_refused_everywhere():
     twice = pd.concat([table(), table()])
     for function in (check_table, cell_rates):
-        with pytest.raises(InputError, match="the same cell stands there twice; keep one"):
+        with pytest.raises(InputError, match="the same cell appears twice; keep one"):
             function(twice)
         with pytest.raises(InputError, match="lacks the columns method"):
             function(table().drop(columns="method"))

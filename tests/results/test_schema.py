@@ -41,7 +41,7 @@ def test_a_table_is_read_with_its_types(tmp_path):
         ("pear,many,", r"line 3 \(pear,many,.*\): count must be a positive number; buy again"),
         ("pear,2.5,", r"line 3 .*count must be a whole number"),
         ("pear,2,heavy", r"line 3 .*grams must be empty or a number"),
-        ("apple,2,1", r"line 3 .*the same cell stands there twice"),
+        ("apple,2,1", r"line 3 .*the same cell appears twice"),
         ("pear,10,1", r"line 3 .*more than nine are a crowd; take fewer; buy again"),
         ("pear,1,1,1", r"line 3 has more values than the first line has columns \(4, not 3\)"),
         ("pear,1", r"line 3 has fewer values than the first line has columns \(2, not 3\)"),
