@@ -17,18 +17,20 @@ _RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")
 
 @cache
 def machine() -> str:
-    """The processor and the number of cores, such as ``'Xeon Gold 6230, 2 cores'``."""
+    """Return the processor and the number of cores, such as ``'Xeon Gold 6230, 2 cores'``."""
+    return f"{processor()}, {cores()} cores"
+
+
+def processor() -> str:
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
-    names = []
-    if info.exists():
-        lines = info.read_text().splitlines()
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {cores()} cores"
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -36,7 +38,7 @@ def cores() -> int:
 
 @cache
 def versions() -> str:
-    """Versions of Python and of the packages that can change a result."""
+    """Return the versions of Python and of the packages that can change a result."""
     found = [f"python {platform.python_version()}"]
     for package in _RECORDED:
         try:
@@ -48,7 +50,7 @@ def versions() -> str:
 
 @cache
 def commit() -> str:
-    """The short commit of the checkout, with ``+`` if files differ from it; empty outside git."""
+    """Return the short commit of the checkout, with ``+`` if files differ from it; empty outside git."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -64,6 +66,6 @@ def _git(*words: str) -> str:
 
 
 def provenance() -> dict[str, str]:
-    """The columns machine, versions, commit and time (UTC) of a results row."""
+    """Return the columns machine, versions, commit and time (UTC) of a results row."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"machine": machine(), "versions": versions(), "commit": commit(), "time": now}

@@ -133,7 +133,7 @@ class ClusterFile(BaseModel):
             name=name,
             effects=Effects(**values),
             fits={effect: fit for effect, fit in fits.items() if fit is not None},
-            planning=self.planning and self.planning.cost(),
+            planning=None if self.planning is None else self.planning.cost(),
             **self.model_dump(exclude={"effects", "planning"}),
         )
 

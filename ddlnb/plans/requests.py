@@ -53,7 +53,7 @@ class Messages:
     incoming: Mapping[int, int]
 
 
-class Gathered(list):
+class Gathered(list[Any]):
     """Payloads in rank order, in one list for all workers of this process.
 
     What every worker makes of them alike is then made once: for n workers that saves n - 1 times
@@ -69,7 +69,8 @@ def made_once(payloads: Sequence[Any], make: Callable[[], T]) -> T:
         return make()
     if payloads.made is None:
         payloads.made = make()
-    return payloads.made
+    made: T = payloads.made
+    return made
 
 
 def all_reduce(share: Any) -> Flow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from ddlnb.plans.plan import Gate, Launch, Plan
 from ddlnb.simulator.identity import Identity
 from ddlnb.workloads.workload import Workload
 
-Numbers = NDArray[np.float64]
+Numbers = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 
@@ -56,12 +57,13 @@ class Tasks:
 
     def seconds(self, effects: Effects) -> Numbers:
         """Return the seconds of every task on a cluster with these effects."""
-        return (
+        seconds: Numbers = (
             self.own_seconds * effects.compute_factor
             + self.readied * effects.message_compute
             + self.updated_tensors * effects.update_latency
             + self.updated_bytes / effects.update_bandwidth
         )
+        return seconds
 
 
 @lru_cache(maxsize=512)

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from ddlnb.simulator.computation import Indices, Tasks
+from ddlnb.simulator.computation import Indices, Numbers, Tasks
 from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.player import MOST_ITERATIONS, STEADY
 from ddlnb.simulator.program import Program
@@ -109,28 +110,28 @@ def _play_arrays(program: Arrays) -> Seconds:
 
 @njit(cache=True, nogil=True)
 def _play(
-    step_seconds,
-    wait_start,
-    wait_message,
-    ready_start,
-    ready_message,
-    resource_of,
-    delay,
-    latency,
-    work,
-    share,
-    latency_share,
-    streams,
-    size,
-    priority,
-    by_priority,
-    credit,
-    released,
-    drains,
-    compute_share,
-    resources,
-    most_iterations,
-):
+    step_seconds: Numbers,
+    wait_start: Indices,
+    wait_message: Indices,
+    ready_start: Indices,
+    ready_message: Indices,
+    resource_of: Indices,
+    delay: Numbers,
+    latency: Numbers,
+    work: Numbers,
+    share: Numbers,
+    latency_share: Numbers,
+    streams: NDArray[np.bool_],
+    size: Numbers,
+    priority: Indices,
+    by_priority: bool,
+    credit: float,
+    released: int,
+    drains: bool,
+    compute_share: float,
+    resources: int,
+    most_iterations: int,
+) -> tuple[float, float, bool]:
     messages, stages, steps = len(size), len(delay), len(step_seconds)
     passages = messages * stages  # a passage is message * stages + stage
     now, serial = 0.0, 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch import nn
 from ddlnb.errors import ModelError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.paths import PROFILES
+from ddlnb.provenance import processor
 from ddlnb.units import MS
 from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.tasks import Task, get_task
@@ -25,10 +25,9 @@ from ddlnb.workloads.tracing import between_arrivals, between_entries, move, tra
 from ddlnb.workloads.workload import Workload
 
 
-# How many threads torch computes with, for a while.
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Compute with so many threads, and go back to the number before; None changes nothing.
+    """Let torch compute with this number of threads for a while; None changes nothing.
 
     One thread is faster on small tensors, and its sums always have the same order.
     """
@@ -206,9 +205,10 @@ def _stamp(device: str) -> Stamp:
 
 
 def _seconds(start: Stamp, stamp: Stamp) -> float:
-    if isinstance(start, torch.Event):
-        return start.elapsed_time(stamp) * MS
-    return stamp - start
+    seconds: float = (
+        start.elapsed_time(stamp) * MS if isinstance(start, torch.Event) else stamp - start
+    )
+    return seconds
 
 
 def _wait_for(device: str) -> None:
@@ -219,13 +219,6 @@ def _wait_for(device: str) -> None:
 def _where(device: str) -> str:
     """The processor's name, with the thread count if it is the CPU."""
     if device != "cpu":
-        return torch.get_device_module(device).get_device_name(device)
+        return str(torch.get_device_module(device).get_device_name(device))
     threads = torch.get_num_threads()
-    return f"{_cpu_model()}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"

@@ -59,7 +59,8 @@ def _constant(local_batch: int, seed: int) -> Batch:
 
 
 def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
-    return module(batch[0])
+    loss: torch.Tensor = module(batch[0])
+    return loss
 
 
 class _Clock:
@@ -93,7 +94,7 @@ class _Backward(torch.autograd.Function):
     """Passes its input on; the gradient of a parameter takes its time to compute."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         context: Any,
         carried: torch.Tensor,
         parameter: torch.Tensor,

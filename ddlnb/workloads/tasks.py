@@ -188,7 +188,8 @@ def _image_loss(module: nn.Module, batch: Batch) -> Tensor:
 
 def _sentence_loss(module: nn.Module, batch: Batch) -> Tensor:
     tokens, labels, follows = batch
-    return module(input_ids=tokens, labels=labels, next_sentence_label=follows).loss
+    loss: Tensor = module(input_ids=tokens, labels=labels, next_sentence_label=follows).loss
+    return loss
 
 
 # A small convolutional network on scikit-learn's handwritten digits.
@@ -256,7 +257,8 @@ class _Block(nn.Module):
         query, key, value = joined.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         stream = stream + self.attention_out(mixed.transpose(1, 2).flatten(-2))
-        return stream + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(stream))))
+        stream = stream + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(stream))))
+        return stream
 
 
 class SmallTransformer(nn.Module):
@@ -271,11 +273,12 @@ class SmallTransformer(nn.Module):
         self.next_byte = nn.Linear(width, BYTE_VALUES)
 
     def forward(self, text: Tensor) -> Tensor:
-        places = torch.arange(text.shape[1], device=text.device)
-        stream = self.bytes(text) + self.positions(places)
+        positions = torch.arange(text.shape[1], device=text.device)
+        stream = self.bytes(text) + self.positions(positions)
         for block in self.blocks:
             stream = block(stream)
-        return self.next_byte(self.norm(stream))
+        logits: Tensor = self.next_byte(self.norm(stream))
+        return logits
 
 
 @cache

@@ -8,10 +8,11 @@ forward pass enters them, gradients as the backward pass produces them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -209,7 +210,13 @@ class _Watch(TorchFunctionMode):
         for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(partial(self._arrive, name))
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         # Asking for .shape or .dtype returns no tensor and reads no value; .T and .data do.
