@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def against(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Median and quartiles of the throughput of every method over the baseline's, by repetition."""
+    """Return median and quartiles of every method's throughput over the baseline's."""
     wide = runs.pivot_table(index="repetition", columns="method", values="throughput_samples_per_s")
     ratios = wide.div(wide[baseline], axis=0).drop(columns=[baseline, "single"], errors="ignore")
     table = ratios.quantile([0.5, 0.25, 0.75]).T

@@ -7,8 +7,8 @@ by worker, round and tensor and whose sums are exact. They stall at random, and 
 next round as soon as they have its sum, so some are a round ahead of others. Every element of
 every sum is compared. The command ends with status 1 if one is wrong.
 
-With ``--asynchronous`` the servers answer at once with the sum of all pushes so far, and what is
-compared is said in `benchmarks.byteps_stress`.
+With ``--asynchronous`` the servers answer at once with the sum of all pushes so far, which
+`CountingTensor` checks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,18 @@ from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.units import MIB
 
-# Do BytePS's asynchronous servers lose, repeat or tear updates? The tensors of that stress. Worker w adds B^w to every element of a tensor, round after round, with B above the number of rounds. The digits of an answer to base B then count how many updates of each worker it holds, exact in float64. An answer is right if it is whole, the same number in every element of a partition (each of which BytePS sums on its own); if it holds all of this worker's updates; and of each other one no fewer than the answer before, and no more than there are.
-EXACT = 2**53  # integers of float64
+EXACT = 2**53  # up to here float64 holds every integer
 
 
 class CountingTensor:
-    """One tensor of one worker, pushed again and again."""
+    """One tensor of one worker, pushed round after round to asynchronous servers.
+
+    Worker w adds B^w to every element, with B above the number of rounds. The digits of an answer
+    to base B then count how many updates of each worker it holds, exact in float64. An answer is
+    right if it is whole, the same number in every element of a partition (each of which BytePS
+    sums on its own); if it holds all of this worker's updates; and of each other worker no fewer
+    than the answer before.
+    """
 
     def __init__(
         self,
@@ -107,7 +113,7 @@ STALL_SECONDS = 0.01  # at most
 
 @dataclass(frozen=True)
 class Count:
-    """What one worker saw: sums, how many of them were wrong, and the seconds it took."""
+    """What one worker saw: its sums, how many of them were wrong, and the seconds they took."""
 
     sums: int
     wrong: int
@@ -122,7 +128,7 @@ def stress(
     credit_partitions: int = 0,
     asynchronous: bool = False,
 ) -> Count | None:
-    """What this rank saw in so many rounds; None from a server. Ranks.run calls it."""
+    """Return what this rank saw in the given number of rounds; None from a server."""
     store = context.store()
     if context.rank >= workers:
         runtime.serve(context, store, workers, servers, asynchronous)
@@ -135,7 +141,7 @@ def stress(
             membership, f"tensor {number}", size, context.rank, workers, rounds, PARTITION_BYTES
         )
         if asynchronous
-        else _Tensor(membership, number, context.rank, workers)
+        else SummedTensor(membership, number, context.rank, workers)
         for number, size in enumerate(ELEMENTS)
     ]
     chance = random.Random(context.rank)
@@ -166,8 +172,8 @@ def _await_all(store: Any, workers: int) -> None:
     store.wait(["all here"])
 
 
-class _Tensor:
-    """One tensor of one worker, pushed again and again."""
+class SummedTensor:
+    """One tensor of one worker, pushed round after round to synchronous servers."""
 
     def __init__(self, membership: runtime.Membership, number: int, rank: int, workers: int):
         self._membership, self._number, self._rank, self._workers = (
@@ -205,7 +211,7 @@ class _Tensor:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """So many processes that compute without end, for the time of the block."""
+    """Keep the given number of processes computing for the time of the block."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield

@@ -15,7 +15,7 @@ from ddlnb.provenance import machine
 
 
 def cost(context: RankContext, size: int, count: int) -> tuple[float, float]:
-    """Wall-clock and processor seconds of one all-reduce, the mean over a burst."""
+    """Return wall-clock and processor seconds of one all-reduce, the mean over a burst."""
     import torch
     import torch.distributed as dist
 

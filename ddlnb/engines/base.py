@@ -1,4 +1,4 @@
-"""What the parts of a real engine promise one another."""
+"""The interfaces between the parts of an engine that executes plans on real processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Callback = Callable[[], None] | None
 
 
 class Handle(Protocol):
-    """One request under way."""
+    """One request in flight."""
 
     def wait(self) -> Any:
         """Block until the answer is there. Raises when it cannot come any more."""
@@ -27,11 +27,11 @@ class Transport(Protocol):
 
         ``answered`` is called when the answer is there; ``released`` when the message no longer
         fills the network, which must not depend on which messages the other workers start next.
-        Both may be called from any thread, also before start returns.
+        Both may be called from any thread, even before `start` returns.
         """
 
     def close(self) -> None:
-        """Give up connections; every request must have been answered."""
+        """Close connections; every request must have been answered."""
 
 
 class Trainer(Protocol):
@@ -41,10 +41,10 @@ class Trainer(Protocol):
     bytes_sent: float
 
     def step(self, loss: Callable[[], Any]) -> Any:
-        """One iteration: the loss of this worker's batch, a scalar tensor."""
+        """Run one iteration and return the loss of this worker's batch, a scalar tensor."""
 
     def synchronize(self) -> None:
-        """Finish what is under way, so that parameters are those of all steps so far."""
+        """Finish what is in flight, so that parameters are those after all steps so far."""
 
     def close(self) -> None:
-        """Take the hooks off the model and close connections."""
+        """Remove the hooks from the model and close connections."""

@@ -1,4 +1,4 @@
-"""What our methods are compared with, in the same harness: one worker, and PyTorch's own DDP."""
+"""The baselines, in the same harness as our methods: one worker, and PyTorch's own DDP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SingleWorker:
         self._tracer: Tracer | None = None
 
     def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The loss of the batch, after forward, backward and update."""
+        """Run forward, backward and update, and return the loss of the batch."""
         with recorded(self._tracer, "forward", "all layers"):
             value = loss()
         with recorded(self._tracer, "backward", "all layers"):
@@ -46,10 +46,10 @@ class SingleWorker:
         self._optimizer.zero_grad()
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Do nothing: no message is ever in flight."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def trace(self, tracer: Tracer | None) -> None:
         """Record spans from the next step on, or stop recording."""
@@ -101,7 +101,7 @@ class DistributedDataParallelBaseline(SingleWorker):
             self._tracer.record("wait", "last buckets", self._last_gradient, end)
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -109,14 +109,14 @@ class DistributedDataParallelBaseline(SingleWorker):
 def single(
     context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[SingleWorker, Callable]:
-    """The trainer of engine ``single``, and the loss of a batch that it wants to be given."""
+    """Return the trainer of engine ``single``, and the loss of a batch that its steps take."""
     return SingleWorker(module, job.make_optimizer), partial(job.task.loss, module)
 
 
 def ddp(
     context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[DistributedDataParallelBaseline, Callable]:
-    """The trainer of engine ``ddp``, and the loss of a batch that it wants to be given."""
+    """Return the trainer of engine ``ddp``, and the loss of a batch that its steps take."""
     trainer = DistributedDataParallelBaseline(
         module, job.task.loss, job.make_optimizer, job.workers
     )

@@ -42,7 +42,7 @@ class Bench:
     def workload(self) -> Workload:
         """Layer times of rank 0, measured while all workers compute; of a replayed task, its own.
 
-        Seconds are real ones, also where the ranks run in a slowed world.
+        Seconds are real ones, also where the network is slowed.
         """
         if self.task.recorded is not None:
             return self.task.recorded
@@ -74,7 +74,7 @@ class Bench:
         *,
         while_computing: bool = False,
     ) -> list[tuple[int, float]]:
-        """(bytes, real seconds) of all-reduces among the workers, as the slowest rank saw them."""
+        """Return (bytes, real seconds) of all-reduces of the workers, as seen by the slowest."""
         found = self.ranks.run(
             time_all_reduce,
             sizes,
@@ -90,7 +90,7 @@ class Bench:
         return [(size, scale * max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
 
     def plan(self, method: str | Method) -> Plan:
-        """The plan of a method for this model on these workers."""
+        """Return the plan of a method for this model on these workers."""
         method = get_method(method)
         cost = self.cost if method.needs_cost else None
         return method.plan(self.workload, cost=cost, servers=self.settings.server_count)
@@ -98,7 +98,7 @@ class Bench:
     def run(
         self, contender: Contender, *, iterations: int, warmup: int = 0, traced: int = 0
     ) -> tuple[Job, list[Report]]:
-        """The job and the workers' reports of one run, in real seconds (see `Report.scaled`).
+        """Run once; return the job and the workers' reports, in real seconds (see `Report.scaled`).
 
         Raises RankError when a rank fails, and DdlnbError when the workers end with different
         parameters, which no lossless method may.
@@ -134,14 +134,14 @@ class Bench:
         return job, [report.scaled(self.ranks.site.scale) for report in reports]
 
     def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
-        """What every rank did in some iterations of a run."""
+        """Return what every rank did in some iterations of a run."""
         _, reports = self.run(contender, iterations=1, warmup=warmup, traced=iterations)
         spans = tuple(span for report in reports for span in report.spans)
         return Timeline(contender.name, self.ranks.site.source, spans)
 
 
 def slowed(task: Task, scale: float) -> Task:
-    """The task in a world slowed to the scale. Raises InputError if it cannot be slowed."""
+    """Return the task slowed to the scale. Raises InputError if it really computes."""
     if scale == 1:
         return task
     require(

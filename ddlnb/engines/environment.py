@@ -1,4 +1,4 @@
-"""Environment variables for a while: what libraries are told by no other means."""
+"""Environment variables set for a while, for libraries that take settings no other way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """These environment variables, for the time of the block; then what was there before.
+    """Set environment variables for the block; then restore what was there before.
 
     >>> with environment({"DDLNB_EXAMPLE": "1"}):
     ...     os.environ["DDLNB_EXAMPLE"]

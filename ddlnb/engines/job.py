@@ -1,4 +1,4 @@
-"""What a rank is asked to train, and what it reports: data that travels between processes."""
+"""A job that a rank trains, and its report: data that travels between processes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Job:
 
     @property
     def servers(self) -> int:
-        """Parameter servers: ranks from ``workers`` on."""
+        """The number of parameter servers, which are the ranks from ``workers`` on."""
         return self.plan.servers if self.plan else 0
 
     @property
     def ranks(self) -> int:
-        """Processes that take part."""
+        """The number of processes that take part."""
         return self.workers + self.servers
 
 
@@ -66,9 +66,9 @@ class Report:
     parameters: dict[str, torch.Tensor] | None = field(default=None, repr=False)
 
     def scaled(self, scale: float) -> Report:
-        """The report of a world slowed to the scale, in real seconds.
+        """Return the report of a run slowed to the scale, in real seconds.
 
-        A hundredth of the speed made everything take a hundred times as long.
+        At a hundredth of the speed everything takes a hundred times as long.
         """
         if scale == 1:
             return self

@@ -85,7 +85,7 @@ def measure(
             results.add(
                 {
                     **provenance(),
-                    **cells[index],  # whose machine may name a device besides
+                    **cells[index],  # whose machine may name a device as well
                     "repetition": repetition,
                     **_measures(job, reports),
                     "messages": len(job.plan.messages) if job.plan else 0,
@@ -164,7 +164,7 @@ def record_timelines(
 
 
 def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
-    """The rows with a column ``speedup``: throughput over that of the baseline's row.
+    """Return the rows with a column ``speedup``: throughput over that of the baseline's row.
 
     The baseline is that of the same model, batch, network, optimizer, machine and source, whatever
     its engine and number of workers. Raises InputError where there is none.
@@ -212,7 +212,7 @@ def _own_columns(
 
 
 def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
-    """Throughput counts the slowest worker; the rest are means over workers and iterations."""
+    """Return throughput by the slowest worker, and means over workers and iterations."""
     seconds = max(report.seconds for report in reports)
     samples = job.workers * job.local_batch * job.iterations
     waited = statistics.fmean(report.waited_seconds for report in reports)
@@ -229,7 +229,7 @@ def _rotated(count: int, by: int) -> list[int]:
 
 
 def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame:
-    """The rows of these cells, in their order; a file may hold others besides."""
+    """Return the rows of these cells, in their order; a file may hold others as well."""
     import pandas as pd
 
     frame = pd.DataFrame(cells)

@@ -38,12 +38,12 @@ class GradientMemory:
         ]
 
     def gradient(self, name: str) -> torch.Tensor:
-        """The flat view of one gradient."""
+        """Return the flat view of one gradient."""
         offset = self._offset[name]
         return self._flat[offset : offset + self._elements[name]]
 
     def collect(self, index: int) -> torch.Tensor:
-        """The share that message ``index`` sends: a view where possible, else a gathered copy."""
+        """Return what message ``index`` sends: a view where possible, else a gathered copy."""
         staging = self._staging[index]
         if staging is None:
             ((start, stop),) = self._spans[index]

@@ -25,7 +25,7 @@ LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must 
 def profile_rank(
     context: RankContext, task: Task, local_batch: int, iterations: int, device: str = "cpu"
 ) -> Workload:
-    """The workload as this rank measures it while all ranks of the run compute.
+    """Return the workload as this rank measures it while all ranks of the run compute.
 
     Profiling under the load of the real run is what makes its layer times those of the real run.
     All ranks begin together, and those that are done go on computing until the last one is.
@@ -55,7 +55,7 @@ def time_all_reduce(
     while_computing: bool = False,
     topology: str = "ring",
 ) -> list[tuple[int, float]]:
-    """(bytes, seconds) of this rank's all-reduces, one pair per size, medians of repetitions.
+    """Return (bytes, seconds) of this rank's all-reduces per size, medians of repetitions.
 
     ``while_computing`` keeps every rank busy with matrix products meanwhile, as a backward pass
     does: where computation and communication share cores, that multiplies the latency. A message

@@ -18,7 +18,7 @@ from ddlnb.launch.rank import RankContext
 def process_group(
     context: RankContext, store: Any, workers: int, backend: str = "gloo"
 ) -> Iterator[None]:
-    """The workers' default process group, for the time of the block.
+    """Make the workers' default process group for the block.
 
     Raises MissingPart if this machine cannot run the backend.
     """
@@ -40,7 +40,7 @@ def process_group(
 
 
 def local_device(context: RankContext, device: str) -> torch.device:
-    """The device of this rank: the CPU, or the GPUs of its machine in turn."""
+    """Return the device of this rank: the CPU, or the GPUs of its machine in turn."""
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():

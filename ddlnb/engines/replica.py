@@ -68,11 +68,11 @@ class Replica:
 
     @property
     def bytes_sent(self) -> float:
-        """Payload bytes this worker has sent."""
+        """The payload bytes that this worker has sent."""
         return self._transport.bytes_sent
 
     def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The loss of this worker's batch, after one forward and one backward pass on it.
+        """Run one forward and one backward pass on this worker's batch and return its loss.
 
         With `Gate.OWN_LAYER` the update of a layer is applied when the next forward pass gets
         there; call `synchronize` before reading parameters.
@@ -105,7 +105,7 @@ class Replica:
             self._apply(layer)
 
     def close(self) -> None:
-        """Apply what is pending, take the hooks off and close the transport."""
+        """Apply what is pending, remove the hooks and close the transport."""
         self.synchronize()
         self.trace(None)
         for hook in self._hooks:
@@ -210,7 +210,7 @@ def _updates(
     views: list[torch.Tensor],
     make_optimizer: MakeOptimizer,
 ) -> dict[str, _Update]:
-    """One update for the whole model, or one per layer in the order the plan needs them."""
+    """Return one update for the whole model, or one per layer in the order the plan needs them."""
 
     def update(positions: list[int], messages: Iterable[int]) -> _Update:
         chosen = [parameters[position] for position in positions]

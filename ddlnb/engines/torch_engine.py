@@ -19,7 +19,7 @@ from ddlnb.plans.server_rules import BulkSynchronous
 def start(
     context: RankContext, job: Job, store: Any, module: nn.Module
 ) -> tuple[Replica, Callable]:
-    """The trainer of this worker, and the loss of a batch that it wants to be given."""
+    """Return the trainer of this worker, and the loss of a batch that its steps take."""
     assert job.plan is not None
     transport = transport_for(context, store, job.plan, job.topology)
     timeout = context.timeout_seconds

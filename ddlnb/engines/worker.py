@@ -1,4 +1,4 @@
-"""What runs on a rank: a worker trains, a parameter server serves, both report."""
+"""What runs on a rank: a worker trains and reports, a parameter server serves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddlnb.plans.plan import Plan
 
 
 def run_job(context: RankContext, job: Job) -> Report | None:
-    """The report of this rank, None from a parameter server. Ranks.run calls it on every rank."""
+    """Return the report of this rank, None from a parameter server; called on every rank."""
     store = context.store()
     if context.rank >= job.workers:
         get_engine(job.engine).server()(context, job, store)
@@ -103,13 +103,13 @@ def _trace(context: RankContext, job: Job, store: Any, trainer: Any, steps: Call
     patience = time.perf_counter() + 1.0
     while sum(span.kind == "message" for span in list(tracer.spans)) < expected:
         if time.perf_counter() > patience:
-            raise TimeoutError(f"of {expected} messages not all were seen to end")
+            raise TimeoutError(f"not all of {expected} messages were seen to end")
         time.sleep(0.001)
     return tuple(tracer.spans)
 
 
 def _shared_zero(context: RankContext, store: Any) -> float:
-    """A reading of time.perf_counter that all ranks call zero.
+    """Return a reading of time.perf_counter that all ranks take as zero.
 
     Ranks on rank 0's machine share its clock; others take the moment they left the barrier.
     """

@@ -1,4 +1,4 @@
-"""What ipyparallel needs to start N ranks: a launcher, an environment, a private folder."""
+"""What ipyparallel needs to start ranks: a launcher, an environment, a private folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENGINE_MODULE = ("-m", "ipyparallel.engine")
 _OWN_LAUNCHERS = {
     EMULATED: "local",
     "ssh": "ddlnb.launch.ssh.HostsLauncher",
-}  # what ipyparallel is told
+}  # by the names of ipyparallel
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 
@@ -60,13 +60,13 @@ class RankSpec:
 
     @property
     def in_slurm(self) -> bool:
-        """Whether the ranks are a job of Slurm, or may be: who knows what a profile says."""
+        """Whether the ranks are a job of Slurm, or may be, as with an unknown profile."""
         return self.launcher == "slurm" or (
             self.launcher not in (*engine_launchers(), EMULATED) and bool(shutil.which("scancel"))
         )
 
     def node(self, rank: int) -> int:
-        """The node of the emulated network on which the rank sits."""
+        """Return the node of the emulated network that the rank is on."""
         return rank // self.ranks_per_node
 
 
@@ -87,12 +87,12 @@ def check_launcher(name: str) -> None:
 
 
 def engine_launchers() -> list[str]:
-    """The names that ipyparallel and its extensions register, in lower case."""
+    """Return the names that ipyparallel and its extensions register, in lower case."""
     return sorted({e.name.lower() for e in entry_points(group="ipyparallel.engine_launchers")})
 
 
 def profile_folder(name: str) -> Path | None:
-    """The folder of the user's IPython profile of that name, if there is one.
+    """Return the folder of the user's IPython profile of that name, None if there is none.
 
     To be asked only where it matters: IPython makes its folder in the user's home to look in it.
     """
@@ -105,7 +105,7 @@ def profile_folder(name: str) -> Path | None:
 
 
 def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
-    """What controller and ranks find in their environment beside what this process has."""
+    """Return what controller and ranks have in their environment beside this process's."""
     variables = {
         reaper.TOKEN_VARIABLE: token,
         "IPYTHONDIR": str(folder),  # no history and no profiles in the user's home
@@ -129,7 +129,7 @@ def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
 
 
 def ranks_by_host(hosts: tuple[str, ...], count: int) -> dict[str, int]:
-    """Ranks for each host: neighbours together, the first hosts get the remainder.
+    """Return the ranks of each host: neighbours together, the remainder on the first hosts.
 
     >>> ranks_by_host(("a", "b"), 3)
     {'a': 2, 'b': 1}
@@ -139,7 +139,7 @@ def ranks_by_host(hosts: tuple[str, ...], count: int) -> dict[str, int]:
 
 
 def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = ()) -> Any:
-    """An ipyparallel Cluster, not started yet, that keeps all its files in the folder.
+    """Return an ipyparallel Cluster, not started yet, that keeps all its files in the folder.
 
     ``before`` are words in front of the command that starts a local rank.
     """
@@ -164,7 +164,7 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     config.BatchSystemLauncher.batch_file_name = str(folder / "batch_script")
     config.SlurmLauncher.submit_command = slurm.submit_command(str(folder / "log" / "sbatch.log"))
     if launch.launcher in ("local", EMULATED):
-        # A nanny is a second Python beside every rank; the deaths of local ones are seen here.
+        # A nanny is a second Python for every rank; the deaths of local ranks are seen anyway.
         config.EngineLauncher.engine_args.append("--IPEngine.enable_nanny=False")
     if launch.hosts:
         config.HostsLauncher.hosts = ranks_by_host(launch.hosts, launch.count)

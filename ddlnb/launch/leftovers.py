@@ -45,7 +45,7 @@ class Leftover:
 
 
 def find(temporary: str | Path | None = None) -> list[Leftover]:
-    """Processes, folders of the temporary folder, and shared memory of sessions that are over.
+    """Return processes, temporary folders and shared memory of sessions that are over.
 
     A session lives if its reaper does, or if one of its processes is connected to a process that is
     not one of them: to its owner, here or on another machine.
@@ -67,7 +67,7 @@ def find(temporary: str | Path | None = None) -> list[Leftover]:
 
 
 def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
-    """Those of them that are gone now; what belongs to another user may stay."""
+    """Remove them and return those that are gone; what belongs to another user may stay."""
     listed = sorted(leftovers, key=lambda leftover: leftover.kind != "process")  # processes first
     for leftover in listed:
         with contextlib.suppress(psutil.Error, OSError):
@@ -91,7 +91,7 @@ def _is_gone(leftover: Leftover) -> bool:
 
 
 def _sessions() -> tuple[dict[str, list[psutil.Process]], set[str]]:
-    """Processes by their token, and the tokens of which a living reaper takes care."""
+    """Return processes by their token, and the tokens that a living reaper takes care of."""
     members, reaped = defaultdict(list), set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -106,7 +106,7 @@ def _sessions() -> tuple[dict[str, list[psutil.Process]], set[str]]:
 
 
 def _is_connected(members: list[psutil.Process]) -> bool:
-    """Whether one of them talks to a process that is none of them."""
+    """Return whether one of them is connected to a process that is none of them."""
     near, far = set(), set()
     for member in members:
         with contextlib.suppress(psutil.Error):
@@ -118,7 +118,7 @@ def _is_connected(members: list[psutil.Process]) -> bool:
 
 
 def _named(temporary: Path) -> list[tuple[str, Path]]:
-    """Folders and shared memory of this user that are named after a session."""
+    """Return folders and shared memory of this user that are named after a session."""
     places = (("folder", temporary), ("shared memory", SHARED_MEMORY))
     return [
         (kind, path)
@@ -136,7 +136,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _may_be_used_elsewhere(folder: Path) -> bool:
-    """Whether the owner may run on another machine that shares this folder, or only now starts."""
+    """Return whether the owner may be on another machine that shares this folder, or starting."""
     for told in folder.glob("security/*-client.json"):
         with contextlib.suppress(OSError, ValueError):
             location = str(json.loads(told.read_text()).get("location", ""))

@@ -1,4 +1,4 @@
-"""Ranks on other machines: they end with their owner, and neighbours have neighbouring numbers.
+"""Ranks on other machines: they end with their owner, and neighbours are numbered in a row.
 
 Where the reaper (see reaper.py) cannot reach, every rank holds a lifeline: a connection to its
 owner over which nothing is ever sent. It breaks when the owner lets go, and when it dies; then the
@@ -34,7 +34,7 @@ class Lifeline:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, as hold() wants them."""
+        """Host and port, as hold() takes them."""
         host, port = self._listener.getsockname()[:2]
         return host, port
 
@@ -67,9 +67,9 @@ def _end_with_owner(line: socket.socket, folder: str) -> None:
 
 
 def neighbours_together(items: Sequence[Item], slots: Sequence[tuple[str, int]]) -> list[Item]:
-    """The items machine by machine, each by its number there; machines as they came first.
+    """Return the items machine by machine, by their numbers there; machines as they came first.
 
-    Ranks get the numbers of their place in this list: a ring then leaves each machine once, and
+    Ranks are numbered in the order of this list: a ring then leaves each machine once, and
     ranks of one machine take different GPUs.
 
     >>> neighbours_together("abcd", [("n1", 3), ("n2", 2), ("n1", 1), ("n2", 0)])

@@ -1,4 +1,4 @@
-"""A rank from the inside: the place it is told of, and what runs there for its owner."""
+"""A rank from the inside: its context, and what runs there for its owner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RankContext:
     timeout_seconds: float  # of the whole run
 
     def store(self) -> Any:
-        """A torch store shared by the ranks of this run and empty when the run starts."""
+        """Return a torch store that the ranks of this run share, empty when the run starts."""
         from torch.distributed import PrefixStore, TCPStore
 
         timeout = timedelta(seconds=self.timeout_seconds)
@@ -46,7 +46,7 @@ class RankContext:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank says instead of a result."""
+    """What a rank answers instead of a result."""
 
     message: str
     traceback: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ _address = ""
 
 
 def prepare(folder: str, slot: Slot | None, store_host: str) -> int:
-    """Make this process a rank, on its node of an emulated network if there is one; return its process id."""
+    """Make this process a rank, on its slot of an emulated network if any; return its pid."""
     global _namespace, _address
     if slot is not None:
         # Only this thread moves: those of ipyparallel go on talking to the owner from outside.
@@ -92,7 +92,7 @@ def prepare(folder: str, slot: Slot | None, store_host: str) -> int:
 
 
 def call(context: RankContext, path: list[str], payload: bytes) -> bytes | Failure:
-    """The pickled result of the function in the payload, or what it raised."""
+    """Return the pickled result of the function in the payload, or what it raised."""
     import cloudpickle
     import torch
 
@@ -122,14 +122,14 @@ def _enter(namespace: str) -> None:
 
 
 def address_towards(host: str) -> str:
-    """The address of this machine that packets to the host carry: local for a local host."""
+    """Return the address of this machine that packets to the host carry: local for a local host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         return probe.getsockname()[0]
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface that has the address; OSError if none has."""
+    """Return the name of the network interface with this address. Raises OSError if none has it."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
             return name

@@ -31,7 +31,7 @@ CANCEL_SECONDS = 15.0  # for a queue that does not answer
 
 
 def carriers(token: str) -> list[psutil.Process]:
-    """The live processes that carry the token, wherever they were started from."""
+    """Return the live processes that carry the token, wherever they were started from."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -41,7 +41,7 @@ def carriers(token: str) -> list[psutil.Process]:
 
 
 def carries(process: psutil.Process, token: str) -> bool:
-    """Whether the process was started under this token; an error of psutil if it is not ours."""
+    """Return whether the process carries this token. Raises psutil.Error if it is not ours."""
     return process.environ().get(TOKEN_VARIABLE) == token
 
 

@@ -13,22 +13,22 @@ _SECONDS = 15.0  # for a command of Slurm; without a controller they try for a m
 
 
 def job_environment(name: str) -> dict[str, str]:
-    """Variables that sbatch obeys: the name of the job, and that it is not started twice."""
+    """Return variables that sbatch obeys: the name of the job, and that it is not started twice."""
     return {"SBATCH_JOB_NAME": name, "SBATCH_NO_REQUEUE": "1"}
 
 
 def submit_command(log: str) -> list[str]:
-    """A command that submits the script it gets as its last word; complaints go into the log."""
+    """Return a command that submits the script it gets as its last word; errors go to the log."""
     return ["sh", "-c", 'exec sbatch "$1" 2>"$0"', log]
 
 
 def cancel_command(name: str) -> list[str]:
-    """A command that takes the job out of the queue and ends it where it runs."""
+    """Return a command that takes the job out of the queue and ends it where it runs."""
     return ["scancel", f"--user={getpass.getuser()}", f"--name={name}"]
 
 
 def jobs_in_queue(name: str) -> list[str]:
-    """A line for every job of that name: number, state, reason or nodes; none when it is over.
+    """Return a line for every job of that name: number, state, reason or nodes.
 
     Raises OSError if Slurm does not answer.
     """

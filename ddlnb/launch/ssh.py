@@ -29,11 +29,11 @@ class HostsLauncher(EngineLauncher):
     log_folder = Unicode(config=True, help="Where the engines' output goes, host by host.")
 
     def find_args(self) -> list[str]:
-        """The command of one engine; the environment says how it connects."""
+        """Return the command of one engine; the environment says how it connects."""
         return [*self.engine_cmd, *self.cluster_args, *self.engine_args]
 
     def start(self, n: int) -> list[int]:
-        """Process numbers of the connections; what fails is in the log, engines do not come up."""
+        """Start the connections and return their process ids; failures are in the log only."""
         self.n = n
         self._connections = [self._connect(host, count) for host, count in self.hosts.items()]
         pids = [connection.pid for connection in self._connections]
@@ -60,7 +60,7 @@ class HostsLauncher(EngineLauncher):
         return connection
 
     def poll(self) -> int | None:
-        """The exit status of a connection that ended, None while all are there."""
+        """Return the exit status of a connection that ended, None while all are up."""
         ended = (connection.poll() for connection in self._connections)
         return next((status for status in ended if status is not None), None)
 
@@ -74,7 +74,7 @@ class HostsLauncher(EngineLauncher):
 
 
 def ssh_arguments() -> list[str]:
-    """Arguments of ssh: nobody is there to be asked for a password, and another configuration.
+    """Return arguments of ssh: never ask for a password, and perhaps another configuration.
 
     Raises InputError where the variable names no file.
     """
@@ -90,7 +90,7 @@ def ssh_arguments() -> list[str]:
 def remote_script(
     command: list[str], environment: Mapping[str, str], folder: str, count: int
 ) -> Iterator[str]:
-    """Lines for a shell: start count engines; when the connection ends, end them and clean up.
+    """Yield lines for a shell that starts engines, and ends them with the connection.
 
     The environment has secrets: they come by standard input and are in nobody's list of processes.
     """

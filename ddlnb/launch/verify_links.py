@@ -1,4 +1,4 @@
-"""Emulated links, measured before use: what goes through plain sockets, beside what was asked."""
+"""Emulated links, verified before use: what plain sockets carry, against what was asked."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _rate(bandwidth: float) -> str:
 def _measure(
     context: RankContext, links: Sequence[Link], ranks_per_node: int
 ) -> tuple[float, float]:
-    """(bytes per second, seconds of a round trip) to the first rank of the next node."""
+    """Return (bytes per second, seconds of a round trip) to the first rank of the next node."""
     if context.rank % ranks_per_node:
         return 0.0, 0.0
     store, nodes = context.store(), len(links)
@@ -148,7 +148,7 @@ def _trip(line: socket.socket) -> float:
 
 
 def _bulk(line: socket.socket, size: int) -> float:
-    """Bytes per second, by the receiver's clock: from the first half's end to the end."""
+    """Return bytes per second by the receiver's clock, over the second half of the bytes."""
     line.sendall(b"!" + size.to_bytes(8, "big") + bytes(size))
     answer = b""
     while len(answer) < 8 and (more := line.recv(8 - len(answer))):
@@ -157,7 +157,7 @@ def _bulk(line: socket.socket, size: int) -> float:
 
 
 def _answer(listener: socket.socket) -> None:
-    """Echo questions; take bulk and tell the nanoseconds of its second half."""
+    """Echo single bytes; receive bulk and answer with the nanoseconds of its second half."""
     line, _ = listener.accept()
     with line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -173,7 +173,7 @@ def _answer(listener: socket.socket) -> None:
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
-    """The next bytes; long ones are counted and thrown away."""
+    """Return the next bytes; more than 8 are counted and thrown away."""
     kept, left = b"", size
     while left:
         data = line.recv(min(left, 1 << 18))

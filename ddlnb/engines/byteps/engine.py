@@ -95,7 +95,7 @@ class BytePSTransport:
         return _Sum(self._membership, number, name, tensor, answered)
 
     def close(self) -> None:
-        """Leave BytePS's membership, with all other workers; every request must have been answered."""
+        """Leave BytePS, with all other workers; every request must have been answered."""
         self._membership.leave()
 
 

@@ -123,7 +123,7 @@ class Membership:
         credit_partitions: int = 0,
         asynchronous: bool = False,
     ):
-        """Join, with all workers and servers of the run. Raises BytePSError or MissingPart.
+        """Join with all workers and servers of the run. Raises BytePSError or MissingPart.
 
         The servers must be started as ``asynchronous`` as well.
         """
@@ -181,7 +181,7 @@ class Membership:
                 )
 
     def leave(self) -> None:
-        """Leave with all others; the process can then join another membership."""
+        """Leave with all others; the process can then join again."""
         try:
             self._call("left", self.ops.shutdown)
             if self._scheduler is not None:
@@ -195,7 +195,7 @@ class Membership:
         atexit.unregister(self.ops.shutdown)
 
     def _call(self, done_what: str, function: Callable[[], Any]) -> None:
-        """Call what waits for all others, on a thread, as only a thread can be given up."""
+        """Call what waits for all others on a thread, because only a thread can be given up."""
         done = threading.Event()
 
         def run() -> None:
@@ -221,7 +221,7 @@ class Membership:
 def serve(
     context: RankContext, store: Any, workers: int, servers: int, asynchronous: bool = False
 ) -> None:
-    """Be a server until all workers have left. Raises BytePSError as soon as it dies.
+    """Run a server until all workers have left. Raises BytePSError as soon as it dies.
 
     It answers a pull when all workers have pushed, with the sum of that round. An ``asynchronous``
     server answers at once, with the sum of all pushes since the start.

@@ -79,9 +79,9 @@ def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> A
     """Return the module ``horovod.torch``, initialised with these workers over gloo.
 
     It is initialised over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which
-    `ddlnb.cli.horovodrun` sets. Call `leave` at the end. Horovod merges tensors that are ready at the same time up to
-    ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here, InputError for variables
-    in the environment that would crash it.
+    `ddlnb.cli.horovodrun` sets. Call `leave` at the end. Horovod merges tensors that are ready at
+    the same time, up to ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here,
+    InputError for variables in the environment that would crash it.
     """
     global _joined
     hvd = imported()

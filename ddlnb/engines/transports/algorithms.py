@@ -26,7 +26,7 @@ AHEAD = 3  # hops of a ring for which room is made before they come
 
 
 class _Message:
-    """A message under way. One without elements is not sent: both ends know that it has none."""
+    """A message in flight. One without elements is not sent: both ends know that it has none."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class _Message:
         self._work: Any = start(tensor, peer, group=group, tag=tag) if sent else None
 
     def wait(self) -> torch.Tensor:
-        """The tensor, once it has arrived or may be written to again."""
+        """Return the tensor, once it has arrived or may be written to again."""
         if self._work is not None:
             self._work.wait()
             self._work = None  # gloo would wait for another one
@@ -70,7 +70,7 @@ def ring(
     group: dist.ProcessGroup | None = None,
     segment_elements: int | None = None,
 ) -> None:
-    """n parts go round: summed in n - 1 hops, the sums handed on in n - 1 more.
+    """Pass n parts round: summed in n - 1 hops, the sums passed on in n - 1 more.
 
     With ``segment_elements`` a part travels in pieces of that size: a worker hands on the first
     while the next is on its way to it, so that links do not idle while workers wait and add.
@@ -113,7 +113,7 @@ def ring(
 
 
 def tree(tensor: torch.Tensor) -> None:
-    """Whole tensors go up a binomial tree to rank 0, their sum down; ceil(log2 n) hops each way."""
+    """Send whole tensors up a binomial tree to rank 0, and the sum down: 2 ceil(log2 n) hops."""
     rank, count = dist.get_rank(), dist.get_world_size()
     whole = tensor.view(-1)
     children = [rank + step for step in _powers(count) if rank % (2 * step) == 0]
@@ -131,7 +131,7 @@ def tree(tensor: torch.Tensor) -> None:
 
 
 def recursive_doubling(tensor: torch.Tensor) -> None:
-    """Ranks swap whole tensors with the ones 1, 2, 4, ... away: log2 n hops for powers of two.
+    """Swap whole tensors with the ranks 1, 2, 4, ... away: log2 n hops for powers of two.
 
     Otherwise those beyond the largest power of two first hand theirs to one below it, and get the
     sum back from there: two hops more.
@@ -159,7 +159,7 @@ def recursive_doubling(tensor: torch.Tensor) -> None:
 
 
 def mesh(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """Every rank sums one n-th, which all others send it at once, and sends the sum to them all."""
+    """Sum one n-th on every rank, from what all others send it at once; send all the sum."""
     rank, count = dist.get_rank(group), dist.get_world_size(group)
     parts = tensor.view(-1).tensor_split(count)
     others = _others(rank, count)
@@ -174,7 +174,7 @@ def mesh(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
 
 
 def everyone(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """Every rank sends its whole tensor to all others and sums all of them: one hop."""
+    """Send the whole tensor from every rank to all others, and sum them there: one hop."""
     rank, count = dist.get_rank(group), dist.get_world_size(group)
     whole = tensor.view(-1)
     others = _others(rank, count)
@@ -186,14 +186,14 @@ def everyone(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> No
 
 
 def _others(rank: int, count: int) -> list[int]:
-    """All other ranks; each rank begins with another one, or all would send to the same first."""
+    """Return all other ranks; each rank begins with another, so that none gets all at first."""
     return [(rank + step) % count for step in range(1, count)]
 
 
 def _in_rank_order(
     own: torch.Tensor, theirs: dict[int, _Message], rank: int, count: int
 ) -> torch.Tensor:
-    """The sum in the same order on every rank and in every run, whoever comes first."""
+    """Return the sum in the same order on every rank and in every run, whoever comes first."""
     total = torch.zeros_like(own)
     for other in range(count):
         total += own if other == rank else theirs[other].wait()
@@ -201,7 +201,7 @@ def _in_rank_order(
 
 
 def _powers(count: int) -> list[int]:
-    """1, 2, 4, ... below the count."""
+    """Return 1, 2, 4, ... below the count."""
     return [1 << bit for bit in range((count - 1).bit_length())]
 
 
@@ -214,7 +214,7 @@ ALGORITHMS: dict[str, AllReduce] = {
 
 
 def get_algorithm(name: str) -> AllReduce:
-    """The all-reduce of that name. Raises UnknownName."""
+    """Return the all-reduce of that name. Raises UnknownName."""
     if name not in ALGORITHMS:
         raise UnknownName("all-reduce", name, ALGORITHMS)
     return ALGORITHMS[name]
@@ -223,7 +223,7 @@ def get_algorithm(name: str) -> AllReduce:
 def time_all_reduces(
     context: RankContext, names: Sequence[str], sizes: Sequence[int], repetitions: int
 ) -> dict[tuple[str, int, int], float]:
-    """This rank's seconds by algorithm, bytes and repetition, all beginning at a barrier.
+    """Return this rank's seconds by algorithm, bytes and repetition, each after a barrier.
 
     Every repetition runs all algorithms and sizes once, so that a drift of the machine hits all
     alike. The first round is not counted: connections open in it.

@@ -49,7 +49,7 @@ class AllReduceTransport:
         return _InPlace(work, tensor)
 
     def close(self) -> None:
-        """Nothing to close: the process group belongs to the caller."""
+        """Do nothing: the process group belongs to the caller."""
 
 
 class _InPlace:

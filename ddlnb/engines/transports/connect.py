@@ -17,7 +17,7 @@ from ddlnb.plans.plan import Plan
 def transport_for(
     context: RankContext, store: Any, plan: Plan, topology: str = "ring"
 ) -> Transport:
-    """What answers the requests of a plan on this worker: collectives, or parameter servers."""
+    """Return what answers a plan's requests on this worker: collectives, or parameter servers."""
     if not plan.servers:
         return (
             AllReduceTransport() if topology == "ring" else MeshTransport(context.timeout_seconds)
@@ -28,7 +28,7 @@ def transport_for(
 def connect_to_servers(
     context: RankContext, store: Any, servers: int, placement: Sequence[int]
 ) -> PushPullTransport:
-    """This worker's connection to the run's parameter servers; message i goes to placement[i]."""
+    """Return this worker's connection to the servers; message i goes to placement[i]."""
     if context.rank == 0:
         store.set("token", secrets.token_hex(8))
     token = store.get("token").decode()

@@ -27,7 +27,7 @@ from ddlnb.errors import MissingPart
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 
-LINES = 3  # all-reduces under way at a time
+CHANNELS = 3  # all-reduces in flight at a time, on a process group and a thread each
 SMALL_BYTES = 8192
 PROBE_BYTES = 1 << 16, 1 << 20
 PROBES = 3
@@ -42,7 +42,7 @@ class MeshAllReduce:
 
     @classmethod
     def measured(cls, group: dist.ProcessGroup | None = None) -> MeshAllReduce:
-        """Where this group's workers should leave the mesh for the ring, in agreement.
+        """Measure at what size this group should leave the mesh for the ring, and agree on it.
 
         Both are timed with a smaller and with a larger message, and taken for straight lines
         between; beyond the larger one always the ring, because bursts that fill the buffers on the
@@ -80,7 +80,7 @@ def _seconds(all_reduce: Callable, tensor: torch.Tensor, group: dist.ProcessGrou
 
 
 def _crossing(lost_small: float, lost_large: float) -> float:
-    """The bytes at which a line through both probes is zero; 0 if before, the larger if beyond.
+    """Return the bytes at which a line through both probes is zero, between 0 and the larger.
 
     >>> round(_crossing(0.02, -0.01) / 1024)
     704
@@ -110,7 +110,7 @@ class MeshTransport:
         self._queues: list[queue.SimpleQueue[_Request | None]] = []
         self._threads = []
         all_reduce = MeshAllReduce.measured()
-        for number in range(LINES):
+        for number in range(CHANNELS):
             waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
             group = dist.new_group()
             thread = threading.Thread(
@@ -137,7 +137,7 @@ class MeshTransport:
             others * size if size <= SMALL_BYTES else ring_bytes_sent(size, self._workers)
         )
         pending = _Request(message, tensor, released, answered, self._timeout)
-        self._queues[self._started % LINES].put(pending)
+        self._queues[self._started % CHANNELS].put(pending)
         self._started += 1
         return pending
 

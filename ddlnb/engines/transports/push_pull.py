@@ -159,7 +159,7 @@ class _Request:
         self._released, self._answered = released, answered
         self._server, self._timeout = server, timeout
         self._finished = threading.Event()
-        # On a GPU the tensor is there only when the kernels before this moment have run.
+        # On a GPU the tensor is complete only when the kernels launched so far have run.
         self._written = torch.cuda.Event() if tensor.is_cuda else None
         if self._written is not None:
             self._written.record()
@@ -174,7 +174,7 @@ class _Request:
             self._released()
 
     def on_host(self) -> torch.Tensor:
-        """The tensor in the memory of the host, once it has been computed."""
+        """Return the tensor in the memory of the host, once it has been computed."""
         if self._written is None:
             return self.tensor
         with torch.cuda.stream(torch.cuda.Stream(self.tensor.device)):
@@ -184,7 +184,7 @@ class _Request:
     def fill(self, total: torch.Tensor) -> None:
         """Overwrite the tensor with the sum; on a GPU, without waiting for other kernels.
 
-        What is not of the tensor's kind, the answer to a compressed push, becomes a new tensor.
+        An answer of another dtype or size, to a compressed push, becomes a new tensor.
         """
         if total.dtype != self.tensor.dtype or total.numel() != self.tensor.numel():
             self.tensor = total.to(self.tensor.device, copy=True)

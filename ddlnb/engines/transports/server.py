@@ -1,7 +1,7 @@
 """A parameter server: receives pushes, applies a rule, answers pulls.
 
-The loop knows nothing of synchronisation. A rule (`ddlnb.plans.server_rules`) decides what a push does and when
-a pull may be answered.
+The loop knows nothing of synchronisation. A rule (`ddlnb.plans.server_rules`) decides what a push
+does and when a pull may be answered.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Server:
         self.bytes_received = 0
 
     def serve(self) -> int:
-        """Payload bytes received. Raises TimeoutError, naming the workers, on a long silence."""
+        """Serve, and return the payload bytes received. Raises TimeoutError on a long silence."""
         present = set(self._rank_of.values())
         while present:
             if not self._socket.poll(int(self._timeout * 1000)):
                 raise TimeoutError(
-                    f"server heard nothing for {self._timeout} s; "
+                    f"server received nothing for {self._timeout} s; "
                     f"workers {sorted(present)} have not said goodbye"
                 )
             identity, head, *payload = self._socket.recv_multipart(copy=False)
@@ -74,7 +74,7 @@ class Server:
 
 
 def open_server(host: str, zmq_context: zmq.Context) -> tuple[zmq.Socket, str]:
-    """A bound ROUTER socket and its address, on a free port of the host's address."""
+    """Return a bound ROUTER socket and its address, on a free port of the host's address."""
     socket = zmq_context.socket(zmq.ROUTER)
     socket.set_hwm(0)
     socket.bind(f"tcp://{host}:*")

@@ -1,4 +1,4 @@
-"""What workers and parameter servers say to one another: a header, and a tensor if there is one."""
+"""The protocol of workers and parameter servers: a header, and a tensor if there is one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.ui
 
 
 class Kind(IntFlag):
-    """What a worker wants; a push and a pull usually travel together.
+    """The kinds of a request; a push and a pull usually travel together.
 
-    With ACK the server says at once that the push has arrived, in a header without payload.
+    With ACK the server confirms at once that the push has arrived, in a header without payload.
     """
 
     PUSH = 1
@@ -34,12 +34,12 @@ class Header:
     dtype: torch.dtype = torch.float32
 
     def pack(self) -> bytes:
-        """The header in its 14 bytes."""
+        """Return the header in its 14 bytes."""
         return _HEADER.pack(self.kind, _DTYPES.index(self.dtype), self.key, self.clock)
 
     @classmethod
     def unpack(cls, data: bytes) -> Header:
-        """The header that pack made."""
+        """Return the header that `pack` made."""
         kind, dtype, key, clock = _HEADER.unpack(data)
         return cls(Kind(kind), key, clock, _DTYPES[dtype])
 
@@ -48,12 +48,12 @@ HEADER_BYTES = _HEADER.size
 
 
 def to_bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, not copied."""
+    """Return the memory of a contiguous CPU tensor, not copied."""
     return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy 2
 
 
 def from_bytes(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor on the received memory, not copied; it must not be written to."""
+    """Return a flat tensor on the received memory, not copied; it must not be written to."""
     import warnings
 
     with warnings.catch_warnings():

@@ -52,7 +52,7 @@ def _call(name: str, *words: int) -> None:
 
 
 def _become_root() -> None:
-    """A user namespace in which this user may make networks."""
+    """Enter a user namespace in which this user may make networks."""
     user, group = os.getuid(), os.getgid()
     _call("unshare", CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
@@ -61,7 +61,7 @@ def _become_root() -> None:
 
 
 def _new_namespace() -> int:
-    """The descriptor of a new network namespace; a thread lends its own one to it."""
+    """Return the descriptor of a new network namespace, made by a thread of its own."""
     found: list[int | OSError] = []
 
     def make() -> None:
@@ -113,7 +113,7 @@ def _make_switch_side(nodes: list[int]) -> None:
 
 
 def _make_node(node: int, count: int, bandwidth: float, loses: bool) -> None:
-    """Addresses, neighbours, routes and the egress queue of the node this thread has entered."""
+    """Make the addresses, neighbours and egress queue of the node this thread has entered."""
     _setting("ipv6/conf/all/disable_ipv6", 1)
     _setting("ipv4/tcp_slow_start_after_idle", 0)
     _setting("ipv4/tcp_min_tso_segs", 2)
@@ -153,7 +153,7 @@ def _port(node: int) -> socket.socket:
 
 
 def main(switch: str, text: str) -> None:
-    """Build, tell the owner, and become the switch."""
+    """Build the network, report it to the owner, and become the switch."""
     asked = json.loads(text)
     links = asked["links"]
     if asked["own_user"]:

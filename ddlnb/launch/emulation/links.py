@@ -44,7 +44,7 @@ class Link:
         require(0 <= self.loss < 1, f"loss {self.loss} must be from 0 to below 1")
 
     def slowed(self, scale: float) -> Link:
-        """The link in a world that runs at ``scale`` of the real speed, 1 being real.
+        """Return the link slowed to ``scale`` of its real speed.
 
         >>> Link(1.25e9, 20e-6).slowed(1 / 100)
         Link(bandwidth=12500000.0, latency=0.002, jitter=0.0, loss=0.0)
@@ -83,7 +83,7 @@ _HOW = "write a name or, for example, '1Gb/s 50us', '100Mb/s 1ms jitter 200us lo
 
 
 def get_link(text: str | Link) -> Link:
-    """The link of that name, or the one described in words. Raises InputError with an example.
+    """Return the link of that name, or the one described in words. Raises InputError.
 
     >>> get_link("1Gb/s 50us")
     Link(bandwidth=125000000.0, latency=5e-05, jitter=0.0, loss=0.0)
@@ -110,7 +110,7 @@ def get_link(text: str | Link) -> Link:
 
 
 def links_of(network: str | Link | Sequence[str | Link], nodes: int) -> list[Link]:
-    """One link per node: all alike, or as listed. Raises InputError if the list is not as long."""
+    """Return one link per node: all alike, or as listed. Raises InputError for another number."""
     if isinstance(network, str | Link):
         return [get_link(network)] * nodes
     links = [get_link(one) for one in network]

@@ -1,4 +1,4 @@
-"""An emulated network as its owner sees it: started, entered, disturbed, counted, ended."""
+"""An emulated network as its owner uses it: started, entered, disturbed, counted, ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Slot:
 
 
 def lacking() -> str:
-    """What this machine lacks to emulate networks, by looking only; "" if nothing is known."""
+    """Return what this machine visibly lacks to emulate networks; "" if nothing."""
     if not sys.platform.startswith("linux"):
         return f"emulated networks are made of Linux namespaces; this is {sys.platform}"
     if shutil.which("cc") is None:
@@ -53,8 +53,8 @@ def lacking() -> str:
             ("kernel/unprivileged_userns_clone", "1"),
             ("kernel/apparmor_restrict_unprivileged_userns", "0"),
         ):
-            setting = Path("/proc/sys", name)
-            if setting.exists() and setting.read_text().strip() != wanted:
+            switch = Path("/proc/sys", name)
+            if switch.exists() and switch.read_text().strip() != wanted:
                 return _PRIVILEGES
     return ""
 
@@ -113,7 +113,7 @@ class EmulatedNetwork:
 
     @property
     def enter_user(self) -> list[str]:
-        """The words before a command that has to enter nodes; none for root."""
+        """The words in front of a command that has to enter nodes; none for root."""
         if not self.own_user:
             return []
         return ["nsenter", "--preserve-credentials", f"--user=/proc/{self.pid}/ns/user", "--"]
@@ -123,11 +123,11 @@ class EmulatedNetwork:
         return Slot(f"/proc/{self.pid}/fd/{self._nodes[node]}", node_address(node))
 
     def forward(self, port: int) -> int:
-        """A port of CONTROL_HOST, seen from every node, that leads to the port of 127.0.0.1."""
+        """Return a port of CONTROL_HOST that leads from every node to this port of 127.0.0.1."""
         return self._relay.forward(port)
 
     def statistics(self) -> dict[str, float]:
-        """Packets and bytes carried so far, packets dropped (by full queues) and lost (on purpose).
+        """Return packets and bytes carried, packets dropped (full queues) and lost (on purpose).
 
         ``late`` is the mean number of seconds by which packets left the switch too late, ``worst``
         the largest: what the emulation adds to the asked latency.
@@ -172,7 +172,7 @@ class EmulatedNetwork:
 
 
 def switch_program() -> Path:
-    """The compiled switch, from the user's cache; compiled there on first use."""
+    """Return the compiled switch from the user's cache; it is compiled there on first use."""
     source = _FOLDER / "switch.c"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddlnb")
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Leads connections from one network to a port of another one.
+"""Forward connections from one network to a port of another one.
 
 A socket belongs to the namespace it was made in, so a process outside can listen inside.
 """
@@ -26,7 +26,7 @@ class Relay:
         self._thread: threading.Thread | None = None
 
     def forward(self, port: int) -> int:
-        """Start passing to this port; the port of the listener."""
+        """Start forwarding to this port, and return the port of the listener."""
         self._port = port
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
