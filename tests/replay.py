@@ -1,7 +1,7 @@
-"""A job in lockstep, in the order of pushes that a real parameter server has seen.
+"""Replay a job in lockstep, in the order of pushes that a real parameter server recorded.
 
-What a worker gets from an asynchronous server depends on who came before it. A real run notes the
-order (`RecordingRule`); repeating it (`InOrder`) makes the run comparable, step by step.
+What a worker gets from an asynchronous server depends on who pushed before it. A real run records
+the order (`RecordingRule`); repeating it (`InOrder`) makes the run comparable, step by step.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
 
 
 class InOrder:
-    """Another rule, ``inner``, whose pushes are applied in a given order and at its times.
+    """Applies the pushes to the rule ``inner`` in the recorded order, and at its times.
 
-    For workers that await the answer to a push before the next one, and for one key. Pushes that
-    come early are kept. As on a server, waiting pulls are tried after every push that is applied,
-    not when the executor asks: by then more pushes may have been.
+    It serves one key, and workers that wait for the answer to a push before the next one. Pushes
+    that come early are kept. As on a server, waiting pulls are tried after every push that is
+    applied, not when the executor asks: by then there may have been more pushes.
     """
 
     def __init__(self, inner: Rule, arrivals: Sequence[Arrival]):
@@ -35,7 +35,7 @@ class InOrder:
         self._answers: dict[int, Tensor] = {}
 
     def push(self, worker: int, key: int, clock: int, value: Tensor, now: float = 0.0) -> None:
-        """Keep it, and apply what is next in the order."""
+        """Keep the push, and apply those that are next in the order."""
         self._early[worker] = (key, clock, value)
         while self._coming and self._coming[0].worker in self._early:
             arrival = self._coming.popleft()
@@ -45,7 +45,7 @@ class InOrder:
             self._try_pulls()
 
     def pull(self, worker: int, key: int, clock: int) -> Tensor | None:
-        """What the inner rule answered when it first did."""
+        """Return what the inner rule answered when it first did."""
         return self._answers.pop(worker, None)
 
     def _try_pulls(self) -> None:
@@ -62,10 +62,10 @@ class InOrder:
 def run_in_lockstep(
     job: TrainingJob, clock: Clock | None = None, arrivals: Sequence[Arrival] | None = None
 ) -> TrainingRun:
-    """The job with all workers in this process; seconds are those of the clock, delays ignored.
+    """Run the job with all workers in this process, on the clock's seconds, without its delays.
 
-    With ``arrivals``, those of another run of the same job, its server applies pushes in their
-    order. Raises DdlnbError if the order belongs to another job, so that workers wait for ever.
+    With the ``arrivals`` of another run of the same job, the server applies pushes in their order.
+    Raises DdlnbError if they are of another job, since workers then wait for ever.
     """
     workers = [job.worker(rank) for rank in range(job.workers)]
     losses: list[list[float]] = [[] for _ in workers]

@@ -2,7 +2,7 @@
 
 Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291). Magnitudes are
 lost, so the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847) and, for the
-cure, `scaled_sign`.
+remedy, `scaled_sign`.
 """
 
 from __future__ import annotations
