@@ -22,9 +22,6 @@ from ddlnb.paths import NOTEBOOKS
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
 SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
-WITH_OTHER_IMPORTS = {
-    "table1_attributes",
-}
 MOST_CODE_CELLS = 12
 MOST_PARAMETERS = 7
 CHECKED = "# NBVAL_CHECK_OUTPUT"
@@ -92,7 +89,7 @@ def imported_modules(name: str) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_imports_only_the_public_face(name):
     public = {"ddlnb", "ddlnb.figures", f"ddlnb.studies.{name}"}
-    assert name in WITH_OTHER_IMPORTS or imported_modules(name) <= public
+    assert imported_modules(name) <= public
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,6 +23,7 @@ from ddlnb.studies.table1_attributes.attributes import (
     scales_table,
     survey_attributes,
     verdict_counts,
+    word_findings,
 )
 from ddlnb.studies.table1_attributes.system import (
     SCHEDULES,
@@ -97,6 +98,10 @@ def test_verdicts_say_which_words_differ():
     counts = verdict_counts(table.reset_index())
     assert counts.loc["traffic"].to_list() == [1, 1, 0]
     assert len(attribute_cells(table.reset_index()).axes) == 1
+    assert word_findings(table.reset_index()).splitlines() == [
+        "- 1 of 3 words agree, 1 disagree, and 1 cannot be derived here.",
+        "- They disagree on: PS, traffic (high in the survey, medium here).",
+    ]
 
 
 def test_what_cannot_be_a_cell_is_refused():
@@ -142,7 +147,7 @@ def test_rows_of_compression_hold_every_compressor_of_their_kind():
 @pytest.fixture(scope="module")
 def needed():
     methods = {"BSP": ["bsp on PS"], "quantisation": ["bsp + fp16"], "sparsification": ["asp"]}
-    return iterations_needed(methods, 2.0, workers=2, steps=25, seeds=1, rates=[1.0], jobs=1)
+    return iterations_needed(2.0, methods, workers=2, steps=25, seeds=1, rates=[1.0], jobs=1)
 
 
 def test_iterations_are_whole_numbers_of_the_best_rate(needed):

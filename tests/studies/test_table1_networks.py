@@ -18,12 +18,11 @@ from ddlnb.studies.table1_attributes.rings import (
     check_rings,
     directed_links,
     fat_tree_ring,
-    paired_ring_exists,
     reversed_ring,
     rings_bound,
     torus_rings,
-    two_way_rings,
 )
+from tests.ring_search import paired_ring_exists, two_way_rings
 
 
 @pytest.mark.parametrize("ports", [2, 4, 6, 8])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import ResultsError, UnknownName, require
 from ddlnb.paths import PUBLISHED
+from ddlnb.studies.findings import Findings, findings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +44,7 @@ class Scale:
         require(sorted(self.bounds) == list(self.bounds), f"bounds {self.bounds} must ascend")
 
     def word(self, value: float) -> str:
-        """The word for a number. Raises InputError for one that is none."""
+        """Return the word for a number. Raises InputError for NaN."""
         require(not math.isnan(value), f"{self.number} is no number")
         return self.words[bisect_right(self.bounds, value)]
 
@@ -137,7 +138,7 @@ class Derived:
 
 
 def survey_attributes(path: Path = PUBLISHED / "table1.csv") -> pd.DataFrame:
-    """The cells of Table 1, one per row, with COLUMNS. Raises ResultsError for a damaged file."""
+    """Return the cells of Table 1, with COLUMNS. Raises ResultsError for a damaged file."""
     import pandas as pd
 
     with path.open(newline="") as file:
@@ -152,7 +153,7 @@ def survey_attributes(path: Path = PUBLISHED / "table1.csv") -> pd.DataFrame:
 
 
 def compared(derived: Sequence[Derived], survey: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The cells of Table 1 that were derived, in its order, with both words and a verdict.
+    """Return the cells of Table 1 that were derived, in its order, with both words and a verdict.
 
     Columns: row, attribute, survey (its word), here (ours), verdict, number, source, note. Raises
     InputError for a cell that the table does not have or that is derived twice.
@@ -189,7 +190,7 @@ def compared(derived: Sequence[Derived], survey: pd.DataFrame | None = None) -> 
 
 
 def scales_table() -> pd.DataFrame:
-    """What every attribute's number is, and which words stand for which numbers."""
+    """Return what every attribute's number is, and which words stand for which numbers."""
     import pandas as pd
 
     rows = [(*key, scale.number, str(scale)) for key, scale in SCALES.items()]
@@ -198,9 +199,30 @@ def scales_table() -> pd.DataFrame:
 
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """How many cells of every attribute agree, disagree, or cannot be derived."""
+    """Return how many cells of every attribute agree, disagree, or cannot be derived."""
     import pandas as pd
 
     counts = pd.crosstab(table["attribute"], table["verdict"])
     every = [AGREES, DISAGREES, UNKNOWN]
     return counts.reindex(index=list(dict.fromkeys(table["attribute"])), columns=every).fillna(0)
+
+
+def words_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return `compared` to read, by row and attribute."""
+    shown = table.assign(number=table["number"].map("{:.3g}".format))
+    return shown.set_index(["row", "attribute"])
+
+
+def word_findings(table: pd.DataFrame) -> Findings:
+    """Return how many words agree, and which do not."""
+    counts = table["verdict"].value_counts()
+    against = table[table["verdict"] == DISAGREES]
+    named = "; ".join(
+        f"{one.row}, {one.attribute} ({one.survey} in the survey, {one.here} here)"
+        for one in against.itertuples()
+    )
+    return findings(
+        f"{counts.get(AGREES, 0)} of {len(table)} words agree, {len(against)} disagree, and "
+        f"{counts.get(UNKNOWN, 0)} cannot be derived here.",
+        f"They disagree on: {named}." if named else "",
+    )

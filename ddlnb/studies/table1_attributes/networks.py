@@ -35,12 +35,12 @@ class NetworkGraph:
 
     @property
     def nodes(self) -> int:
-        """Servers and switches together."""
+        """Return the number of servers and switches together."""
         return self.servers + self.switches
 
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
-        """Of every node, in order."""
+        """Return the neighbours of every node, in order."""
         found: list[list[int]] = [[] for _ in range(self.nodes)]
         for one, other in self.links:
             found[one].append(other)
@@ -48,27 +48,27 @@ class NetworkGraph:
         return tuple(tuple(sorted(near)) for near in found)
 
     def degree(self, node: int) -> int:
-        """How many links a node has."""
+        """Return the number of links that a node has."""
         return len(self.neighbours[node])
 
     @cached_property
     def hops(self) -> np.ndarray:
-        """Links on a shortest way, servers x servers."""
+        """Return the links on a shortest path, servers x servers."""
         found = shortest_path(self._matrix(), unweighted=True, indices=range(self.servers))
         return found[:, : self.servers].astype(int)
 
     @property
     def diameter(self) -> int:
-        """Links between the two servers that are farthest apart."""
+        """Return the links between the two servers that are farthest apart."""
         return int(self.hops.max())
 
     @property
     def mean_hops(self) -> float:
-        """Links on the way between two different servers, in the mean over all pairs."""
+        """Return the links between two different servers, averaged over all pairs."""
         return float(self.hops.sum() / (self.servers * (self.servers - 1)))
 
     def cut(self, left: list[int], right: list[int]) -> int:
-        """The fewest links whose loss parts all servers of one side from all of the other."""
+        """Return the fewest links whose loss parts all servers of one side from the other."""
         require(not set(left) & set(right), "a server cannot be on both sides of a cut")
         source, sink = self.nodes, self.nodes + 1
         most = 2 * len(self.links)
@@ -81,7 +81,7 @@ class NetworkGraph:
 
     @property
     def halves_cut(self) -> int:
-        """Links between the first and the second half of the servers: the bisection's width.
+        """Return the links between the first and the second half of the servers: the bisection.
 
         The halves are those of the numbering, which in all graphs here are whole pods, whole
         sub-cubes or whole rows.
@@ -91,20 +91,20 @@ class NetworkGraph:
 
     @property
     def weakest_server(self) -> int:
-        """The fewest link failures that part server 0 from another; its place is like all others.
+        """Return the fewest link failures that part server 0, which is like all others, from one.
 
-        As many ways without a common link lead from it to any other one (Menger).
+        As many paths without a common link lead from it to any other server (Menger).
         """
         first = 0
         return min(self.cut([first], [other]) for other in range(1, self.servers))
 
     def connects_all(self, lost: set[int]) -> bool:
-        """Whether all servers still reach one another without the links of these numbers."""
+        """Return whether all servers reach one another without the links of these numbers."""
         _, labels = connected_components(self._matrix(lost), directed=False)
         return bool((labels[: self.servers] == labels[0]).all())
 
     def survival(self, failures: int, draws: int = 1000, seed: int = 0) -> float:
-        """The share of random sets of so many lost links that leave all servers connected."""
+        """Return the share of random sets of this many lost links that leave all connected."""
         require_whole(0, failures=failures)
         require_whole(draws=draws)
         require(failures <= len(self.links), f"{failures} failures exceed {len(self.links)} links")
@@ -128,14 +128,14 @@ class NetworkGraph:
 
 
 def star(servers: int) -> NetworkGraph:
-    """All servers on one switch."""
+    """Return servers that are all on one switch."""
     require_whole(servers=servers)
     links = tuple((server, servers) for server in range(servers))
     return NetworkGraph(f"star({servers})", servers, 1, links)
 
 
 def fat_tree(ports: int) -> NetworkGraph:
-    """Three layers of switches with p ports each: p pods, p^3 / 4 servers, 5 p^2 / 4 switches.
+    """Return three layers of switches with p ports: p pods, p^3 / 4 servers, 5 p^2 / 4 switches.
 
     Every pod has p / 2 edge and p / 2 aggregation switches, all joined; an edge switch has p / 2
     servers, and the i-th aggregation switch of a pod joins the i-th group of p / 2 core switches.
@@ -159,7 +159,7 @@ def fat_tree(ports: int) -> NetworkGraph:
 
 
 def bcube(ports: int, levels: int) -> NetworkGraph:
-    """Servers are numbers of ``levels`` digits in base ``ports``, n^L of them, with L links each.
+    """Return BCube: servers are numbers of L ``levels`` digits in base ``ports``, with L links.
 
     The switches of a level join the servers that differ in that digit only. (Papers count levels
     from 0: their BCube_k has k + 1 of ours.)
@@ -177,9 +177,9 @@ def bcube(ports: int, levels: int) -> NetworkGraph:
 
 
 def torus(rows: int, columns: int) -> NetworkGraph:
-    """A grid of servers whose rows and columns close; no switches, four links per server.
+    """Return a grid of servers whose rows and columns close: no switches, four links per server.
 
-    Raises InputError for a side of fewer than three, whose two ways round would be one.
+    Raises InputError for a side of fewer than three, whose two directions would be one.
     """
     require_whole(3, rows=rows, columns=columns)
     links = []
@@ -223,7 +223,7 @@ NETWORK_GRAPHS: dict[str, Callable[[int], NetworkGraph]] = {
 
 
 def make_network(name: str, servers: int) -> NetworkGraph:
-    """The network of that name with so many servers; BCube with two levels, torus square.
+    """Return the network of that name and size; BCube has two levels, the torus is square.
 
     Raises UnknownName, and InputError for a size that the network does not have.
     """

@@ -18,17 +18,17 @@ Ring = tuple[int, ...]  # nodes in the order in which they are passed, switches 
 
 
 def servers_on(network: NetworkGraph, ring: Ring) -> list[int]:
-    """The servers of a ring in the order in which they hand bytes on."""
+    """Return the servers of a ring in the order in which they hand bytes on."""
     return [node for node in ring if node < network.servers]
 
 
 def reversed_ring(ring: Ring) -> Ring:
-    """The same ring the other way round."""
+    """Return the same ring the other way round."""
     return tuple(reversed(ring))
 
 
 def directed_links(ring: Ring) -> list[tuple[int, int]]:
-    """The links that a ring uses, each from where to where."""
+    """Return the links that a ring uses, as pairs of start and end."""
     return list(pairwise((*ring, ring[0])))
 
 
@@ -54,7 +54,7 @@ def check_rings(network: NetworkGraph, rings: Sequence[Ring]) -> None:
 
 
 def rings_bound(network: NetworkGraph) -> int:
-    """No more rings than this fit at once: each leaves every server by a link of its own.
+    """Return the most rings that fit at once: each leaves every server by a link of its own.
 
     >>> from ddlnb.studies.table1_attributes.networks import torus
     >>> rings_bound(fat_tree(4)), rings_bound(bcube(4, 2)), rings_bound(torus(4, 4))
@@ -64,7 +64,7 @@ def rings_bound(network: NetworkGraph) -> int:
 
 
 def fat_tree_ring(ports: int) -> list[Ring]:
-    """One ring through a fat-tree, in the order of its servers: no second one fits.
+    """Return one ring through a fat-tree, in the order of its servers: no second one fits.
 
     Neighbours under one edge switch meet there, those of one pod at its first aggregation switch,
     pods at the first core switch.
@@ -78,7 +78,7 @@ def fat_tree_ring(ports: int) -> list[Ring]:
 
 
 def _shortest(network: NetworkGraph, start: int, stop: int) -> list[int]:
-    """A shortest way, by the switches of the smallest numbers."""
+    """Return a shortest path, by the switches of the smallest numbers."""
     before = {start: start}
     queue = deque([start])
     while stop not in before:
@@ -87,14 +87,14 @@ def _shortest(network: NetworkGraph, start: int, stop: int) -> list[int]:
             if near not in before and (near >= network.servers or near == stop):
                 before[near] = node
                 queue.append(near)
-    way = [stop]
-    while way[-1] != start:
-        way.append(before[way[-1]])
-    return way[::-1]
+    path = [stop]
+    while path[-1] != start:
+        path.append(before[path[-1]])
+    return path[::-1]
 
 
 def bcube_rings(ports: int) -> list[Ring]:
-    """Two rings through BCube with two levels and an even number of ports: one, both ways round.
+    """Return two rings through BCube with two levels and an even number of ports: one both ways.
 
     It enters every server by one link and leaves it by the other, and uses every link once. In
     each switch it joins the ports in pairs, which is why their number has to be even: begin with
@@ -150,7 +150,7 @@ def _join(
 
 
 def torus_rings(side: int) -> list[Ring]:
-    """Four rings through a square torus: two without a common link, each both ways round.
+    """Return four rings through a square torus: two without a common link, each both ways.
 
     The first takes side - 1 steps along a row and one down, over and over; the second is its
     mirror image. Together they use every link.
@@ -159,68 +159,4 @@ def torus_rings(side: int) -> list[Ring]:
     across = [(row, (step - row) % side) for row in range(side) for step in range(side)]
     down = [(c, r) for r, c in across]
     found = [tuple(r * side + c for r, c in cells) for cells in (across, down)]
-    return [way for ring in found for way in (ring, reversed_ring(ring))]
-
-
-def paired_ring_exists(ports: int, levels: int = 2) -> bool:
-    """Whether some ring of a small BCube enters every server by one link, leaves by another, and
-    uses no link of a switch twice, in either direction: all orders of servers are tried.
-
-    Meant for up to sixteen servers.
-    """
-    network = bcube(ports, levels)
-    require(network.servers <= 16, f"{network!r} has too many servers to try all orders")
-    free = {frozenset(link) for link in network.links}
-
-    def grow(server: int, came_by: int | None, passed: set[int], first: int | None) -> bool:
-        for switch in network.neighbours[server]:
-            if switch == came_by or frozenset((server, switch)) not in free:
-                continue
-            for near in network.neighbours[switch]:
-                closes = near == 0 and len(passed) == network.servers
-                if near == server or frozenset((near, switch)) not in free:
-                    continue
-                if closes and switch != first:
-                    return True
-                if near in passed:
-                    continue
-                taken = {frozenset((server, switch)), frozenset((near, switch))}
-                free.difference_update(taken)
-                if grow(near, switch, passed | {near}, switch if first is None else first):
-                    return True
-                free.update(taken)
-        return False
-
-    return grow(0, None, {0}, None)
-
-
-def two_way_rings(network: NetworkGraph) -> list[Ring] | None:
-    """Two rings of a small BCube that share no direction of a link, found by search; or None.
-
-    They need not be each other's reverse. Meant for nine servers or so.
-    """
-    require(network.servers <= 9, f"{network!r} has too many servers to try all orders")
-    used: set[tuple[int, int]] = set()
-
-    def grow(ring: list[int], rings: list[Ring]) -> list[Ring] | None:
-        server = ring[-1]
-        for switch in network.neighbours[server]:
-            if (server, switch) in used:
-                continue
-            for near in network.neighbours[switch]:
-                closes = near == 0 and len(ring) == 2 * network.servers - 1
-                if (switch, near) in used or (near in ring and not closes) or near == server:
-                    continue
-                taken = {(server, switch), (switch, near)}
-                used.update(taken)
-                if closes:
-                    done = [*rings, (*ring, switch)]
-                    found = done if len(done) == 2 else grow([0], done)
-                else:
-                    found = grow([*ring, switch, near], rings)
-                if found is not None:
-                    return found
-                used.difference_update(taken)
-        return None
-
-    return grow([0], [])
+    return [one for ring in found for one in (ring, reversed_ring(ring))]

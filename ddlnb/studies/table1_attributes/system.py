@@ -8,7 +8,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
@@ -47,8 +47,8 @@ FOR_EVER = 1e9  # seconds of a gradient of the worker that has stopped
 STEPS = 200  # more than any registered synchronisation does without an exchange
 
 
-def hidden_shares(models: Sequence[str], gpus: int = 32) -> pd.DataFrame:
-    """What every schedule hides, simulated: one row per model, network and method.
+def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> pd.DataFrame:
+    """Return what every schedule hides, simulated: a row per model, network and method.
 
     ``hidden`` is the time saved over BSP on the same architecture, as a share of what computation
     could hide at best: the shorter one of BSP's computation and communication. Below zero where
@@ -72,7 +72,7 @@ def hidden_shares(models: Sequence[str], gpus: int = 32) -> pd.DataFrame:
 
 
 def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
-    """The cells of the three schedules; ``hidden`` comes from `hidden_shares`."""
+    """Derive the cells of the three schedules; ``hidden`` comes from `hidden_shares`."""
     found = []
     workload = fig4_workload(str(hidden["model"].iloc[0]))
     cluster = get_cluster(next(iter(CLUSTERS.values())), gpus)
@@ -90,7 +90,7 @@ def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
 
 
 def architecture_numbers(workers: int = 32) -> list[Derived]:
-    """The cells of parameter servers and all-to-all."""
+    """Derive the cells of parameter servers and all-to-all."""
     byte = AlphaBeta(0.0, 1.0)
     server = push_pull(byte, workers, 1).seconds_per_byte
     many = push_pull(byte, workers, workers).seconds_per_byte
@@ -117,7 +117,7 @@ def architecture_numbers(workers: int = 32) -> list[Derived]:
 
 @cache
 def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
-    """What the others still do when worker 0 stops at once, as a share of what they should.
+    """Return what the others still do when worker 0 stops at once, as a share of all their work.
 
     By the name of every synchronisation that runs on this architecture; its own loop runs.
     """
@@ -140,7 +140,7 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
 
 
 def protocol_numbers() -> list[Derived]:
-    """The cells of the three protocols, from the survey's own messages (A14 and A15)."""
+    """Derive the cells of the three protocols from the survey's own messages (A14 and A15)."""
     latencies = quoted_fits()["latency_us"]
     least = latencies.min()
     said = facts()
@@ -161,7 +161,7 @@ def protocol_numbers() -> list[Derived]:
 
 
 def network_rings(network: str, servers: int) -> list[Ring]:
-    """Rings that fit a network at once, built and checked; no more than these are possible."""
+    """Build and check the rings that fit a network at once; no more than these are possible."""
     made = make_network(network, servers)
     side = math.isqrt(servers)
     rings = {
@@ -176,10 +176,10 @@ def network_rings(network: str, servers: int) -> list[Ring]:
 
 
 def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd.DataFrame:
-    """The networks of Table 1 with so many servers: what they cost, and what they give.
+    """Return the networks of Table 1 at this size: what they cost, and what they give.
 
     rings: through all servers, at once (see `network_rings`). rings_per_link: of a server's links.
-    survival: the share of random losses of so many links that leave all servers connected.
+    survival: the share of random losses of ``failures`` links that leave all servers connected.
     cutting: link failures that it takes to cut a server off. halves: links between halves.
     """
     import pandas as pd
@@ -205,7 +205,7 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
 
 
 def topology_numbers(table: pd.DataFrame, failures: int = 2) -> list[Derived]:
-    """The cells of the three topologies, from `network_table` with the same ``failures``."""
+    """Derive the cells of the three topologies from `network_table` with the same ``failures``."""
     found = []
     for name, row in table.iterrows():
         found += [
@@ -214,7 +214,7 @@ def topology_numbers(table: pd.DataFrame, failures: int = 2) -> list[Derived]:
                 "efficiency",
                 float(row["rings"]),
                 "computed",
-                f"{row['rings_per_link']:g} per link of a server; mean way {row['mean_hops']:.2f} "
+                f"{row['rings_per_link']:g} per link of a server; mean path {row['mean_hops']:.2f} "
                 f"links, {row['halves']:g} links between halves",
             ),
             Derived(
@@ -229,6 +229,30 @@ def topology_numbers(table: pd.DataFrame, failures: int = 2) -> list[Derived]:
 
 
 def median_hidden(hidden: pd.DataFrame) -> pd.DataFrame:
-    """Medians of `hidden_shares` over the models: one row per method, one column per network."""
+    """Return medians of `hidden_shares` over the models: a row per method, a column per network."""
     table = hidden.pivot_table("hidden", "method", "network", aggfunc=median, sort=False)
-    return table[list(dict.fromkeys(hidden["network"]))]
+    return table[list(dict.fromkeys(hidden["network"]))].round(2)
+
+
+def network_costs(networks: pd.DataFrame) -> pd.DataFrame:
+    """Return `network_table` to read."""
+    names = {
+        "links_per_server": "links per server",
+        "mean_hops": "mean path (links)",
+        "halves": "links between halves",
+        "rings_per_link": "rings per link of a server",
+        "cutting": "failures to cut a server off",
+        "survival": "survival (%)",
+    }
+    shown = networks.assign(survival=(100 * networks["survival"]).round(1))
+    return shown.round({"mean_hops": 2}).rename(columns=names)
+
+
+def system_numbers(hidden: pd.DataFrame, networks: pd.DataFrame, failures: int) -> list[Derived]:
+    """Derive the cells of scheduling, architecture, protocol and topology."""
+    return [
+        *scheduling_numbers(hidden),
+        *architecture_numbers(),
+        *protocol_numbers(),
+        *topology_numbers(networks, failures),
+    ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ddlnb.calibration.testbed import fig4_workload
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import QUANTISATION, SPARSIFICATION
@@ -28,6 +29,7 @@ from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import to_target
 from ddlnb.training.settings import training_settings
+from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.tasks import Batch
 from ddlnb.workloads.workload import Workload
@@ -50,7 +52,7 @@ STRAGGLER = "log-normal(0.3)"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a worker does per gradient, in the mean: waits for others, exchanges, bytes sent."""
+    """What a worker does per gradient, on average: waits for others, exchanges, bytes sent."""
 
     waits: float
     exchanges: float
@@ -59,7 +61,7 @@ class Behaviour:
 
 
 def compressions(density: float = SMALL_DENSITY) -> dict[str, list[str]]:
-    """The methods behind the two rows of compression: all registered compressors of the family.
+    """Return the methods behind the two rows of compression: all registered compressors of each.
 
     Those that need error feedback have it (`Compressor.feedback`); sparsifiers keep ``density``.
     """
@@ -77,23 +79,23 @@ def compressions(density: float = SMALL_DENSITY) -> dict[str, list[str]]:
 def behaviour(
     method: str, *, workers: int = 8, steps: int = 64, straggler: str | Straggler = STRAGGLER
 ) -> Behaviour:
-    """Of a method on digits whose gradients take the straggler's seconds and messages none.
+    """Return what a method does on digits if gradients take a straggler's seconds, messages none.
 
     An exchange that takes time then waits for others. ``steps`` should be a multiple of the
     local steps.
     """
     clock = Clock(compute=get_straggler(straggler))
-    crew, run = _run(training_settings(TASK, method, workers=workers, steps=steps).job(), clock)
+    team, run = _run(training_settings(TASK, method, workers=workers, steps=steps).job(), clock)
     gradients = sum(one.computes for one in run.activities)
     asked = [one for one in run.activities if not one.computes]
     waits = sum(one.end > one.start for one in asked)
-    model = 4 * len(crew[0].parameters)
+    model = 4 * len(team[0].parameters)
     sent = sum(run.bytes_sent)
     return Behaviour(waits / gradients, len(asked) / gradients, sent / gradients, model)
 
 
 def distance_from_one_worker(method: str, *, workers: int = 8, steps: int = 16) -> float:
-    """How far a method ends from one worker on the joined batch, relative to the way it went.
+    """Return how far a method ends from one worker on the joined batch, over the distance covered.
 
     The largest of the workers' distances; plain SGD, the same batches.
     """
@@ -105,14 +107,14 @@ def distance_from_one_worker(method: str, *, workers: int = 8, steps: int = 16) 
     )
     start = job.worker(0).parameters.clone()
     [one], _ = _run(alone, Clock())
-    way = float((one.parameters - start).norm())
-    crew, _ = _run(job, Clock(compute=get_straggler(STRAGGLER)))
-    return max(float((worker.parameters - one.parameters).norm()) for worker in crew) / way
+    covered = float((one.parameters - start).norm())
+    team, _ = _run(job, Clock(compute=get_straggler(STRAGGLER)))
+    return max(float((worker.parameters - one.parameters).norm()) for worker in team) / covered
 
 
 def iterations_needed(
-    methods: Mapping[str, Sequence[str]],
     target: float,
+    methods: Mapping[str, Sequence[str]] | None = None,
     *,
     workers: int = 8,
     steps: int = 60,
@@ -120,16 +122,17 @@ def iterations_needed(
     rates: Sequence[float] = RATES,
     jobs: int | None = None,
 ) -> pd.DataFrame:
-    """Iterations to the target test loss on digits: one row per row of Table 1 and method.
+    """Return the iterations to the target loss on digits by row of Table 1 and method.
 
-    Each method at the learning rate at which it needs fewest, of ``rates`` times the task's own.
+    ``methods`` are by default those of all rows of synchronisation and compression. Each stands
+    at the learning rate at which it needs fewest, of ``rates`` times the task's own.
     ``iterations`` is the mean over the seeds, infinite if one run is not there after ``steps``.
     Columns: row, method, rate, iterations, reached, runs.
     """
     import pandas as pd
 
-    from ddlnb.training.tasks.catalogue import get_learning_task
-
+    if methods is None:
+        methods = {row: [method] for row, method in SYNCHRONISATION.items()} | compressions()
     own = get_learning_task(TASK).learning_rate
     every = [str(training_method(method)) for some in methods.values() for method in some]
     curves = compare(
@@ -167,7 +170,7 @@ def iterations_needed(
 def synchronisation_numbers(
     needed: pd.DataFrame, *, workers: int = 8, steps: int = 64
 ) -> list[Derived]:
-    """The cells of the four synchronisations; ``needed`` comes from `iterations_needed`."""
+    """Derive the cells of the four synchronisations; ``needed`` is that of `iterations_needed`."""
     found = []
     did = {
         row: behaviour(method, workers=workers, steps=steps)
@@ -199,9 +202,9 @@ def synchronisation_numbers(
 def compression_numbers(
     needed: pd.DataFrame, workload: Workload, *, gpus: int = 32, workers: int = 8
 ) -> list[Derived]:
-    """The cells of the two kinds of compression, over all their registered compressors.
+    """Derive the cells of the two kinds of compression from all their registered compressors.
 
-    Traffic is that of the ``workload`` on so many ``gpus``; the rest is that of digits.
+    Traffic is that of the ``workload`` on that many ``gpus``; the rest is that of digits.
     """
     found = []
     shapes = pieces(workload, whole_model=False)
@@ -233,8 +236,17 @@ def compression_numbers(
     return found
 
 
+def training_numbers(needed: pd.DataFrame, workers: int) -> list[Derived]:
+    """Derive the cells of synchronisation, and of compression at the traffic of ResNet-50."""
+    resnet = fig4_workload("resnet50")
+    return [
+        *synchronisation_numbers(needed, workers=workers),
+        *compression_numbers(needed, resnet, workers=workers),
+    ]
+
+
 def _convergence(row: str, needed: pd.DataFrame) -> Derived:
-    """The median over the row's methods, relative to BSP; no target reached counts as infinite."""
+    """Derive the median over the row's methods, relative to BSP; a missed target is infinite."""
     mine = needed[needed["row"] == row]
     require(not mine.empty, f"no iterations were measured for {row}")
     [bsp] = needed.loc[needed["row"] == "BSP", "iterations"]
@@ -264,7 +276,7 @@ def _run(job: TrainingJob, clock: Clock) -> tuple[list[Worker], Lockstep]:
 
 
 def _joined(job: TrainingJob) -> list:
-    """The batch of one worker: those of all workers, one after the other."""
+    """Return the batches of one worker: those of all workers, one after the other."""
     batches = job.batches()
 
     def joined(step: int) -> Batch:
