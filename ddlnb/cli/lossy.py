@@ -150,8 +150,8 @@ def _print_times(
     import pandas as pd
 
     from ddlnb.errors import InputError
+    from ddlnb.training.cost.recommendation import MARGIN, recommendations
     from ddlnb.training.cost.time_to_target import time_to_target
-    from ddlnb.training.cost.verdict import MARGIN, verdicts
 
     try:
         measured = pd.read_csv(curves)
@@ -172,8 +172,8 @@ def _print_times(
     shown = table[columns].round(4)
     shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")
     print_table(shown.to_dict("records"), csv, title)
-    for verdict in verdicts(table):
-        typer.echo(f"{verdict.workers} workers: {verdict}.")
+    for one in recommendations(table):
+        typer.echo(f"{one.workers} workers: {one}.")
     typer.echo(
         f"Intervals are of 95 % over seeds, widened by the steps between two evaluations. What is "
         f"uncertain of the cluster and of compression is not in them, nor whether "

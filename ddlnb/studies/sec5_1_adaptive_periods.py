@@ -21,8 +21,8 @@ from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import bracket_interval, ratio_interval
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.cost.cluster_clock import compute_seconds
+from ddlnb.training.cost.recommendation import MARGIN
 from ddlnb.training.cost.requests import request_cost
-from ddlnb.training.cost.verdict import MARGIN
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.compare import compare

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
+from ddlnb.training.cost.recommendation import NO, UNSURE, YES, recommendations
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
-from ddlnb.training.cost.verdict import NO, UNSURE, YES, verdicts
 from ddlnb.workloads.workload import read_profile
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
 
     networks = dict(zip(table["machine"], table["network"], strict=True))
     rows = []
-    for one in verdicts(table):
+    for one in recommendations(table):
         network = networks[one.machine]
         said = f"{network}, {one.workers} workers: {one}"
         rows.append((network, one.workers, one.method, one.choice, said))

@@ -11,8 +11,8 @@ from ddlnb.errors import InputError
 from ddlnb.figures import target_speedups
 from ddlnb.studies.time_to_target import quickest, quickest_table, target_findings, verdict_table
 from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
+from ddlnb.training.cost.recommendation import MARGIN, NO, YES
 from ddlnb.training.cost.time_to_target import time_to_target
-from ddlnb.training.cost.verdict import MARGIN, NO, YES
 
 SIGN = "bsp + ef-sign + feedback on A2A"
 TOP_K = "bsp + top-k(0.01) + feedback on A2A"

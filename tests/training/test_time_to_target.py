@@ -14,9 +14,9 @@ from ddlnb.compression.profile import FREE, CompressionProfile, CompressorSecond
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce
 from ddlnb.training.cost.estimate import best_lossless
+from ddlnb.training.cost.recommendation import NO, UNSURE, YES, recommendation, recommendations
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
-from ddlnb.training.cost.verdict import NO, UNSURE, YES, verdict, verdicts
 from ddlnb.units import MB
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -125,7 +125,7 @@ def test_a_gain_is_beyond_the_margin_of_what_was_exposed(low, high, exposed, see
     dense |= {"iteration_seconds": 1.0, "waiting_seconds": exposed}
     lossy |= {"speedup": 1.05, "speedup_low": low, "speedup_high": high}
     lossy |= {"seeds": seeds, "reached": seeds}
-    found = verdict(lossy, dense)
+    found = recommendation(lossy, dense)
     assert found.choice == choice
     assert ("hidden already" in found.reason) == (exposed < 0.05)
 
@@ -133,16 +133,16 @@ def test_a_gain_is_beyond_the_margin_of_what_was_exposed(low, high, exposed, see
 def test_a_gain_of_nothing_is_no_reason_to_compress():
     """On 100GbIB communication is hidden; equal iterations made it '1.00x: compress here'."""
     same = {"bsp on A2A": [100, 100], "bsp + ef-sign + feedback on A2A": [100, 100]}
-    (found,) = verdicts(table(same, ddlnb.get_cluster("survey-100GbIB")))
+    (found,) = recommendations(table(same, ddlnb.get_cluster("survey-100GbIB")))
     assert found.choice == NO
-    (alone,) = verdicts(table({"bsp on A2A": [100], TOP_K: [50]}))
+    (alone,) = recommendations(table({"bsp on A2A": [100], TOP_K: [50]}))
     assert alone.choice == UNSURE
     assert "a single seed" in alone.reason
 
 
 def test_the_verdict_turns_when_bandwidth_grows():
     (slow,), (fast,) = (
-        verdicts(table(cluster=cluster)) for cluster in (SLOW_NETWORK, FAST_NETWORK)
+        recommendations(table(cluster=cluster)) for cluster in (SLOW_NETWORK, FAST_NETWORK)
     )
     assert slow.choice == YES
     assert str(slow).startswith("compress here")
@@ -152,20 +152,20 @@ def test_the_verdict_turns_when_bandwidth_grows():
 
 
 def test_slow_compression_is_the_reason_when_it_takes_more_than_it_saves():
-    (found,) = verdicts(table(profile=SLOWLY))
+    (found,) = recommendations(table(profile=SLOWLY))
     assert found.choice == NO
     assert "compression takes" in found.reason
 
 
 def test_more_iterations_are_the_reason_when_only_they_are():
-    (found,) = verdicts(table({"bsp on A2A": [50, 50], TOP_K: [200, 200]}))
+    (found,) = recommendations(table({"bsp on A2A": [50, 50], TOP_K: [200, 200]}))
     assert found.choice == NO
     assert "4.00 times the iterations" in found.reason
 
 
 def test_a_gather_of_as_many_bytes_is_the_reason():
     method = "bsp + top-k(0.5) + feedback on A2A"
-    (found,) = verdicts(table({"bsp on A2A": [100, 100], method: [100, 100]}))
+    (found,) = recommendations(table({"bsp on A2A": [100, 100], method: [100, 100]}))
     assert found.choice == NO
     assert "all-gather grows with the workers" in found.reason
     carried, of_ring = map(float, re.findall(r"([0-9.]+) MB", found.reason))
@@ -177,7 +177,7 @@ def test_runs_that_never_get_there_have_no_speedup():
     row = table(missing).to_dict("records")[1]
     assert row["seconds"] == math.inf
     assert row["speedup"] == 0
-    (found,) = verdicts(table(missing))
+    (found,) = recommendations(table(missing))
     assert found.choice == NO
     assert "1 of 2 runs do not reach" in found.reason
 
@@ -185,12 +185,12 @@ def test_runs_that_never_get_there_have_no_speedup():
 def test_an_interval_around_one_is_no_clear_gain():
     dense, lossy = table().to_dict("records")
     around = {**lossy, "speedup": 1.1, "speedup_low": 0.9, "speedup_high": 1.3}
-    assert verdict(around, dense).choice == UNSURE
-    assert "no clear reason" in str(verdict(around, dense))
+    assert recommendation(around, dense).choice == UNSURE
+    assert "no clear reason" in str(recommendation(around, dense))
 
 
 def test_local_steps_are_no_compression_in_words():
-    found = verdicts(table({"bsp on A2A": [100, 100], "local(8) on A2A": [100, 100]}))[0]
+    found = recommendations(table({"bsp on A2A": [100, 100], "local(8) on A2A": [100, 100]}))[0]
     assert str(found).startswith("relax synchronisation here")
 
 

@@ -23,8 +23,8 @@ from ddlnb.plans.methods import Method
 from ddlnb.results.statistics import ratio_interval
 from ddlnb.training.cost.estimate import BASE, best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
+from ddlnb.training.cost.recommendation import MARGIN
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
-from ddlnb.training.cost.verdict import MARGIN
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Workload
 

@@ -1,4 +1,4 @@
-"""Whether to use a lossy method on a cluster, and why not, from the parts of its time to target."""
+"""Recommend a lossy method on a cluster, or not and why, from the parts of its time to a target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ YES, UNSURE, NO = "use it", "no clear gain", "do not"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recommendation:
     """A choice among YES, UNSURE and NO, with the ``reason`` that decides it and its numbers."""
 
     machine: str
@@ -40,18 +40,18 @@ class Verdict:
         return f"{said} here: {self.method} is {times} the dense best; {self.reason}"
 
 
-def verdicts(table: pd.DataFrame) -> list[Verdict]:
-    """Return one verdict for every lossy row of `ddlnb.time_to_target`."""
+def recommendations(table: pd.DataFrame) -> list[Recommendation]:
+    """Return one recommendation for every lossy row of `ddlnb.time_to_target`."""
     found = []
     for _, group in table.groupby(["machine", "task", "workers"], sort=False):
         rows = group.to_dict("records")
         (dense,) = [row for row in rows if row["is_dense"]]
-        found += [verdict(row, dense) for row in rows if not row["is_dense"]]
+        found += [recommendation(row, dense) for row in rows if not row["is_dense"]]
     return found
 
 
-def verdict(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Verdict:
-    """Return the verdict on one method against the quickest lossless one, both as rows of a table.
+def recommendation(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Recommendation:
+    """Return the recommendation on one method, given its row and that of the quickest lossless one.
 
     A gain counts when the whole interval of the speed-up is above 1 by more than MARGIN, and when
     more than HIDDEN of an iteration was there to be gained. A single seed has no interval and
@@ -69,7 +69,7 @@ def verdict(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Verdict:
         else:
             choice = YES if surely else UNSURE if maybe else NO
     reason = _gain(row, dense) if choice == YES else _obstacle(row, dense)
-    return Verdict(
+    return Recommendation(
         row["machine"], int(row["workers"]), row["method"], choice, speedup, low, high, reason
     )
 
