@@ -21,10 +21,12 @@ from ddlnb.calibration.testbed import (
     fig4_cells_to_forecast,
     fig4_workload,
 )
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import UnknownName
 from ddlnb.paths import DATA
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
+from ddlnb.simulator.forecast import draw_clusters
 from ddlnb.simulator.simulate import steady_seconds
 
 KEPT = DATA / "forecasts" / "fig4.csv"
@@ -48,6 +50,13 @@ def test_the_kept_forecast_is_what_the_data_gives_now():
             cell.samples / found.iteration_seconds, rel=1e-5
         )
         assert row["low"] <= row["throughput_samples_per_s"] <= row["high"]
+
+
+def test_effects_are_drawn_as_when_the_forecast_was_kept():
+    """Streams are named by words; new words for an effect must not move the kept intervals."""
+    (drawn,) = draw_clusters(get_cluster("survey-10GbE"), 1)
+    assert drawn.effects.operation_latency == pytest.approx(9.759388237603308e-05, rel=1e-12)
+    assert drawn.effects.between_share == pytest.approx(0.657816353879583, rel=1e-12)
 
 
 def test_the_fit_sees_nothing_with_more_than_eight_gpus():
