@@ -69,7 +69,7 @@ def large_batches(
     )
     shared = [batch for batch in batches if batch < 1 or batch % workers]
     require(not shared, f"{workers} workers cannot share batches {shared} equally; take multiples")
-    require(bool(recipes), "there are no recipes to compare")
+    require(bool(recipes), "recipes is empty; give at least one recipe")
 
     def run_of(recipe: Recipe, batch: int) -> TrainingSettings:
         steps = steps_for(task, epochs, batch)

@@ -29,7 +29,7 @@ def activities(
     """Return the `activity_table` of every method: what each worker did when."""
     clock = virtual_clock(straggler)
     runs = [timed(method, clock, workers, steps) for method in methods]
-    require(bool(runs), "there are no methods to run")
+    require(bool(runs), "methods is empty; give at least one method")
     return pd.concat(
         [activity_table(run.activities, run.method) for run in runs], ignore_index=True
     )
