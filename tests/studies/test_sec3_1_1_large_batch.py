@@ -173,7 +173,7 @@ def test_findings_and_tables_are_those_of_the_curves():
     )
     said = large_batch_findings(made)
     assert f"{WARM.name} 25%, {TUNED.name} 10%" in said
-    assert "In accuracy holds: SGD loses even with a rate tuned there" in said
+    assert "Holds in accuracy: SGD loses even with a rate tuned there" in said
     assert set(verdict_table(made)["verdict"]) <= set(Verdict)
     found = quality(made)
     assert tuned_sgd_rate(found, 1024) == 0.1

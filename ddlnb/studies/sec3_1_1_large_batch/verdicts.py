@@ -75,7 +75,10 @@ def large_batch_findings(curves: pd.DataFrame) -> Findings:
     return findings(
         f"From batch {smallest} to batch {largest} the recipes lose this share of their mean "
         f"accuracy: {', '.join(costs)}.",
-        *(f"In accuracy {verdict}: {expected}." for verdict, expected in table.items()),
+        *(
+            f"{str(verdict).capitalize()} in accuracy: {expected}."
+            for verdict, expected in table.items()
+        ),
     )
 
 

@@ -127,7 +127,10 @@ def synchronisation_findings(judged: pd.DataFrame) -> Findings:
     by_verdict = learning.groupby("verdict", sort=False)
     return findings(
         f"{(laws['verdict'] == Verdict.HOLDS).sum()} of {len(laws)} laws hold exactly.",
-        *(f"Of learning, {verdict}: {'; '.join(rows.index)}." for verdict, rows in by_verdict),
+        *(
+            f"{str(verdict).capitalize()}, about learning: {'; '.join(rows.index)}."
+            for verdict, rows in by_verdict
+        ),
     )
 
 
