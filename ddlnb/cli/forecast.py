@@ -302,7 +302,7 @@ def calibrate(
     if csv:
         return
     typer.echo(
-        f"The fit is off by {found.mean_error:.1%} in the mean and {found.median_error:.1%} in the "
+        f"The fit is off by {found.mean_error:.1%} on average and {found.median_error:.1%} in the "
         f"median; forecasts count with a model error of {found.model_error:.1%}."
     )
     for path in result.paths:

@@ -1,7 +1,15 @@
 """What a parameter server does with a push, and when it answers a pull: synchronisation as a rule.
 
-A rule knows nothing of networks; the real server (`ddlnb.engines.transports.server`) and the lockstep executor
-run the same one. The bulk-synchronous rule answers with a sum.
+A rule knows nothing of networks; the real server (`ddlnb.engines.transports.server`) and the
+lockstep executor run the same one.
+
+The bulk-synchronous rule answers with a sum of gradients. The others keep the sum of all updates
+and do not wait for everyone: workers push updates, changes of the parameters, and are answered with
+the sum of all updates since the start. These rules differ in when they answer. A worker that has
+pushed k times has a *lead* over the one that has pushed least. All count the *staleness* of every
+push: how many updates of other workers were applied since this worker was last answered, those of
+the same iteration included. With bound 0 it is (n - 1) / 2 on average, though every worker computes
+at the parameters that BSP computes at.
 """
 
 from __future__ import annotations
@@ -95,13 +103,6 @@ class Decoding:
         return self.inner.pull(worker, key, clock)
 
 
-# Rules of parameter servers that keep the sum of all updates and do not wait for everyone.
-# Workers push updates, changes of the parameters, and are answered with the sum of all updates
-# since the start. Rules differ in when. A worker that has pushed k times has a *lead* over the
-# one that has pushed least; all count the *staleness* of every push: how many updates of other
-# workers were applied since this worker was last answered, those of the same iteration
-# included. So with bound 0 the mean is (n - 1) / 2, though every worker computes at the
-# parameters that BSP computes at.
 class _Updates:
     """The sum of one key, and who has pushed and seen how many updates of it."""
 
@@ -179,8 +180,8 @@ class DynamicBound:
         self.workers, self.low, self.high = workers, low, high
         self.staleness: list[int] = []
         self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
-        self._paces: dict[int, list[_Pace]] = defaultdict(
-            lambda: [_Pace(low) for _ in range(workers)]
+        self._times: dict[int, list[_Times]] = defaultdict(
+            lambda: [_Times(low) for _ in range(workers)]
         )
         self._now = 0.0
 
@@ -188,34 +189,34 @@ class DynamicBound:
         self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
     ) -> None:
         """Add the update to the sum, and choose the worker's bound."""
-        updates, paces = self._updates[key], self._paces[key]
+        updates, times = self._updates[key], self._times[key]
         self._now = now
         self.staleness.append(updates.add(worker, value))
-        pace, lead = paces[worker], updates.lead(worker)
-        pace.seconds = now - pace.answered
+        own, lead = times[worker], updates.lead(worker)
+        own.seconds = now - own.answered
         if lead <= self.low:
-            pace.bound = self.low
-        elif lead > pace.bound:
-            slowest = paces[updates.pushes.index(min(updates.pushes))]
-            pace.bound += _best_extra(pace, slowest, now, self.high - pace.bound)
+            own.bound = self.low
+        elif lead > own.bound:
+            slowest = times[updates.pushes.index(min(updates.pushes))]
+            own.bound += _best_extra(own, slowest, now, self.high - own.bound)
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """The sum of all updates so far, or None while a worker is too far behind."""
-        updates, pace = self._updates[key], self._paces[key][worker]
-        if updates.lead(worker) > pace.bound:
+        updates, own = self._updates[key], self._times[key][worker]
+        if updates.lead(worker) > own.bound:
             return None
-        pace.answered = self._now
+        own.answered = self._now
         return updates.read(worker)
 
 
-class _Pace:
+class _Times:
     def __init__(self, bound: int):
         self.bound = bound
         self.answered = math.nan  # when
         self.seconds = math.nan  # from there to the next push
 
 
-def _best_extra(worker: _Pace, slowest: _Pace, now: float, most: int) -> int:
+def _best_extra(worker: _Times, slowest: _Times, now: float, most: int) -> int:
     """The number of iterations, up to the most, after which the worker would wait least."""
     due = slowest.answered + slowest.seconds
     if not (worker.seconds > 0 and slowest.seconds > 0 and math.isfinite(due)):

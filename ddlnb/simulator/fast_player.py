@@ -182,15 +182,15 @@ def _play(
                         elapsed = now - since[p]
                         since[p] = now
                         first = latency_share[s] if computing else 1.0
-                        pace = share[s] if computing else 1.0
+                        rate = share[s] if computing else 1.0
                         part = min(elapsed, latency_left[p] / first)
                         latency_left[p] = max(0.0, latency_left[p] - part * first)
-                        work_left[p] = max(0.0, work_left[p] - (elapsed - part) * pace)
+                        work_left[p] = max(0.0, work_left[p] - (elapsed - part) * rate)
                         first = latency_share[s] if go_on else 1.0
-                        pace = share[s] if go_on else 1.0
+                        rate = share[s] if go_on else 1.0
                         serial += 1
                         own_event[p] = serial
-                        left = latency_left[p] / first + work_left[p] / pace
+                        left = latency_left[p] / first + work_left[p] / rate
                         heapq.heappush(events, (now + left, serial, OWN_PART * passages + p))
                 computing = go_on
             if go_on:
@@ -319,8 +319,8 @@ def _play(
             serial += 1
             own_event[q] = serial
             first = latency_share[qs] if computing else 1.0
-            pace = share[qs] if computing else 1.0
-            left = latency_left[q] / first + work_left[q] / pace
+            rate = share[qs] if computing else 1.0
+            left = latency_left[q] / first + work_left[q] / rate
             heapq.heappush(events, (now + left, serial, OWN_PART * passages + q))
             if qs + 1 < stages and streams[qs + 1]:
                 latency_left[q + 1] = latency[qs + 1, qm]

@@ -193,11 +193,11 @@ def _drawn_seconds(
     models = sorted({cell.workload.model for cell in cells})
     for i in tqdm(range(draws), unit="draw", disable=not progress):
         generator = np.random.default_rng([seed, i])
-        pace = {model: generator.standard_normal() for model in models}
+        speed = {model: generator.standard_normal() for model in models}
         drawn = [
             replace(
                 cell,
-                cluster=_paced(clusters[cell.cluster][i], cell.workload, pace),
+                cluster=_at_speed(clusters[cell.cluster][i], cell.workload, speed),
                 planned_on=cell.planned_on or cell.cluster,
             )
             for cell in cells
@@ -207,8 +207,8 @@ def _drawn_seconds(
         yield seconds * np.exp(error * generator.standard_normal(len(cells)))
 
 
-def _paced(cluster: Cluster, workload: Workload, pace: dict[str, float]) -> Cluster:
-    factor = math.exp(workload.spread * pace[workload.model])
+def _at_speed(cluster: Cluster, workload: Workload, speed: dict[str, float]) -> Cluster:
+    factor = math.exp(workload.spread * speed[workload.model])
     return cluster.with_effects(compute_factor=cluster.effects.compute_factor * factor)
 
 

@@ -95,7 +95,7 @@ class _Player:
         while not self._is_over(iterations):
             self.now, _, action = heapq.heappop(self._events)
             action()
-            self._keep_pace()
+            self._follow_network()
         ends, exposed = zip((0.0, 0.0), *self._ends, strict=True)
         periods = [end - start for start, end in pairwise(ends)]
         return Played(
@@ -190,7 +190,7 @@ class _Player:
             start = stop
 
     def _set_computing(self, computing: bool) -> None:
-        """Say whether the computation is busy; the stages that it slows down change their pace."""
+        """Say whether the computation is busy; the stages that it slows down change their rate."""
         if computing == self._computing:
             return
         for passage in self._serving:
@@ -259,23 +259,23 @@ class _Player:
     def _schedule(self, passage: _Passage) -> None:
         passage.version += 1
         version = passage.version
-        latency_pace, pace = self._paces(passage)
-        left = passage.latency_left / latency_pace + passage.work_left / pace
+        latency_rate, rate = self._rates(passage)
+        left = passage.latency_left / latency_rate + passage.work_left / rate
         self._at(self.now + left, partial(self._own_part_ends, passage, version))
 
-    def _paces(self, passage: _Passage) -> tuple[float, float]:
+    def _rates(self, passage: _Passage) -> tuple[float, float]:
         """At which latency and work go on now."""
         stage = self.program.stages[passage.stage]
         return (stage.latency_share, stage.share) if self._computing else (1.0, 1.0)
 
     def _catch_up(self, passage: _Passage) -> None:
-        """Take off what was done since the last change of pace."""
-        latency_pace, pace = self._paces(passage)
+        """Take off what was done since the last change of rate."""
+        latency_rate, rate = self._rates(passage)
         elapsed = self.now - passage.since
         passage.since = self.now
-        on_latency = min(elapsed, passage.latency_left / latency_pace)
-        passage.latency_left = max(0.0, passage.latency_left - on_latency * latency_pace)
-        passage.work_left = max(0.0, passage.work_left - (elapsed - on_latency) * pace)
+        on_latency = min(elapsed, passage.latency_left / latency_rate)
+        passage.latency_left = max(0.0, passage.latency_left - on_latency * latency_rate)
+        passage.work_left = max(0.0, passage.work_left - (elapsed - on_latency) * rate)
 
     def _own_part_ends(self, passage: _Passage, version: int) -> None:
         if version != passage.version:
@@ -340,7 +340,7 @@ class _Player:
             self._spans.append(Span(0, "wait", task.name, since, self.now, self._iteration))
             self._begin_step()
 
-    def _keep_pace(self) -> None:
+    def _follow_network(self) -> None:
         """Give the task another end when the network has become busy or idle."""
         if self._computing and self._speed() != self._step_speed:
             done = (self.now - self._compute_since) * self._step_speed

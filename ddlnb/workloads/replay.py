@@ -22,7 +22,7 @@ LATE_SECONDS = 2e-3  # so late, a layer was held up by a wait; less is the timer
 
 
 def replayed(workload: str | Workload, *, scale: float = 1.0, of: str | None = None) -> Task:
-    """The task that replays a workload, or the named profile, in a world slowed to ``scale``.
+    """The task that replays a workload, or the named profile, with time slowed to ``scale``.
 
     ``recorded`` of the task is the workload in real seconds; its waits are 1 / scale as long.
     Raises UnknownName for an unknown profile, InputError if nothing in it takes time, or if it is
@@ -151,5 +151,5 @@ class _Replayed(_Layer):
         # Autograd goes back from the end, so the gradient that comes first is put in last.
         for name, seconds in reversed(self._trained):
             parameter = self.get_parameter(name)
-            carried = _Backward.apply(carried, parameter, inputs, self._clock, seconds)
+            carried = _Backward.apply(carried, parameter, inputs, self._clock, seconds)  # type: ignore[no-untyped-call]
         return carried.sum()
