@@ -96,7 +96,7 @@ class TrainingJob:
         batches = self.batches()
         if len(batches) != self.workers:
             raise InputError(
-                f"batches() makes batches of {len(batches)} workers, but there are {self.workers}; "
+                f"batches() makes batches of {len(batches)} workers, and there are {self.workers}; "
                 f"let it return one function of the step per worker"
             )
         return Worker(
