@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddlnb.errors import DdlnbError, ResultsError
 
-from .injection import no_hang, resume, see, strike
+from .injection import inject, no_hang, resume, see
 from .outcome import GRACE_SECONDS, Outcome
 from .processes import PATIENT_SECONDS
 from .stage import Stage
@@ -33,7 +33,7 @@ def disk_full(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
     outcome.detail = f"{spare} pages left" if own_disk else "limit on file sizes"
     with _disk(folder) if own_disk else contextlib.nullcontext():
         fill, empty = _filler(folder, spare) if own_disk else _limit(chance.randrange(600))
-        return strike(
+        return inject(
             *(stage, Sweep(folder, timeout_seconds=PATIENT_SECONDS), outcome, chance),
             ranks=stage.ranks(),
             act=fill,
@@ -88,11 +88,11 @@ def truncated(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
     errors = (ResultsError,) if of_runs else ()
     if not between:
         # A write under way replaces the file that was cut: then it goes on, and nothing is lost.
-        return strike(
+        return inject(
             *(stage, sweep, outcome, chance),
             ranks=stage.ranks(),
             act=cut.make,
-            undo=cut.mend,
+            undo=cut.restore,
             errors=errors,
             may_go_on=True,
         )
@@ -113,7 +113,7 @@ def truncated(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
     onlooker.stop()
     if of_runs and not outcome.error:
         outcome.wrong += "no error was seen; "
-    cut.mend()
+    cut.restore()
     outcome.left = "; ".join(stage.left())
     resume(sweep, outcome, ranks)
     outcome.lost = onlooker.lost()
@@ -136,7 +136,7 @@ class _Cut:
         os.truncate(self._path, len(self._rest))
         self._outcome.detail = f"{self._path.name} at byte {len(self._rest)} of {len(self._whole)}"
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Put the copy back; what the error was about must not have been touched."""
         if not self._outcome.error:
             return

@@ -1,4 +1,4 @@
-"""A fault that strikes a sweep of this process from beside, and what the user is told."""
+"""A fault injected into a sweep of this process, and what the user is told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANG_SECONDS = 150.0  # after which a call that does not return is interrupted
 
 @dataclass(frozen=True)
 class Moment:
-    """So long after so many runs were finished."""
+    """The given time after the given number of runs were finished."""
 
     runs: int
     seconds: float
@@ -88,7 +88,7 @@ def no_hang(seconds: float = HANG_SECONDS) -> Iterator[list[str]]:
         alarm.cancel()
 
 
-def strike(
+def inject(
     stage: Stage,
     sweep: Sweep,
     outcome: Outcome,
@@ -100,17 +100,17 @@ def strike(
     errors: tuple[type[DdlnbError], ...] = (),
     may_go_on: bool = False,
 ) -> Outcome:
-    """The outcome of a fault that strikes at a random moment; then the sweep is resumed.
+    """Return the outcome of a fault at a random moment; then the sweep is resumed.
 
     ``errors`` are those that the user may see; ``may_go_on`` if it may also go on.
     """
     moment = Moment.any_of(sweep, chance)
     outcome.detail += f"; after {moment.runs} runs and {moment.seconds:.3f} s"
     onlooker = Onlooker(sweep)
-    struck: list[object] = []
+    hit: list[object] = []
 
     def act_on_these_processes() -> None:
-        struck.append(ranks._processes)
+        hit.append(ranks._processes)
         act()
 
     injection = Injection(onlooker, moment, act_on_these_processes)
@@ -135,7 +135,7 @@ def strike(
     outcome.seconds = ended - (injection.at or ended)
     remaining = 1 if outcome.error else sweep.total - moment.runs
     outcome.allowed = remaining * sweep.timeout_seconds + GRACE_SECONDS
-    if ranks._processes not in struck:  # between two runs: others were started for the next one
+    if ranks._processes not in hit:  # between two runs: others were started for the next one
         outcome.allowed += START_SECONDS
     outcome.hung = int(bool(hung) or outcome.seconds > outcome.allowed)
     outcome.left = "; ".join(stage.left())

@@ -32,7 +32,7 @@ def kernel_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
     in_jupyter = chance.random() < JUPYTER_SHARE
     outcome.detail = "Jupyter" if in_jupyter else "Python"
     with (_jupyter if in_jupyter else _forked)(folder) as (pid, is_over):
-        onlooker, at = _strike(sweep, outcome, chance, pid, signal.SIGKILL, is_over)
+        onlooker, at = _inject(sweep, outcome, chance, pid, signal.SIGKILL, is_over)
         while not is_over() and time.monotonic() < at + GRACE_SECONDS:
             time.sleep(0.01)
         return _aftermath(stage, sweep, outcome, onlooker, at, is_over())
@@ -100,7 +100,7 @@ def interrupted(stage: Stage, folder: Path, chance: random.Random, outcome: Outc
         )
         pid = -child.pid if whole_group else child.pid
         try:
-            onlooker, at = _strike(
+            onlooker, at = _inject(
                 sweep, outcome, chance, pid, signal.SIGINT, lambda: child.poll() is not None
             )
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -128,7 +128,7 @@ def _is_about_interrupt(text: str) -> bool:
     return last == ("KeyboardInterrupt" if tracebacks else "ddlnb: interrupted") and tracebacks < 2
 
 
-def _strike(
+def _inject(
     sweep: Sweep,
     outcome: Outcome,
     chance: random.Random,
@@ -136,7 +136,7 @@ def _strike(
     number: int,
     is_over: Callable[[], bool],
 ) -> tuple[Onlooker, float]:
-    """Send the signal at a random moment: while the ranks start, or so long after some runs."""
+    """Send the signal at a random moment: while the ranks start, or some time after some runs."""
     moment = Moment.any_of(sweep, chance)
     if chance.random() < 0.5:
         moment = Moment(0, chance.uniform(0, START_SECONDS))

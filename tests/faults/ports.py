@@ -16,7 +16,7 @@ import psutil
 
 from ddlnb.errors import DdlnbError, RankError
 
-from .injection import resume, strike
+from .injection import inject, resume
 from .outcome import GRACE_SECONDS, START_SECONDS, Outcome
 from .owners import FORK, alone
 from .processes import PATIENT_SECONDS
@@ -35,7 +35,7 @@ def port_taken(stage: Stage, folder: Path, chance: random.Random, outcome: Outco
     ranks = stage.ready()
     pids = ranks.pids
     thief = Thief(pids)
-    outcome = strike(
+    outcome = inject(
         *(stage, Sweep(folder, timeout_seconds=PATIENT_SECONDS, methods=("WFBP-A2A", "WFBP-PS"))),
         *(outcome, chance),
         ranks=ranks,

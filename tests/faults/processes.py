@@ -14,7 +14,7 @@ from ddlnb.errors import RankError
 from ddlnb.launch.emulation.links import get_link
 from ddlnb.launch.ranks import Ranks
 
-from .injection import strike
+from .injection import inject
 from .outcome import Outcome
 from .stage import NETWORK, Stage
 from .sweep import SERVERS, WORKERS, Sweep
@@ -37,7 +37,7 @@ def worker_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
     ranks, rank = stage.ready(), chance.randrange(WORKERS)
     outcome.detail = f"worker {rank}"
     sweep = Sweep(folder, timeout_seconds=DEATH_SECONDS, rest=LONG)
-    return strike(
+    return inject(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
         act=lambda: _send(ranks, rank, signal.SIGKILL),
@@ -50,7 +50,7 @@ def server_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
     """SIGKILL for a parameter server. Between two runs it is replaced."""
     ranks, rank = stage.ready(), WORKERS + chance.randrange(SERVERS)
     sweep = Sweep(folder, PS, (), 3, timeout_seconds=DEATH_SECONDS, rest=LONG)
-    return strike(
+    return inject(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
         act=lambda: _send(ranks, rank, signal.SIGKILL),
@@ -64,7 +64,7 @@ def engine_stopped(stage: Stage, folder: Path, chance: random.Random, outcome: O
     ranks, rank = stage.ready(), chance.randrange(WORKERS + SERVERS)
     outcome.detail = f"rank {rank}"
     sweep = Sweep(folder, methods=PS, baselines=(), repetitions=3, timeout_seconds=SILENCE_SECONDS)
-    return strike(
+    return inject(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
         act=lambda: _send(ranks, rank, signal.SIGSTOP),
@@ -93,7 +93,7 @@ def straggler(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
         if thread.ident is not None:
             thread.join()
 
-    return strike(
+    return inject(
         *(stage, Sweep(folder, timeout_seconds=PATIENT_SECONDS), outcome, chance),
         ranks=ranks,
         act=thread.start,
@@ -108,7 +108,7 @@ def link_cut(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome
     outcome.detail = f"node {node}"
     network = ranks.network
     assert network is not None
-    return strike(
+    return inject(
         *(stage, Sweep(folder, PS, (), timeout_seconds=SILENCE_SECONDS), outcome, chance),
         ranks=ranks,
         act=lambda: network.cut(node),
@@ -130,7 +130,7 @@ def link_restored(stage: Stage, folder: Path, chance: random.Random, outcome: Ou
         network.restore(node)
 
     sweep = Sweep(folder, timeout_seconds=PATIENT_SECONDS)
-    return strike(stage, sweep, outcome, chance, ranks=ranks, act=cut, may_go_on=True)
+    return inject(stage, sweep, outcome, chance, ranks=ranks, act=cut, may_go_on=True)
 
 
 def loss(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
@@ -141,7 +141,7 @@ def loss(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) ->
     assert network is not None
     link = get_link(NETWORK)
     sweep = Sweep(folder, timeout_seconds=PATIENT_SECONDS, rest={"iterations": 4, "warmup": 1})
-    return strike(
+    return inject(
         *(stage, sweep, outcome, chance),
         ranks=ranks,
         act=lambda: network.change(node, get_link(f"{NETWORK} loss 10%")),

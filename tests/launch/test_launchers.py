@@ -230,7 +230,7 @@ ranks.run(lambda context: context.store().wait(["never"]))
 
 @contextlib.contextmanager
 def killed_owner(launcher: str, word: str, seconds: float) -> Iterator[subprocess.Popen]:
-    """An owner of ranks, killed so many seconds after it said the word."""
+    """An owner of ranks, killed the given number of seconds after it said the word."""
     command = [sys.executable, "-c", OWNER, launcher, *HOSTS[launcher].get("hosts", [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
