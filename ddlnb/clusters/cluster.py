@@ -124,7 +124,7 @@ class Cluster:
         return latency, free, free / busy if busy else 1.0
 
     def with_workers(self, workers: int) -> Cluster:
-        """The same cluster with this many of its GPUs in use.
+        """Return the same cluster with this many of its GPUs in use.
 
         Raises InputError when it has fewer, or when a node would be partly used.
         """

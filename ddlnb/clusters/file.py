@@ -138,7 +138,7 @@ class ClusterFile(BaseModel):
         )
 
     def _require_links(self) -> None:
-        """A link that is there must have a bandwidth, even if that is 'unlimited'."""
+        """Return a link that is there must have a bandwidth, even if that is 'unlimited'."""
         needed = {
             "inside_bandwidth": (self.gpus_per_node != 1, "nodes hold several GPUs"),
             "between_bandwidth": (self.nodes != 1, "there are several nodes"),

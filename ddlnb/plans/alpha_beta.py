@@ -28,7 +28,7 @@ class AlphaBeta:
             require(0 <= value < float("inf"), f"{name} {value} must be finite and not negative")
 
     def seconds(self, message_bytes: float) -> float:
-        """Seconds for a message of this many bytes.
+        """Return the seconds for a message of this many bytes.
 
         >>> AlphaBeta(1e-3, 1e-9).seconds(1_000_000)
         0.002
@@ -51,7 +51,7 @@ class AlphaBeta:
 
 
 def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta:
-    """The a + b M with the least squared *relative* error, neither term negative.
+    """Return the a + b M with the least squared *relative* error, neither term negative.
 
     Relative, because a fit of absolute errors is blind to the small messages that decide the
     latency. Raises InputError for fewer than two different sizes.

@@ -54,7 +54,7 @@ class Method:
         return self.priority and self.exchange == "all_reduce"
 
     def sentence(self, protocol: str = "TCP/IP", topology: str | None = None) -> str:
-        """The survey's one-sentence description of the method.
+        """Return the survey's one-sentence description of the method.
 
         >>> METHODS["BSP-A2A"].sentence()
         'it exploits BSP with no compression and no scheduling, running on A2A built on TCP/IP and a ring'
@@ -76,7 +76,7 @@ class Method:
         servers: int = 1,
         placement: str = "balanced",
     ) -> Plan:
-        """The plan of this method for a workload.
+        """Return the plan of this method for a workload.
 
         ``cost`` is the time of one all-reduce of M bytes among the workers; MG-WFBP and
         ByteScheduler-A2A need it and raise InputError without. ``servers`` counts parameter
@@ -120,7 +120,7 @@ class Method:
     def tuned(
         self, *, partition: str | int | None = None, credit: str | int | None = None
     ) -> Method:
-        """The method with another partition size or credit where it has one, else itself."""
+        """Return the method with another partition size or credit where it has one, else itself."""
         method = self
         if partition is not None and self.partition_bytes is not None:
             method = replace(method, partition_bytes=bytes_from(partition))

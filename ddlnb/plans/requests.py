@@ -74,7 +74,7 @@ def made_once(payloads: Sequence[Any], make: Callable[[], T]) -> T:
 
 
 def all_reduce(share: Any) -> Flow:
-    """The average by one all-reduce (architecture: all-to-all)."""
+    """Return the average by one all-reduce (architecture: all-to-all)."""
     average = yield AllReduce(share)
     return average
 
@@ -89,7 +89,7 @@ EXCHANGES = {"all_reduce": all_reduce, "push_pull": push_pull}
 
 
 def lockstep(flows: Sequence[Flow]) -> list[Any]:
-    """Every worker's result, with all workers in this process, one round after the other.
+    """Return every worker's result, with all workers in this process, one round after the other.
 
     The oracle of the tests. Sums are taken in rank order. Raises ValueError when workers ask for
     different things in the same round, which would hang a real network.
@@ -114,7 +114,7 @@ def lockstep(flows: Sequence[Flow]) -> list[Any]:
 
 
 def answer_together(requests: Sequence[Any]) -> list[Any]:
-    """The answers to one request of every worker, by rank. Sums are taken in rank order."""
+    """Return the answers to one request of every worker, by rank. Sums are taken in rank order."""
     first = requests[0]
     if isinstance(first, AllGather):
         return [Gathered(request.payload for request in requests)] * len(requests)

@@ -14,7 +14,7 @@ TOPOLOGY = {"PS": "a star", "A2A": "a ring"}
 
 
 def spoken(synchronisation: str) -> str:
-    """The name of a synchronisation as it is said.
+    """Return the name of a synchronisation as it is said.
 
     >>> spoken("ssp"), spoken("local"), spoken("new-one")
     ('SSP', 'local SGD', 'new-one')

@@ -72,7 +72,7 @@ class BulkSynchronous:
         self._sums[key, clock].add(worker, value)
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
-        """The sum over all workers, or None while a push is missing."""
+        """Return the sum over all workers, or None while a push is missing."""
         entry = self._sums[key, clock]
         if entry.summed < self.workers:
             return None
@@ -99,7 +99,7 @@ class Decoding:
         self.inner.push(worker, key, clock, dense, now)
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
-        """What the inner rule answers."""
+        """Return what the inner rule answers."""
         return self.inner.pull(worker, key, clock)
 
 
@@ -113,7 +113,7 @@ class _Updates:
         self.seen = [0] * workers  # updates in the last answer to this worker
 
     def add(self, worker: int, value: torch.Tensor) -> int:
-        """The staleness of this push."""
+        """Return the staleness of this push."""
         # A fresh tensor: the last one may still be on its way to a slow worker.
         self.total = value.clone() if self.total is None else self.total + value
         staleness = self.applied - self.seen[worker]
@@ -154,7 +154,7 @@ class BoundedStaleness:
         self.staleness.append(self._updates[key].add(worker, value))
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
-        """The sum of all updates so far, or None while a worker is too far behind."""
+        """Return the sum of all updates so far, or None while a worker is too far behind."""
         updates = self._updates[key]
         if self.bound is not None and updates.lead(worker) > self.bound:
             return None
@@ -201,7 +201,7 @@ class DynamicBound:
             own.bound += _best_extra(own, slowest, now, self.high - own.bound)
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
-        """The sum of all updates so far, or None while a worker is too far behind."""
+        """Return the sum of all updates so far, or None while a worker is too far behind."""
         updates, own = self._updates[key], self._times[key][worker]
         if updates.lead(worker) > own.bound:
             return None
@@ -217,7 +217,7 @@ class _Times:
 
 
 def _best_extra(worker: _Times, slowest: _Times, now: float, most: int) -> int:
-    """The number of iterations, up to the most, after which the worker would wait least."""
+    """Return the number of iterations, up to the most, after which the worker would wait least."""
     due = slowest.answered + slowest.seconds
     if not (worker.seconds > 0 and slowest.seconds > 0 and math.isfinite(due)):
         return 0
@@ -257,5 +257,5 @@ class RoundRobin:
             self._answers[key][turn] = updates.read(turn)
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
-        """The sum of all updates up to this worker's own, or None before its turn."""
+        """Return the sum of all updates up to this worker's own, or None before its turn."""
         return self._answers[key].pop(worker, None)

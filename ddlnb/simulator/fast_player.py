@@ -36,12 +36,12 @@ class Seconds:
 
 
 def play_fast(program: Program) -> Seconds:
-    """The seconds of a program, as `player.play` finds them."""
+    """Return the seconds of a program, as `player.play` finds them."""
     return _play_arrays(arrays(program))
 
 
 def play_all(programs: Iterable[Arrays], threads: int = 2) -> list[Seconds]:
-    """The seconds of many programs, in order, some at the same time."""
+    """Return the seconds of many programs, in order, some at the same time."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(_play_arrays, programs, chunksize=8))
 
@@ -50,7 +50,7 @@ Arrays = tuple[Any, ...]
 
 
 def arrays(program: Program) -> Arrays:
-    """The program as the arrays that the compiled player takes."""
+    """Return the program as the arrays that the compiled player takes."""
     layout = _layout(Identity((program.tasks,)))
     stages = program.stages
     return (

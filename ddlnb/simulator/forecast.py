@@ -125,7 +125,7 @@ def forecast_cells(
 
 
 def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) -> Workload:
-    """The profile of a model for the cluster's hardware, as data/profiles names them.
+    """Return the profile of a model for the cluster's hardware, as data/profiles names them.
 
     Names read model_bBATCH_HARDWARE. Without a batch there must be just one. Raises InputError
     that lists what there is and says how to make another.
@@ -144,7 +144,7 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
 
 
 def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
-    """The cluster with effects drawn from the intervals of its fits, within physical bounds.
+    """Return the cluster with effects drawn from the intervals of its fits, within physical bounds.
 
     An effect is drawn by its name and seed alone, so two clusters with the same fit of an effect
     get the same draws of it.
@@ -213,7 +213,7 @@ def _at_speed(cluster: Cluster, workload: Workload, speed: dict[str, float]) -> 
 
 
 def _single_seconds(cell: Cell) -> float:
-    """Seconds of an iteration of one worker alone: computation and update."""
+    """Return the seconds of an iteration of one worker alone: computation and update."""
     alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
     plan = METHODS["BSP-A2A"].plan(cell.workload)
     return lower(cell.workload, alone, plan).compute_seconds

@@ -39,7 +39,7 @@ class Played:
 
 
 def play(program: Program, iterations: int | None = None) -> Played:
-    """The program played until its period is steady, or for this many iterations."""
+    """Return the program played until its period is steady, or for this many iterations."""
     return _Player(program).play(iterations)
 
 
@@ -174,7 +174,7 @@ class _Player:
         return all(self._is_done[message] for message in self._awaits().waits_for)
 
     def _awaits(self) -> Task:
-        """The first task of the step, the only one that may wait."""
+        """Return the first task of the step, the only one that may wait."""
         return self._tasks[self._steps[self._step][0]]
 
     def _record_step(self, step: range) -> None:

@@ -27,7 +27,7 @@ KEPT = 512  # of the largest plans this is some hundred megabytes
 def plan_on(
     cluster: Cluster, workload: Workload, method: str | Method, servers: int | None = None
 ) -> Plan:
-    """The plan of a method for a workload on a cluster.
+    """Return the plan of a method for a workload on a cluster.
 
     Priorities are played with the cluster's own cost of an all-reduce; gradients are merged with
     the one that the cluster says methods believe in, if it does. ``servers`` is the number of
@@ -49,7 +49,7 @@ def simulate(
     servers: int | None = None,
     iterations: int = 3,
 ) -> Timeline:
-    """The timeline of one worker over the first iterations of training.
+    """Return the timeline of one worker over the first iterations of training.
 
     All workers are alike, so rank 0 stands for them all. A message lasts from the moment the
     network takes it, which is after it has queued, to the moment its average is back.

@@ -60,7 +60,7 @@ def profile(
     threads: int | None = None,
     device: str = "cpu",
 ) -> Workload:
-    """The traced workload with seconds measured here, each the median over the iterations.
+    """Return the traced workload with seconds measured here, each the median over the iterations.
 
     ``threads`` is the number of CPU threads, by default what torch is set to. Neither the drawing
     of batches nor the optimizer's step is included.
@@ -217,7 +217,7 @@ def _wait_for(device: str) -> None:
 
 
 def _where(device: str) -> str:
-    """The processor's name, with the thread count if it is the CPU."""
+    """Return the processor's name, with the thread count if it is the CPU."""
     if device != "cpu":
         return str(torch.get_device_module(device).get_device_name(device))
     threads = torch.get_num_threads()

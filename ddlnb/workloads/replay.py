@@ -22,7 +22,7 @@ LATE_SECONDS = 2e-3  # so late, a layer was held up by a wait; less is the timer
 
 
 def replayed(workload: str | Workload, *, scale: float = 1.0, of: str | None = None) -> Task:
-    """The task that replays a workload, or the named profile, with time slowed to ``scale``.
+    """Return the task that replays a workload, or the named profile, with time slowed to ``scale``.
 
     ``recorded`` of the task is the workload in real seconds; its waits are 1 / scale as long.
     Raises UnknownName for an unknown profile, InputError if nothing in it takes time, or if it is
@@ -53,7 +53,7 @@ def replayed(workload: str | Workload, *, scale: float = 1.0, of: str | None = N
 
 
 def _constant(local_batch: int, seed: int) -> Batch:
-    """What all gradients of this batch are, from -1 to 1."""
+    """Return what all gradients of this batch are, from -1 to 1."""
     generator = torch.Generator().manual_seed(seed)
     return (2 * torch.rand(1, generator=generator) - 1,)
 

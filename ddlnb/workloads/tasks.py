@@ -51,7 +51,7 @@ class Task:
 
 
 def get_task(task: str | Task) -> Task:
-    """The task of that name, or the task itself. Raises UnknownName.
+    """Return the task of that name, or the task itself. Raises UnknownName.
 
     >>> get_task("small-conv")
     Task(name='small-conv', local_batch=64, unit='images')

@@ -73,7 +73,7 @@ def between_entries(marks: Sequence[Mark], start: float, end: float) -> dict[str
 
 
 def between_arrivals(marks: Sequence[Mark], start: float) -> dict[str, float]:
-    """How much passed before each mark since the one before it, or since start.
+    """Return how much passed before each mark since the one before it, or since start.
 
     >>> between_arrivals([("b", 1.5), ("a", 2.0)], 1.0)
     {'b': 0.5, 'a': 0.5}
@@ -96,7 +96,7 @@ class _Record:
 
 
 def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Record:
-    """What one forward and backward pass over one batch shows. Raises ModelError."""
+    """Return what one forward and backward pass over one batch shows. Raises ModelError."""
     require_trainable(module, task.name)
     batch = move(task.batch(local_batch, 0), device)
     module.zero_grad(set_to_none=True)
@@ -122,7 +122,7 @@ def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Recor
 
 
 def move(batch: Batch, device: str) -> Batch:
-    """The batch on the device."""
+    """Return the batch on the device."""
     return tuple(tensor.to(device) for tensor in batch)
 
 
@@ -185,7 +185,7 @@ def _require_complete(record: _Record, name: str) -> None:
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -169,7 +169,7 @@ class Workload:
         )
 
     def to_json(self) -> str:
-        """The workload as JSON text, the form kept in data/profiles."""
+        """Return the workload as JSON text, the form kept in data/profiles."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
@@ -185,7 +185,7 @@ class Workload:
 
 
 def read_profile(name: str, folder: Path = PROFILES) -> Workload:
-    """The named profile of data/profiles. Raises UnknownName with the names that exist."""
+    """Return the named profile of data/profiles. Raises UnknownName with the names that exist."""
     path = folder / f"{name}.json"
     if not path.is_file():
         raise UnknownName("profile", name, sorted(file.stem for file in folder.glob("*.json")))
