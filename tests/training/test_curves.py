@@ -35,7 +35,8 @@ def test_numbers_that_cannot_be_compressed_are_a_run_that_diverged(method, lr, m
 @pytest.mark.ranks
 @pytest.mark.parametrize("method", OVERFLOWING)
 @pytest.mark.parametrize("lr", [1e4, 1e38])
-def test_real_processes_that_diverge_say_so_and_nobody_waits(four_ranks, method, lr):
+def test_real_processes_that_diverge_say_so_and_nobody_waits(four_ranks, method, lr, monkeypatch):
+    monkeypatch.setattr("ddlnb.training.settings.RATE_SPAN", math.inf)
     settings = {"workers": 2, "steps": 6, "evaluate_every": 1, "lr": lr}
     curve = train("digits", method, executor="distributed", ranks=four_ranks, **settings)
     assert curve["diverged"].tolist() == [False] * (len(curve) - 1) + [True]
