@@ -54,7 +54,7 @@ def test_a_plan_is_printed():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "said"),
     [
         (["plan", "--model", "small-conv", "--method", "WFPB-PS"], "did you mean 'WFBP-PS'"),
         (["plan", "--model", "smal-conv", "--method", "WFBP-PS"], "did you mean 'small-conv'"),
@@ -63,16 +63,16 @@ def test_a_plan_is_printed():
         (["reproduce", "--profile", "quik"], "did you mean 'quick'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_status_2(words, told):
+def test_a_mistake_is_one_line_and_exit_status_2(words, said):
     done = ddlnb(*words)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "said"),
     [
         (["forcast"], "no such command 'forcast'. Did you mean 'forecast'"),
         (["plan", "--method", "BSP-PS"], "missing option '--model'; see 'ddlnb plan --help'"),
@@ -81,11 +81,11 @@ def test_a_mistake_is_one_line_and_exit_status_2(words, told):
         (["forecast", "--gpus", "8,x"], "'8,x' must be whole numbers, separated by commas"),
     ],
 )
-def test_wrong_usage_is_one_line_without_a_box(words, told):
+def test_wrong_usage_is_one_line_without_a_box(words, said):
     done = ddlnb(*words)
     assert done.returncode == 2
     assert done.stderr.startswith("ddlnb: ")
-    assert told in done.stderr
+    assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -111,7 +111,7 @@ def test_several_numbers_are_given_at_once_or_repeated():
 
 
 def test_a_method_of_the_reader_s_own_is_listed(monkeypatch, capsys):
-    mine = dataclasses.replace(METHODS["MG-WFBP"], name="mine", bucketing=lambda *_: [])
+    mine = dataclasses.replace(METHODS["MG-WFBP"], name="mine")
     monkeypatch.setitem(METHODS, "mine", mine)
     methods(csv=True)
     assert "\nmine,BSP," in capsys.readouterr().out

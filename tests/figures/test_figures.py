@@ -160,8 +160,8 @@ def architectures() -> Figure:
     cells = {"architecture": ["PS", "A2A", "PS", "A2A", "PS"], "workers": [2, 2, 4, 4, 4]}
     frame = pd.DataFrame({**cells, "servers": [1, 0, 1, 0, 4]})
     frame["iteration_seconds"] = [0.2, 0.15, 0.4, 0.2, 0.15]
-    told = {"network": "10Mb/s 1ms", "machine": "a box", "source": "emulated"}
-    return figures.architecture_bottleneck(frame.assign(**told), frame.assign(source="formula"))
+    common = {"network": "10Mb/s 1ms", "machine": "a box", "source": "emulated"}
+    return figures.architecture_bottleneck(frame.assign(**common), frame.assign(source="formula"))
 
 
 def all_reduces(count: int = 2) -> Figure:
@@ -171,8 +171,8 @@ def all_reduces(count: int = 2) -> Figure:
         for size in (1024, 65536)
         for n in range(count)
     ]
-    told = {"network": "10Mb/s 1ms", "machine": "a box", "source": "emulated"}
-    frame = pd.DataFrame(lines, columns=["algorithm", "bytes", "seconds"]).assign(**told)
+    common = {"network": "10Mb/s 1ms", "machine": "a box", "source": "emulated"}
+    frame = pd.DataFrame(lines, columns=["algorithm", "bytes", "seconds"]).assign(**common)
     formulas = {"ring": AlphaBeta(0.02, 1e-8), "tree": AlphaBeta(0.01, 3e-8)}
     return figures.all_reduce_times(frame, formulas)
 
