@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ddlnb.calibration.testbed import fig4_cells_to_forecast
 from ddlnb.results.columns import KEY, RATE
 from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes
+from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.studies.findings import Findings, findings
+
+
+def forecast_panel(model: str, network: str, draws: int) -> pd.DataFrame:
+    """Forecast the cells of one panel of Fig. 4, with intervals from this many draws.
+
+    Returns the rows of `ddlnb.forecast`. Raises UnknownName.
+    """
+    return forecast_cells(fig4_cells_to_forecast((model,), (network,)), draws=draws)
 
 
 def forecast_table(rows: pd.DataFrame) -> pd.DataFrame:

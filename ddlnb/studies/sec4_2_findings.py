@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS, as_run, fig4_workload
+from ddlnb.calibration.testbed import (
+    BATCHES,
+    CLUSTERS,
+    GPUS,
+    as_run,
+    fig4_cells_to_forecast,
+    fig4_workload,
+)
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table
@@ -26,6 +33,11 @@ NVLINK = "v100-nvlink"
 
 
 # Forecasts beyond the cells of Fig. 4.
+
+
+def forecast_figure() -> pd.DataFrame:
+    """Forecast all cells of Fig. 4 once, without intervals."""
+    return forecast_cells(fig4_cells_to_forecast(), draws=0)
 
 
 def forecast_larger_batch(local_batch: int = LARGE_BATCH) -> pd.DataFrame:

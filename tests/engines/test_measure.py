@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ddlnb
+from ddlnb.engines.bench import Bench
 from ddlnb.engines.measure import measure, record_timelines, speedups
 from ddlnb.engines.optimizers import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
@@ -55,7 +56,7 @@ def test_what_was_finished_before_a_failure_is_kept(six_ranks, tmp_path, monkeyp
             raise KeyboardInterrupt
         return run(self, contender, **rest)
 
-    monkeypatch.setattr(ddlnb.Bench, "run", interrupted)
+    monkeypatch.setattr(Bench, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure(
             mlp([16]), ["BSP-PS", "WFBP-PS"], ranks=six_ranks, out=out, baselines=False, **QUICK

@@ -24,6 +24,7 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings
 from ddlnb.training.worker import Compression, Worker
+from ddlnb.workloads.tasks import TASKS
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 SHAPES = [(64, 32), (64,), (10, 64), (10,)]
@@ -110,7 +111,7 @@ def test_gathered_bytes_grow_with_the_workers():
 def test_shapes_are_those_of_the_model_in_the_order_of_its_parameters():
     workload = ddlnb.read_profile("resnet50_b64_rtx2080ti")
     shapes = tensor_shapes(workload)
-    assert list(shapes) == [name for name, _ in ddlnb.TASKS["resnet50"].build().named_parameters()]
+    assert list(shapes) == [name for name, _ in TASKS["resnet50"].build().named_parameters()]
     elements = {gradient.name: gradient.elements for gradient in workload.gradients}
     assert {name: math.prod(shape) for name, shape in shapes.items()} == elements
     assert max(map(len, shapes.values())) == 4
