@@ -1,7 +1,7 @@
 """The load that an all-reduce puts on the links of a cluster, by algorithm.
 
-`Cluster.cost` makes seconds of a load. The closed forms of `ddlnb.plans.alpha_beta` know no cluster:
-they are what a plan assumes of links that are all alike.
+`Cluster.cost` turns a load into seconds. The closed forms of `ddlnb.plans.alpha_beta` know no
+cluster: they are what a plan assumes of links that are all alike.
 """
 
 from __future__ import annotations

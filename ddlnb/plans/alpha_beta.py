@@ -1,4 +1,4 @@
-"""The seconds of an exchange that a plan assumes, in closed form, and the fit of latency and bandwidth.
+"""The seconds of an exchange that a plan assumes, in closed form, and the fit of alpha and beta.
 
 Symbols: n workers, M message bytes, a latency seconds of one point-to-point message, b seconds
 per byte. Formulas: survey of Shi et al. 2020 (section 2) and the cost table of Thakur et al. 2005.
