@@ -21,12 +21,13 @@ from ddlnb.plans.server_rules import BulkSynchronous
 def open_servers():
     """Starts servers in threads; ends with the context, whatever the test did."""
     context = zmq.Context()
-    threads = []
+    threads, sockets = [], []
 
     def start(count, workers, timeout=20.0):
         addresses = []
         for _ in range(count):
             socket, address = open_server("127.0.0.1", context)
+            sockets.append(socket)
             server = Server(socket, workers, BulkSynchronous(workers), "token", timeout)
             threads.append(threading.Thread(target=server.serve, daemon=True))
             threads[-1].start()
@@ -36,6 +37,8 @@ def open_servers():
     yield start
     for thread in threads:
         thread.join(5)
+    for socket in sockets:
+        socket.close(linger=0)
     context.destroy(linger=0)
 
 

@@ -188,8 +188,11 @@ def test_local_steps_divide_communication_by_h(period, architecture):
 @pytest.mark.parametrize(
     ("method", "parts"),
     [
-        ("post-local(8, 100)", r"100 as bsp does, and all others as local\(8\)"),
-        ("adaptive-local(2, 16, rare)", r"depends on the losses.*local\(2\) and local\(16\)"),
+        (
+            "post-local(8, 100)",
+            r"100 iterations cost what those of bsp do, and all others what those of local\(8\) do",
+        ),
+        ("adaptive-local(2, 16, rare)", r"the losses decide how often.*local\(2\) and local\(16\)"),
     ],
 )
 def test_iterations_without_one_cost_are_refused_with_a_way_out(method, parts):
