@@ -1,17 +1,20 @@
-"""The commands about simulated clusters: clusters, forecast, timeline, calibrate, check."""
+"""The commands about simulated clusters: clusters, forecast, timeline."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.methods import Method
+    from ddlnb.results.timeline import Timeline
     from ddlnb.workloads.workload import Workload
 
 OneCluster = Annotated[str, typer.Option("--cluster", help="Of `ddlnb clusters`, or a .yaml file.")]
@@ -31,7 +34,7 @@ TIE = 0.02  # of the best throughput: less is not worth a change of method
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (clusters, forecast, timeline, calibrate, check):
+    for command in (clusters, forecast, timeline):
         app.command()(command)
 
 
@@ -156,7 +159,7 @@ def timeline(
     """Simulate what one worker does when, as a trace for Perfetto and a picture."""
     from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require, require_whole
-    from ddlnb.files import require_writable_file, write_atomically
+    from ddlnb.files import require_writable_file
     from ddlnb.simulator.breakdown import breakdown
     from ddlnb.simulator.forecast import sound_pairs
     from ddlnb.simulator.simulate import Cell, simulate
@@ -189,21 +192,23 @@ def timeline(
     for name, line in lines.items():
         path = out if len(lines) == 1 else out.with_stem(f"{out.stem}-{name}")
         typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
-    typer.echo(f"picture: {_picture(lines, out.with_suffix('.png'), write_atomically)}")
+    typer.echo(f"picture: {_picture(lines, out.with_suffix('.png'))}")
 
 
-def _picture(lines: dict[str, Any], path: Path, write: Any) -> Path:
+def _picture(lines: dict[str, Timeline], path: Path) -> Path:
+    """Draw the timelines below one another into a .png file, and return its path."""
     import io
 
     from ddlnb.figures import timelines
+    from ddlnb.files import write_atomically
 
     image = io.BytesIO()
     timelines(lines).savefig(image, format="png", dpi=150, bbox_inches="tight")
-    return write(path, image.getvalue())
+    return write_atomically(path, image.getvalue())
 
 
 def workload_for(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
-    """The profile for the cluster's hardware, or one derived from the throughput of one GPU."""
+    """Return the profile of the cluster's hardware, or one derived from one GPU's throughput."""
     from ddlnb.simulator.forecast import profile_for
 
     if throughput is None:
@@ -224,8 +229,8 @@ def _methods(names: list[str] | None, partition: str | None, credit: str | None)
     return [get_method(name).tuned(partition=partition, credit=credit) for name in asked]
 
 
-def _advice(rows: Any, on: Cluster) -> str:
-    """What to take away: the best method at the largest size, and what the next best would lose."""
+def _advice(rows: pd.DataFrame, on: Cluster) -> str:
+    """Return what to take away: the best method at the largest size, and what others would lose."""
     largest = rows[rows["gpus"] == rows["gpus"].max()]
     order = largest.sort_values("throughput_samples_per_s", ascending=False)
     best = order.iloc[0]
@@ -241,69 +246,3 @@ def _advice(rows: Any, on: Cluster) -> str:
     if len(others):
         said += f"; {others.iloc[0]['method']} is {behind[others.index[0]]:.0%} behind"
     return said + "."
-
-
-def check(
-    table: Annotated[Path, typer.Argument(help="A CSV file with one row per cell.")],
-    gpus_per_node: Annotated[
-        int, typer.Option(help="Runs with no more GPUs do not use the network.")
-    ] = 4,
-    csv: Csv = False,
-) -> None:
-    """Look for cells of a throughput table that cannot be right or contradict their neighbours.
-
-    Exits with 1 when cells are suspicious.
-    """
-    from ddlnb.results.checks import SUSPICIOUS, check_table, findings_frame
-    from ddlnb.results.table import read_table
-
-    rows = read_table(table)
-    findings = check_table(rows, gpus_per_node=gpus_per_node)
-    suspicious = [finding for finding in findings if finding.severity == SUSPICIOUS]
-    if findings or csv:
-        print_table(findings_frame(findings).to_dict("records"), csv, f"Findings in {table}")
-    if not csv:
-        cells = {cell for finding in suspicious for cell in finding.cells}
-        typer.echo(f"{len(rows)} cells, of which {len(cells)} are suspicious.")
-    if suspicious:
-        raise typer.Exit(1)
-
-
-def calibrate(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="'survey': its testbed, from what is published. 'here': this machine, from a "
-            "micro-benchmark of some minutes. Or a cluster, with --rows measured on it."
-        ),
-    ],
-    rows: Annotated[
-        Path | None, typer.Option(help="Rows of `ddlnb measure` on the cluster.")
-    ] = None,
-    workers: Annotated[
-        list[int] | None, numbers("For 'here': numbers of workers. Default: 2,4.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for what is measured and for cluster files; default build/NAME."),
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="For 'survey': replace the files in data/.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of the random starts.")] = 0,
-    csv: Csv = False,
-) -> None:
-    """Fit the effects of a cluster to measurements, and say how sure each one is."""
-    from ddlnb.calibration.calibrate import calibrate as fit
-
-    result = fit(what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True)
-    found = result.calibration
-    print_table(result.parameter_rows(), csv, f"Effects fitted to {len(found.observations)} values")
-    if csv:
-        return
-    typer.echo(
-        f"The fit is off by {found.mean_error:.1%} on average and {found.median_error:.1%} in the "
-        f"median; forecasts count with a model error of {found.model_error:.1%}."
-    )
-    for path in result.paths:
-        typer.echo(f"written: {path}")

@@ -1,0 +1,55 @@
+"""The command that fits the effects of a cluster to measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddlnb.cli.options import Csv, numbers, print_table
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(calibrate)
+
+
+def calibrate(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="'survey': its testbed, from what is published. 'here': this machine, from a "
+            "micro-benchmark of some minutes. Or a cluster, with --rows measured on it."
+        ),
+    ],
+    rows: Annotated[
+        Path | None, typer.Option(help="Rows of `ddlnb measure` on the cluster.")
+    ] = None,
+    workers: Annotated[
+        list[int] | None, numbers("For 'here': numbers of workers. Default: 2,4.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for what is measured and for cluster files; default build/NAME."),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="For 'survey': replace the files in data/.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the random starts.")] = 0,
+    csv: Csv = False,
+) -> None:
+    """Fit the effects of a cluster to measurements, and say how sure each one is."""
+    from ddlnb.calibration.calibrate import calibrate as fit
+
+    result = fit(what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True)
+    found = result.calibration
+    print_table(result.parameter_rows(), csv, f"Effects fitted to {len(found.observations)} values")
+    if csv:
+        return
+    typer.echo(
+        f"The fit is off by {found.mean_error:.1%} on average and {found.median_error:.1%} in the "
+        f"median; forecasts count with a model error of {found.model_error:.1%}."
+    )
+    for path in result.paths:
+        typer.echo(f"written: {path}")
