@@ -78,7 +78,6 @@ def cross_validate(
     by: str = "model",
     *,
     trivial: Mapping[str, TrivialForecast] | None = None,
-    robust: bool = False,
 ) -> tuple[Row, ...]:
     """Predict every observation by a fit to those with other values of the label ``by``.
 
@@ -88,7 +87,7 @@ def cross_validate(
     rows: list[Row] = []
     for fold in folds_of(observations, by):
         require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
-        found = calibrate_parameters(fold.fitted, parameters, robust=robust)
+        found = calibrate_parameters(fold.fitted, parameters)
         quantities = [observation.quantity for observation in fold.tested]
         (predicted,) = predictions(quantities, [found.parameter_values])
         for observation, value in zip(fold.tested, predicted.tolist(), strict=True):

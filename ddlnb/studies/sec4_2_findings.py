@@ -148,10 +148,10 @@ def best_speedups(rows: pd.DataFrame, gpus: int = max(GPUS)) -> pd.DataFrame:
     return found.loc[order].round(1)
 
 
-def contradictions(found: Mapping[str, pd.DataFrame], source: str = "simulated") -> pd.DataFrame:
-    """Return the worst cells against every claim that fails, or why a claim cannot be judged."""
+def contradictions(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the worst simulated cells against every claim that fails, or why it is not judged."""
     lines = []
-    for _, row in found[source].iterrows():
+    for _, row in found["simulated"].iterrows():
         if row["holds"] is None:
             lines.append({"claim": row["claim"], "cell": "not judged", "is": row["reason"]})
         elif not row["holds"]:

@@ -12,16 +12,15 @@ from ddlnb.plans.requests import AllReduce
 
 
 class AllReduceTransport:
-    """Asynchronous all-reduces on a process group.
+    """Asynchronous all-reduces on the default process group.
 
     ``bytes_sent`` is not counted on the wire but follows from the ring that both backends use for
     large messages: 2 (n-1) / n of every message.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None):
-        self.group = group
+    def __init__(self) -> None:
         self.bytes_sent = 0.0
-        self._workers = dist.get_world_size(group)
+        self._workers = dist.get_world_size()
 
     def start(
         self,
@@ -41,7 +40,7 @@ class AllReduceTransport:
                 "and timelines are not available there; use another method, or device 'cpu'"
             )
         self.bytes_sent += ring_bytes_sent(tensor.numel() * tensor.element_size(), self._workers)
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        work = dist.all_reduce(tensor, async_op=True)
         assert work is not None
         for callback in (answered, released):
             if callback is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from ddlnb.errors import require
 from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
-from ddlnb.studies.convergence_rates.theory import LEADING, RATES, Rate, local_steps_allowed
+from ddlnb.studies.convergence_rates.theory import LEADING, RATES, local_steps_allowed
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.local import LocalSGD
@@ -57,7 +57,7 @@ def verdict(slope: Interval) -> str:
     return found.worded(AGREES, DISAGREES, OPEN)
 
 
-def rate_slopes(table: pd.DataFrame, rates: Sequence[Rate] = RATES) -> pd.DataFrame:
+def rate_slopes(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row per problem, method, what it is against (T or n) and where gradients are taken.
 
     ``table`` is that of `rate_study`. Columns: problem, method, against, gradient, slope,
@@ -67,7 +67,7 @@ def rate_slopes(table: pd.DataFrame, rates: Sequence[Rate] = RATES) -> pd.DataFr
     """
     import pandas as pd
 
-    known = {str(training_method(one.method)): one for one in rates}
+    known = {str(training_method(one.method)): one for one in RATES}
     rows = []
     for (problem, method), part in table.groupby(["problem", "method"], sort=False):
         stated = known.get(str(method))

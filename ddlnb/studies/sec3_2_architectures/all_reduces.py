@@ -157,18 +157,18 @@ def crossing_table(
     return crossings({**lines, "own fits": own_fits(rows)}).round(1)
 
 
-def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]], other: str = "ring") -> pd.DataFrame:
+def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]]) -> pd.DataFrame:
     """Return the KiB from which the ring is faster than each other algorithm, by source of lines.
 
     Infinite means never: the other is at least as good in latencies and in bytes.
     """
     table = {
         source: {
-            name: crossing_bytes(by_name[other], line) / KIB
+            name: crossing_bytes(by_name["ring"], line) / KIB
             for name, line in by_name.items()
-            if name != other
+            if name != "ring"
         }
         for source, by_name in lines.items()
-        if other in by_name
+        if "ring" in by_name
     }
-    return pd.DataFrame(table).rename_axis(f"KiB from which the {other} is faster than")
+    return pd.DataFrame(table).rename_axis("KiB from which the ring is faster than")

@@ -14,12 +14,9 @@ import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.layer_top_k import LayerTopK
-from ddlnb.compression.profile import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
-from ddlnb.plans.methods import Method
 from ddlnb.results.statistics import Verdict, ratio_interval
-from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Workload
@@ -51,8 +48,6 @@ def level_times(
     target: float,
     workload: Workload,
     clusters: Sequence[str | Cluster],
-    profile: str | CompressionProfile = FREE,
-    base: str | Method = BASE,
 ) -> pd.DataFrame:
     """Return `time_to_target` with the column ``density``, the least first; 1 if dense.
 
@@ -64,7 +59,7 @@ def level_times(
         if isinstance(training_method(name).compressor, LayerTopK)
     ]
     fixed = curves[~curves["method"].isin(by_layer)]
-    table = time_to_target(fixed, target, workload, clusters, profile, base)
+    table = time_to_target(fixed, target, workload, clusters)
     density = [_density(method) for method in table["method"]]
     return table.assign(density=density).sort_values("density", kind="stable")
 

@@ -16,12 +16,10 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
-from ddlnb.compression.profile import FREE, CompressionProfile
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
-from ddlnb.plans.methods import Method
 from ddlnb.results.statistics import ratio_interval
-from ddlnb.training.cost.estimate import BASE, best_lossless, iteration_cost
+from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
 from ddlnb.training.cost.recommendation import MARGIN
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
@@ -44,14 +42,12 @@ def layer_methods(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     workers: int,
-    longer: Sequence[float] = LONGER,
-    base: str | Method = BASE,
 ) -> list[str]:
     """Return what has to be trained: the methods chosen for these clusters, each once."""
     chosen = [
-        layer_densities(workload, cluster, base=base, workers=workers, longer=one)
+        layer_densities(workload, cluster, workers=workers, longer=longer)
         for cluster in clusters
-        for one in longer
+        for longer in LONGER
     ]
     return list(dict.fromkeys(map(by_layer, chosen)))
 
@@ -60,14 +56,11 @@ def hidden_table(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     workers: int | None = None,
-    longer: float = HIDDEN,
-    base: str | Method = BASE,
-    densities: Sequence[float] = DENSITIES,
 ) -> pd.DataFrame:
     """Return a row per cluster: an iteration with densities by layer, and with the best for all.
 
     ``sent`` is the share of entries that travel by layer, with densities from ``least`` to
-    ``largest``; ``fixed`` is the largest one of ``densities`` that for all layers takes no longer.
+    ``largest``; ``fixed`` is the largest one of DENSITIES that for all layers takes no longer.
     Seconds are those of an iteration: ``seconds`` by layer, ``fixed_seconds``, ``dense_seconds`` of
     the best lossless method, and ``computing`` alone.
     """
@@ -76,13 +69,13 @@ def hidden_table(
     rows = []
     for name in clusters:
         cluster = get_cluster(name, workers)
-        chosen = layer_densities(workload, cluster, base=base, longer=longer)
-        cost = iteration_cost(workload, cluster, by_layer(chosen), base=base)
+        chosen = layer_densities(workload, cluster)
+        cost = iteration_cost(workload, cluster, by_layer(chosen))
         fixed = {
             density: iteration_cost(
-                workload, cluster, by_layer(alike(density, chosen)), base=base
+                workload, cluster, by_layer(alike(density, chosen))
             ).iteration_seconds
-            for density in sorted(densities)
+            for density in sorted(DENSITIES)
         }
         allowed = cost.iteration_seconds * (1 + 1e-9)
         within = [density for density, seconds in fixed.items() if seconds <= allowed]
@@ -117,8 +110,6 @@ def density_by_layer(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     workers: int | None = None,
-    longer: float = HIDDEN,
-    base: str | Method = BASE,
 ) -> pd.DataFrame:
     """Return the rows of `density_table` for every cluster, and when each gradient is ready.
 
@@ -129,7 +120,7 @@ def density_by_layer(
     parts = []
     for name in clusters:
         cluster = get_cluster(name, workers)
-        chosen = layer_densities(workload, cluster, base=base, longer=longer)
+        chosen = layer_densities(workload, cluster)
         table = density_table(workload, chosen)
         on = {"network": cluster.network, "workers": cluster.workers}
         parts.append(table.assign(**on, ready=workload.ready_seconds))
@@ -143,9 +134,6 @@ def layer_times(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     workers: int,
-    longer: Sequence[float] = LONGER,
-    profile: str | CompressionProfile = FREE,
-    base: str | Method = BASE,
 ) -> pd.DataFrame:
     """Return `time_to_target` of fixed densities, and of those by layer of each cluster.
 
@@ -163,14 +151,14 @@ def layer_times(
     for name in clusters:
         cluster = get_cluster(name, workers)
         chosen: dict[str, float] = {}
-        for one in longer:
-            text = by_layer(layer_densities(workload, cluster, base=base, longer=one))
-            chosen.setdefault(str(training_method(text)), one)
+        for longer in LONGER:
+            text = by_layer(layer_densities(workload, cluster, longer=longer))
+            chosen.setdefault(str(training_method(text)), longer)
         missing = sorted(set(chosen) - set(curves["method"]))
         require(not missing, f"curves lack {missing}; train layer_methods, too")
         kinds = {method: _kind(method, chosen) for method in dict.fromkeys(curves["method"])}
         here = curves[[kinds[method] is not None for method in curves["method"]]]
-        table = time_to_target(here, target, workload, [cluster], profile, base)
+        table = time_to_target(here, target, workload, [cluster])
         table["kind"] = [kinds[method] for method in table["method"]]
         table["label"] = [_label(method, chosen) for method in table["method"]]
         fixed = table[table["kind"] == "fixed"]

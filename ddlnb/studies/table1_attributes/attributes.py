@@ -152,7 +152,7 @@ def survey_attributes(path: Path = PUBLISHED / "table1.csv") -> pd.DataFrame:
     return pd.DataFrame(found, columns=list(COLUMNS))
 
 
-def compared(derived: Sequence[Derived], survey: pd.DataFrame | None = None) -> pd.DataFrame:
+def compared(derived: Sequence[Derived]) -> pd.DataFrame:
     """Return the cells of Table 1 that were derived, in its order, with both words and a verdict.
 
     Columns: row, attribute, survey (its word), here (ours), verdict, number, source, note. Raises
@@ -160,7 +160,7 @@ def compared(derived: Sequence[Derived], survey: pd.DataFrame | None = None) -> 
     """
     import pandas as pd
 
-    survey = survey_attributes() if survey is None else survey
+    survey = survey_attributes()
     by_cell = {(one.row, one.attribute): one for one in derived}
     require(len(by_cell) == len(derived), "a cell was derived twice")
     cells = set(zip(survey["row"], survey["attribute"], strict=True))

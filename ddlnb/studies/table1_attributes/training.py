@@ -22,7 +22,7 @@ from ddlnb.training.cost.tensors import pieces
 from ddlnb.training.cost.traffic import compression_ratio
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.stragglers import Straggler, get_straggler
+from ddlnb.training.executors.stragglers import get_straggler
 from ddlnb.training.job import TrainingJob
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.by_cell import runs_by
@@ -76,15 +76,13 @@ def compressions(density: float = SMALL_DENSITY) -> dict[str, list[str]]:
     return found
 
 
-def behaviour(
-    method: str, *, workers: int = 8, steps: int = 64, straggler: str | Straggler = STRAGGLER
-) -> Behaviour:
-    """Return what a method does on digits if gradients take a straggler's seconds, messages none.
+def behaviour(method: str, *, workers: int = 8, steps: int = 64) -> Behaviour:
+    """Return what a method does on digits if gradients take STRAGGLER's seconds, messages none.
 
     An exchange that takes time then waits for others. ``steps`` should be a multiple of the
     local steps.
     """
-    clock = Clock(compute=get_straggler(straggler))
+    clock = Clock(compute=get_straggler(STRAGGLER))
     team, run = _run(training_settings(TASK, method, workers=workers, steps=steps).job(), clock)
     gradients = sum(one.computes for one in run.activities)
     asked = [one for one in run.activities if not one.computes]

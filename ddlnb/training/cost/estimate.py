@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
@@ -90,17 +89,15 @@ def _named(text: str) -> Method | TrainingMethod:
         raise
 
 
-def best_lossless(
-    workload: Workload, cluster: Cluster, methods: Iterable[str | Method] = METHODS
-) -> IterationCost:
+def best_lossless(workload: Workload, cluster: Cluster) -> IterationCost:
     """Return the cost of the quickest lossless method there, of those that the cluster can run.
 
     Raises InputError if it can run none of them.
     """
     costs = []
-    for method in methods:
+    for method in METHODS.values():
         try:
-            costs.append(lossless_cost(workload, cluster, get_method(method)))
+            costs.append(lossless_cost(workload, cluster, method))
         except InputError:  # no servers, say
             continue
     require(bool(costs), f"no lossless method runs on {cluster!r}; give the cluster servers")

@@ -18,9 +18,9 @@ from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 
 
-def digits_workload(local_batch: int | None = None, iterations: int = 30) -> Workload:
+def digits_workload(iterations: int = 30) -> Workload:
     """Return the model of the digits task with seconds measured here, on one thread."""
-    return profile(_digits_task(), local_batch, iterations=iterations, threads=1)
+    return profile(_digits_task(), iterations=iterations, threads=1)
 
 
 def made_up_digits(samples_per_second: float) -> Workload:

@@ -116,7 +116,6 @@ def traffic_table(
     workload: Workload,
     compressors: Mapping[str, Compressor],
     workers: Iterable[int],
-    whole_model: bool = False,
 ) -> pd.DataFrame:
     """Return one row per compressor and number of workers: bytes per worker and iteration.
 
@@ -125,7 +124,7 @@ def traffic_table(
     """
     import pandas as pd
 
-    shapes = pieces(workload, whole_model)
+    shapes = pieces(workload, whole_model=False)
     rows = []
     for count in workers:
         dense = ring_bytes_sent(4 * workload.parameters, count)
