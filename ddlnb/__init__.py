@@ -4,6 +4,23 @@ One path runs through the package, one way only::
 
     workload + cluster + method -> plan -> executor -> timeline -> tidy row -> figure
 
+The executor is the simulator here; `measure` and `record_timelines` take the same path with real
+processes.
+
+>>> import ddlnb
+>>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+>>> cluster = ddlnb.get_cluster("two-cores-4-workers")
+>>> plan = ddlnb.get_method("WFBP-A2A").plan(workload)
+>>> len(workload.gradients), len(plan.messages)
+(28, 28)
+>>> timeline = ddlnb.simulate(workload, cluster, "WFBP-A2A")
+>>> timeline.exposed_communication_seconds < timeline.iteration_seconds
+True
+>>> rows = ddlnb.forecast(workload, cluster, ["WFBP-A2A", "MG-WFBP"], draws=0)
+>>> rows.loc[rows["throughput_samples_per_s"].idxmax(), "method"]
+'MG-WFBP'
+>>> figure = ddlnb.figures.timelines({"WFBP-A2A": timeline})
+
 Importing it is quick and loads neither torch nor pandas; each name below is loaded on first use.
 """
 

@@ -19,7 +19,15 @@ from numbers import Integral
 
 
 class DdlnbError(Exception):
-    """The root: catch this to catch everything below."""
+    """The root of all errors that ddlnb raises on purpose: catch this to catch every one of them.
+
+    >>> import ddlnb
+    >>> try:
+    ...     ddlnb.get_method("MGWFBP")
+    ... except ddlnb.DdlnbError as error:
+    ...     print(type(error).__name__, str(error).endswith("(did you mean 'MG-WFBP'?)"))
+    UnknownName True
+    """
 
 
 class InputError(DdlnbError, ValueError):

@@ -67,11 +67,25 @@ def calibrate(
 ) -> Calibrated:
     """Fit the effects of a cluster to measurements.
 
-    ``"survey"`` fits the survey's testbed to what is published of up to eight GPUs, and with
-    ``write`` replaces its clusters and profiles in data. ``"here"`` runs a micro-benchmark of some
-    minutes with these numbers of ``workers`` and writes clusters into the folder ``out``. Anything
-    else is a cluster, fitted to the ``rows`` measured on it and written into ``out``.
-    Raises InputError for what does not fit together.
+    ``what`` is one of three things:
+
+    - ``"survey"`` fits the survey's testbed to what is published of up to eight GPUs; with
+      ``write`` it replaces its clusters and profiles in data.
+    - ``"here"`` runs a micro-benchmark of some minutes with these numbers of ``workers``, by
+      default 2 and 4, and writes clusters into the folder ``out``, by default build/here.
+    - A cluster, its name or its file is fitted to ``rows``, a CSV file of `ddlnb.measure` on that
+      cluster, and written into ``out``.
+
+    The result has ``clusters``, ready for `ddlnb.simulate`; ``paths``, the files written; and
+    ``calibration``, the fit with its intervals. Its ``parameter_table()`` has one row per fitted
+    parameter: value and 90 % interval with units, prior, and whether data or prior identify it.
+    ``seed`` is that of the search. Raises UnknownName for an unknown cluster, InputError for a
+    cluster without rows and for rows that do not belong to it.
+
+    >>> import ddlnb
+    >>> found = ddlnb.calibrate("here", workers=[2], out="build/here")  # doctest: +SKIP
+    >>> found.clusters, found.paths  # doctest: +SKIP
+    >>> print(found.parameter_table())  # doctest: +SKIP
     """
     if what == SURVEY:
         return _survey(write, seed)

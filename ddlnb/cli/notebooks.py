@@ -88,7 +88,17 @@ def _described(path: Path) -> Notebook:
 
 
 def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:
-    """Return the table of contents: section and figure of the survey, notebook, function, claim."""
+    """Return the table of contents: one row per notebook, indexed by its name.
+
+    The columns are texts: the ``section`` and ``figure`` of the survey, the library ``function``
+    that does the work, and the ``claim`` that is checked. Rows stand in the survey's order. Raises
+    InputError for a file in the folder that is no notebook.
+
+    >>> import ddlnb
+    >>> contents = ddlnb.catalogue()
+    >>> contents.loc["sec2_intensity", ["section", "figure"]].to_list()
+    ['1-2', 'text of section 2']
+    """
     import pandas as pd
 
     columns = ("section", "figure", "name", "function", "claim")

@@ -68,6 +68,11 @@ def reproduce(
     notebook does not stop the others; one DdlnbError at the end, when the report is written, names
     them all. One that this machine lacks something for (MissingPart) is "not here" in the report,
     with the reason, and no failure.
+
+    >>> import ddlnb
+    >>> report = ddlnb.reproduce("smoke", only="fig2_*")  # doctest: +SKIP
+    >>> report.name  # doctest: +SKIP
+    'index.html'
     """
     require_whole(jobs=jobs)
     runs = _runs(profile, folder)

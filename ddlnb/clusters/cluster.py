@@ -37,6 +37,21 @@ class Cluster:
     gradients, where it is not the cluster's own. ``model_error`` is the relative standard deviation
     of measured from simulated seconds that no uncertainty of an effect explains. ``hardware`` is
     the word for its GPU in the names of profiles.
+
+    ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
+    with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
+    seconds, bytes per second, or shares. Raises InputError for more workers than GPUs or a node
+    that is partly used, UnknownName for a word that is not one of its choices.
+
+    >>> import ddlnb
+    >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
+    >>> print(f"{cluster.nodes_in_use} nodes, all-reduce in {cluster.cost}")
+    4 nodes, all-reduce in 1.13 ms + M / (3.61 Gb/s)
+    >>> cluster.with_workers(8)
+    Cluster('survey-10GbE', workers=8 of 32)
+    >>> faster = cluster.with_effects(between_bandwidth=3e9)
+    >>> faster.cost.seconds(100e6) < cluster.cost.seconds(100e6)
+    True
     """
 
     name: str

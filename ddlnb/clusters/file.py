@@ -24,7 +24,12 @@ def get_cluster(
     """Return the named cluster of data/clusters, the one at a path, or the Cluster itself.
 
     ``workers`` is the number of its GPUs in use, by default all. Raises UnknownName with the names
-    there are, InputError for a file that does not describe a cluster.
+    that exist, and InputError for a file that does not describe a cluster, for more workers than
+    the cluster has GPUs, and for workers that fill a node partly.
+
+    >>> import ddlnb
+    >>> ddlnb.get_cluster("survey-10GbE", workers=16)
+    Cluster('survey-10GbE', workers=16 of 32)
     """
     if isinstance(name, Cluster):
         cluster = name

@@ -47,8 +47,20 @@ def get_compressor(text: str | Compressor | None) -> Compressor | None:
 def register_compressor(kind: type[Compressor]) -> None:
     """Add a compressor to COMPRESSORS, so that its name works wherever a compressor is named.
 
-    ``kind`` declares a ``family`` besides what `ddlnb.choices.register` asks for.
-    ``del COMPRESSORS[name]`` removes it. Raises InputError for a class that cannot be registered.
+    ``kind`` is a frozen dataclass that inherits from Compressor, with a ``name``, a ``family`` and
+    a default for every parameter. ``del COMPRESSORS[name]`` removes it. Raises InputError, with the
+    reason, for a class that cannot be registered.
+
+    >>> import ddlnb
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Tenth(TopK):
+    ...     density: float = 0.1
+    ...     name = "tenth"
+    >>> ddlnb.register_compressor(Tenth)
+    >>> print(ddlnb.training_method("local(8) + tenth"))
+    local(8) + tenth(0.1) on A2A
+    >>> del COMPRESSORS["tenth"]
     """
     family = getattr(kind, "family", "")
     require(

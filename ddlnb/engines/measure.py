@@ -42,16 +42,29 @@ def measure(
 ) -> pd.DataFrame:
     """Return the tidy table of these methods and the baselines on real workers, one row each.
 
-    Every repetition runs all methods once, each time starting with another one, so that a drift of
-    the machine hits all alike. Each run starts from the same parameters. ``options`` change the
-    settings: ``measure("small-conv", workers=4, iterations=10)``; they are the fields of
+    ``model`` is a Task or the name of one (``ddlnb models``), ``methods`` are "all", one, or a
+    list. Every repetition runs all methods once, each time starting with another one, so that a
+    drift of the machine hits all alike. Each run starts from the same parameters. ``options``
+    change the settings: ``measure("small-conv", workers=4, iterations=10)``; they are the fields of
     `MeasurementSettings` and of its `Site`. With ``ranks`` it uses processes that are already up,
-    at their site. With ``out`` every finished run is on disk at once, and a second call runs only
-    what is missing. All seconds in the table are real ones: those of a slowed network and replayed
-    computation times the scale.
+    at their site. With ``out``, a CSV file, every finished run is on disk at once, and a second
+    call runs only what is missing.
+
+    The columns say what ran (model, local_batch, network, method, gpus, engine, settings, machine
+    and more), what came out as the median over repetitions (throughput_samples_per_s;
+    iteration_seconds, exposed_communication_seconds and bytes_sent per iteration and worker; std of
+    the throughput), and where it is from (versions, commit, time). All seconds are real ones: those
+    of a slowed network and replayed computation times the scale.
 
     Raises InputError for bad arguments before anything starts, ResultsError for an ``out`` that
     is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
+
+    >>> import ddlnb
+    >>> rows = ddlnb.measure(  # doctest: +SKIP
+    ...     "small-conv", ["WFBP-A2A", "MG-WFBP"], iterations=2, warmup=1, repetitions=1
+    ... )
+    >>> rows["method"].to_list(), rows["gpus"].to_list()  # doctest: +SKIP
+    (['single', 'DDP', 'WFBP-A2A', 'MG-WFBP'], [1, 2, 2, 2])
     """
     settings = settings.changed(**options)
     if ranks is not None:
@@ -108,7 +121,17 @@ def measure_scaling(
     """Return the rows of `measure` for every number of workers, with a column ``speedup``.
 
     The ranks are started once. The one-worker baseline is measured once, together with the first
-    number of workers. Raises what `ddlnb.measure` raises.
+    number of workers, and ``speedup`` is the throughput over that baseline's. The other arguments
+    and what is raised are those of `ddlnb.measure`.
+
+    >>> import ddlnb
+    >>> rows = ddlnb.measure_scaling(  # doctest: +SKIP
+    ...     "small-conv", "BSP-A2A", workers=[1, 2], iterations=2, warmup=1, repetitions=1
+    ... )
+    >>> rows.loc[rows["method"] == "BSP-A2A", "gpus"].to_list()  # doctest: +SKIP
+    [1, 2]
+    >>> rows.loc[rows["method"] == "single", "speedup"].to_list()  # doctest: +SKIP
+    [1.0]
     """
     import pandas as pd
 
@@ -149,7 +172,16 @@ def record_timelines(
 ) -> dict[str, Timeline]:
     """Return measured timelines by method name: what every rank computed and sent, span by span.
 
-    ``options`` change the settings, as in `measure`; there are no baselines.
+    ``options`` change the settings, as in `measure`; there are no baselines. A timeline holds
+    ``iterations`` after ``warmup`` more. Its spans have a rank, a kind, a name, and seconds since
+    the first one; ``to_frame()`` makes a table of them. Raises what `ddlnb.measure` raises.
+
+    >>> import ddlnb
+    >>> timelines = ddlnb.record_timelines("small-conv", "MG-WFBP", workers=2)  # doctest: +SKIP
+    >>> timelines["MG-WFBP"].source, timelines["MG-WFBP"].iterations  # doctest: +SKIP
+    ('measured', 3)
+    >>> sorted({span.rank for span in timelines["MG-WFBP"].spans})  # doctest: +SKIP
+    [0, 1]
     """
     options |= {"iterations": iterations, "warmup": warmup, "baselines": False}
     settings = settings.changed(**options)
@@ -168,6 +200,13 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
 
     The baseline is that of the same model, batch, network, optimizer, machine and source, whatever
     its engine and number of workers. Raises InputError where there is none.
+
+    >>> import ddlnb
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"method": ["single", "MG-WFBP"], "gpus": [1, 2]})
+    >>> rows = rows.assign(model="small-conv", throughput_samples_per_s=[100, 180])
+    >>> ddlnb.speedups(rows)["speedup"].to_list()
+    [1.0, 1.8]
     """
     free = {"method", "gpus", "engine", "servers", "settings"}
     keys = [column for column in CELL if column in rows and column not in free]

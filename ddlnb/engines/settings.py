@@ -27,7 +27,16 @@ TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of 
 class MeasurementSettings:
     """How methods are measured: on which workers, for how long, and with what.
 
+    ``changed`` returns the same settings with other values, those of its ``site`` (launcher, hosts,
+    network, scale) by name as well. Seconds are real ones; sizes are bytes, or texts with a unit.
     Raises InputError or UnknownName for a value that makes no sense.
+
+    >>> import ddlnb
+    >>> settings = ddlnb.MeasurementSettings(workers=4, partition="256KB")
+    >>> settings.changed(launcher="mpi").site.launcher
+    'mpi'
+    >>> settings.iterations, settings.repetitions
+    (20, 3)
     """
 
     workers: int = field(default=2, metadata={"meaning": "Worker processes."})

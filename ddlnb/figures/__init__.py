@@ -3,6 +3,12 @@
 Nothing is computed here but positions on paper. Drawing changes no global setting, and every figure
 says where its numbers come from. The first sentence of a function's docstring is the caption of its
 figure in the report.
+
+>>> import ddlnb
+>>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+>>> timeline = ddlnb.simulate(workload, "two-cores-4-workers", "MG-WFBP")
+>>> ddlnb.figures.timelines({"MG-WFBP": timeline})
+<Figure size 1100x202 with 1 Axes>
 """
 
 from ddlnb.figures.agreement import simulated_against_measured

@@ -45,9 +45,16 @@ class Ranks:
     threads: of torch, in each rank.
     timeout_seconds: of a run that does not give its own.
 
-    ``site`` holds the launcher and what it was given. After a RankError or an interrupt the next
-    run starts fresh processes: do not rely on anything that a function keeps in a rank. Raises
-    InputError for more ranks than this machine has room for.
+    ``run(function, *arguments)`` returns what the function returned on every rank, in their order;
+    its first argument is the context, with ``rank`` and ``count``. ``site`` holds the launcher and
+    what it was given. After a RankError or an interrupt the next run starts fresh processes: do not
+    rely on anything that a function keeps in a rank. Raises InputError for more ranks than this
+    machine has room for.
+
+    >>> import ddlnb
+    >>> with ddlnb.Ranks(2) as ranks:  # doctest: +SKIP
+    ...     ranks.run(lambda context, base: base**context.rank, 10)
+    [1, 10]
     """
 
     def __init__(

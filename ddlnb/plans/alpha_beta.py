@@ -17,7 +17,17 @@ from ddlnb.units import gigabits_per_second, show_seconds
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """The time of one operation as a + b M: latency seconds and seconds per byte."""
+    """The time of one operation as a + b M: latency seconds and seconds per byte.
+
+    Raises InputError for a term that is negative or not finite.
+
+    >>> import ddlnb
+    >>> cost = ddlnb.AlphaBeta(latency_seconds=1e-3, seconds_per_byte=1e-9)
+    >>> print(cost)
+    1 ms + M / (8 Gb/s)
+    >>> cost.seconds(1_000_000)
+    0.002
+    """
 
     latency_seconds: float
     seconds_per_byte: float

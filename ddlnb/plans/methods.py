@@ -2,6 +2,10 @@
 
 The survey describes a method by six aspects (section 3, levels 1-3): synchronisation,
 compression, scheduling, architecture, protocol, topology. `Method.sentence` prints its sentence.
+
+>>> import ddlnb
+>>> [name for name, method in ddlnb.METHODS.items() if method.architecture == "PS"]
+['BSP-PS', 'WFBP-PS', 'ByteScheduler-PS']
 """
 
 from __future__ import annotations
@@ -25,7 +29,22 @@ BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS met
 
 @dataclass(frozen=True)
 class Method:
-    """How gradients are exchanged. ``scheduling`` is the survey's word, None for plain BSP."""
+    """How gradients are exchanged. ``scheduling`` is the survey's word, None for plain BSP.
+
+    ``bucketing`` groups gradients into messages, ``exchange`` is "push_pull" or "all_reduce",
+    ``launch`` says when messages may start, ``priority`` whether those of early layers go first,
+    and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the largest message
+    and ``credit_bytes`` the most bytes in flight, None for no limit. ``plan(workload)`` returns the
+    `Plan`, ``sentence()`` the survey's description, ``tuned(partition="1MB")`` another partition.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> wfbp, merged = ddlnb.get_method("WFBP-A2A"), ddlnb.get_method("MG-WFBP")
+    >>> len(wfbp.plan(workload).messages)
+    28
+    >>> len(merged.plan(workload, cost=ddlnb.AlphaBeta(1e-3, 1e-9)).messages)
+    5
+    """
 
     name: str
     scheduling: str | None
@@ -165,6 +184,8 @@ _ROWS = [
     Method("ByteScheduler-A2A", "tensor partition", PER_TENSOR, "all_reduce",
            Launch.WHEN_READY, True, Gate.OWN_LAYER, 4 * MB, 16 * MB),
 ]  # fmt: skip
+# The methods by name: the seven of the survey, in its order, then those of `register_method`.
+# Whatever takes the name of a method looks it up here.
 METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
 
 
@@ -172,7 +193,16 @@ def register_method(method: Method) -> None:
     """Add a method to METHODS, as if it were a row of this file.
 
     It is then planned, simulated, forecast, measured and listed by name like the others, in this
-    process. Raises InputError if another method has its name.
+    process. ``del METHODS[name]`` removes it. Raises InputError if another method has its name.
+
+    >>> import ddlnb
+    >>> from dataclasses import replace
+    >>> wfbp = ddlnb.get_method("WFBP-A2A")
+    >>> ddlnb.register_method(replace(wfbp, name="WFBP-2MB", partition_bytes=2_000_000))
+    >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> len(ddlnb.get_method("WFBP-2MB").plan(workload).messages)
+    29
+    >>> del ddlnb.METHODS["WFBP-2MB"]
     """
     require(
         METHODS.get(method.name, method) == method,
@@ -182,7 +212,12 @@ def register_method(method: Method) -> None:
 
 
 def get_method(name: str | Method) -> Method:
-    """The method of this name, or the Method itself. Raises UnknownName with a suggestion."""
+    """Return the method of this name, or the Method itself. Raises UnknownName with a suggestion.
+
+    >>> import ddlnb
+    >>> ddlnb.get_method("MG-WFBP").scheduling
+    'tensor fusion'
+    """
     if isinstance(name, Method):
         return name
     if name not in METHODS:

@@ -82,8 +82,16 @@ class Plan:
     """The messages of one iteration and their rules.
 
     ``servers`` is 0 when the exchange uses none; else ``placement`` holds one server per message.
-    ``credit_bytes`` bounds the bytes in flight; one message may always be. Raises PlanError unless
-    every element of every gradient is in exactly one message.
+    ``credit_bytes`` bounds the bytes in flight; one message may always be. ``message_bytes`` are
+    those of each message, ``digest`` is a text that equal plans share, and printing shows a table.
+    Raises PlanError unless every element of every gradient is in exactly one message.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> print(ddlnb.get_method("WFBP-A2A").plan(workload))  # doctest: +ELLIPSIS
+    WFBP-A2A: 28 messages, 3.82 MB, all_reduce; start when ready, as listed; ...
+       0      40 B  priority  13  classes.bias[0:10]
+    ...
     """
 
     method: str

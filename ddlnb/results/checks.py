@@ -69,7 +69,22 @@ class Finding:
 
 
 def check(table: str | Path | pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
-    """Return one row per finding in a table, a CSV file or a frame; see `check_table`."""
+    """Return one row per finding in a throughput table, a CSV file or a frame; none if all is well.
+
+    The table needs the columns model, local_batch, network, method, gpus and
+    throughput_samples_per_s. A finding has a ``severity``, "suspicious" or "note", the ``rule``
+    that found it, the ``cells`` to look at, and a ``message``, all texts. Runs with at most
+    ``gpus_per_node`` GPUs use no network. Raises ResultsError for a file and InputError for a frame
+    that is not such a table.
+
+    >>> import ddlnb
+    >>> import pandas as pd
+    >>> cells = {"model": "resnet50", "local_batch": 64, "network": "10GbE", "method": "BSP-A2A"}
+    >>> rows = pd.DataFrame({"gpus": [8, 16], "throughput_samples_per_s": [1000, 900]})
+    >>> rows = rows.assign(**cells)
+    >>> ddlnb.check(rows)[["severity", "rule"]].values.tolist()
+    [['note', 'falls with more GPUs']]
+    """
     rows = table if isinstance(table, pd.DataFrame) else read_table(table)
     return findings_frame(check_table(rows, gpus_per_node=gpus_per_node))
 

@@ -5,6 +5,10 @@ cell, up to EQUAL, since noise must not refute it. "Most" is more than half of t
 ("clearly", "about", "nearly", "poorly") is that of the typical cell, so it too must hold in most;
 there a tie counts only where the claim includes it. Claims about a network are judged by cells
 beyond one node, because the others do not use it; the rest by every cell there is.
+
+>>> import ddlnb
+>>> ddlnb.CLAIMS["A44"].text
+'BSP-A2A is faster than BSP-PS in most cells'
 """
 
 from __future__ import annotations
@@ -320,16 +324,26 @@ _ALL = (
     ),
 )
 
+# The claims by their id in data/published, in order. A claim has the ``section`` and the ``text``
+# of the survey, and the ``parts`` by which `evaluate_claims` judges it.
 CLAIMS: dict[str, Claim] = {claim.id: claim for claim in _ALL}
 
 
 def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
-    """Judge every claim by a table: one row each, with the share of the cells that support it.
+    """Judge every claim by a throughput table: one row each, with the share of supporting cells.
 
-    ``holds`` is None where the table lacks the cells, and ``reason`` says which. ``failures`` are
-    the cells against the claim, worst first. A claim of several parts fails with any of them, even
-    if another cannot be judged; a cell counts once for each part. Raises InputError if the rows
-    are no table.
+    ``holds`` is True or False, or None where the table lacks the cells, and ``reason`` says which.
+    ``cells`` is the number judged and ``share`` that of the supporting ones, from 0 to 1.
+    ``failures`` are the cells against the claim, worst first. A claim of several parts fails with
+    any of them, even if another cannot be judged; a cell counts once for each part. Raises
+    InputError if the rows are no table.
+
+    >>> import ddlnb
+    >>> resnet50 = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+    >>> rows = ddlnb.forecast(resnet50, "survey-10GbE", ["BSP-PS", "BSP-A2A"], gpus=8, draws=0)
+    >>> verdicts = ddlnb.evaluate_claims(rows).set_index("claim")
+    >>> verdicts.loc["A44", ["holds", "failures"]].to_list()
+    [False, 'resnet50/64 10GbE BSP-A2A 8 GPUs is 0.910 times BSP-PS']
     """
     require_whole(gpus_per_node=gpus_per_node)
     table = Table(cell_rates(rows), gpus_per_node)

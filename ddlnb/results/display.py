@@ -20,7 +20,19 @@ MEASURED = {
 def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return throughput and what belongs to it by method, and by whatever else varies.
 
-    Rows without a column, such as ``speedup``, give a table without it.
+    The index is the number of GPUs and the method, after those of network, model and engine that
+    differ between the rows. Throughput and its standard deviation are in samples per second,
+    exposed communication in milliseconds. Rows without a column, such as ``speedup``, give a table
+    without it.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> rows = ddlnb.forecast(workload, "two-cores-4-workers", ["WFBP-A2A", "MG-WFBP"], draws=0)
+    >>> table = ddlnb.throughput_table(rows)
+    >>> list(table.index.names), table.index.to_list()
+    (['gpus', 'method'], [(4, 'WFBP-A2A'), (4, 'MG-WFBP')])
+    >>> table["speed-up"].to_list()
+    [1.46, 3.19]
     """
     varying = [name for name in ("network", "model", "engine") if _varies(rows, name)]
     table = rows.set_index([*varying, "gpus", "method"])

@@ -47,10 +47,14 @@ class Quote:
 
 
 def quotes(path: Path = PUBLISHED / "survey_quotes.csv") -> dict[str, list[Quote]]:
-    """Return the quoted values by their id, such as ``"A11"``. Raises ResultsError.
+    """Return the values that the survey's text quotes, by their id, such as ``"A11"``.
 
-    >>> [quote.value for quote in quotes()["A11"]]
-    [597.0, 163.0]
+    A quote has the ``item`` that was measured, its ``value`` in the ``unit`` of the text, and its
+    ``section``. Raises ResultsError for a file that is damaged.
+
+    >>> import ddlnb
+    >>> [(quote.value, quote.unit) for quote in ddlnb.quotes()["A11"]]
+    [(597.0, 'GFLOP'), (163.0, 'ms')]
     """
     found: dict[str, list[Quote]] = {}
     with path.open(newline="") as file:

@@ -45,7 +45,16 @@ def summarise(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """Return the tidy table in a CSV file. Raises ResultsError if it is not one."""
+    """Return the tidy table in a CSV file, with the columns and units of `ddlnb.measure`.
+
+    Raises ResultsError if the file is not one.
+
+    >>> import ddlnb
+    >>> from ddlnb.paths import DATA
+    >>> rows = ddlnb.read_rows(DATA / "measured" / "2026-11-21_two-cores_loopback" / "rows.csv")
+    >>> sorted(set(rows["gpus"])), len(set(rows["method"]))
+    ([2, 4], 7)
+    """
     return ROWS.read(Path(path))[ROW_COLUMNS]
 
 

@@ -46,12 +46,21 @@ def forecast(
 ) -> pd.DataFrame:
     """Return a tidy row per method and number of GPUs: throughput, seconds of a steady iteration.
 
-    ``low`` and ``high`` hold 90 % of the draws: every draw takes other effects from the intervals
-    of the cluster, another speed from the spread of the workload, and its model error; with
-    ``draws=0`` there are none. ``speedup`` is over one worker, ``chance_best`` the share of draws
-    in which the method is the fastest of those asked for. ``model`` is a Workload, or the name of
-    a model with a profile for the cluster's hardware (see `profile_for`); ``gpus`` defaults to all
-    of the cluster. Raises InputError for what does not fit together.
+    ``throughput_samples_per_s`` is that of all GPUs; ``iteration_seconds`` and
+    ``exposed_communication_seconds`` are those of one iteration. ``low`` and ``high`` hold 90 % of
+    the draws of the throughput: every draw takes other effects from the intervals of the cluster,
+    another speed from the spread of the workload, and its model error; with ``draws=0`` there are
+    none. ``speedup`` is over one worker, ``chance_best`` the share of draws in which the method is
+    the fastest of those asked for. ``model`` is a Workload, or the name of a model with a profile
+    for the cluster's hardware (see `profile_for`); ``gpus`` defaults to all of the cluster. Raises
+    InputError for what does not fit together.
+
+    >>> import ddlnb
+    >>> rows = ddlnb.forecast("resnet50", "survey-10GbE", "MG-WFBP", gpus=[8, 16], draws=0)
+    >>> rows[["method", "gpus"]].values.tolist()
+    [['MG-WFBP', 8], ['MG-WFBP', 16]]
+    >>> bool(rows["speedup"].is_monotonic_increasing)
+    True
     """
     require_whole(0, draws=draws)
     pairs = sound_pairs(cluster, methods, gpus, servers)

@@ -51,14 +51,17 @@ def simulate(
 ) -> Timeline:
     """Return the timeline of one worker over the first iterations of training.
 
-    All workers are alike, so rank 0 stands for them all. A message lasts from the moment the
-    network takes it, which is after it has queued, to the moment its average is back.
-    Raises InputError when the cluster lacks workers, or a link that the method needs.
+    ``iteration_seconds`` and ``exposed_communication_seconds`` of the timeline are those of a
+    steady iteration; ``to_frame()`` returns its spans, in seconds. All workers are alike, so rank 0
+    stands for them all. A message lasts from the moment the network takes it, which is after it has
+    queued, to the moment its average is back. Raises InputError when the cluster lacks workers, or
+    a link that the method needs.
 
+    >>> import ddlnb
     >>> from ddlnb.workloads.workload import Gradient, Layer
     >>> layer, gradient = Layer("l", forward_seconds=1.0), Gradient("w", "l", 10, 4, 2.0)
-    >>> work = Workload("toy", 1, (layer,), (gradient,), "by hand")
-    >>> simulate(work, "v100-nvlink", "BSP-A2A", workers=1).iteration_seconds
+    >>> work = ddlnb.Workload("toy", 1, (layer,), (gradient,), "by hand")
+    >>> ddlnb.simulate(work, "v100-nvlink", "BSP-A2A", workers=1).iteration_seconds
     3.0
     """
     require_whole(iterations=iterations)

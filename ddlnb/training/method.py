@@ -138,9 +138,12 @@ class TrainingMethod:
 def training_method(text: str | TrainingMethod) -> TrainingMethod:
     """Return the method that a text names; the architecture may be left out.
 
-    Raises UnknownName and InputError.
+    The text is a synchronisation, then a compressor, "feedback" and "whole-model" if wanted, joined
+    by "+", and "on A2A", "on PS" or "on gossip". Raises UnknownName for a name in it that is none,
+    InputError for choices that do not fit together.
 
-    >>> print(training_method("bsp + top-k(0.01) + feedback"))
+    >>> import ddlnb
+    >>> print(ddlnb.training_method("bsp + top-k(0.01) + feedback"))
     bsp + top-k(0.01) + feedback on A2A
     """
     if isinstance(text, TrainingMethod):

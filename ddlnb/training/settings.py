@@ -37,6 +37,11 @@ class TrainingSettings:
 
     Raises UnknownName and InputError, and MissingPart if the executor needs what this machine
     lacks.
+
+    >>> import ddlnb
+    >>> settings = ddlnb.TrainingSettings("quadratic", "local(8)", workers=4, steps=16)
+    >>> str(settings.method), settings.lr, settings.local_batch
+    ('local(8) on A2A', 0.1, 1)
     """
 
     task: LearningTask = field(metadata={"meaning": "A task of `ddlnb train --list`."})

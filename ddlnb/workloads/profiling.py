@@ -62,8 +62,15 @@ def profile(
 ) -> Workload:
     """Return the traced workload with seconds measured here, each the median over the iterations.
 
-    ``threads`` is the number of CPU threads, by default what torch is set to. Neither the drawing
-    of batches nor the optimizer's step is included.
+    ``task`` is a Task or the name of one. ``threads`` is the number of CPU threads, by default what
+    torch is set to. Neither the drawing of batches nor the optimizer's step is included. Raises
+    UnknownName for an unknown task, ModelError for a model that cannot be trained, and InputError
+    for counts that make no sense or a batch that does not fit into memory.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.profile("small-conv", 4, iterations=2, warmup=1)  # doctest: +SKIP
+    >>> len(workload.gradients), workload.compute_seconds > 0  # doctest: +SKIP
+    (28, True)
     """
     require(iterations >= 1, f"iterations {iterations} must be at least 1")
     require(warmup >= 0, f"warmup {warmup} must not be negative")

@@ -27,6 +27,10 @@ def replayed(workload: str | Workload, *, scale: float = 1.0, of: str | None = N
     ``recorded`` of the task is the workload in real seconds; its waits are 1 / scale as long.
     Raises UnknownName for an unknown profile, InputError if nothing in it takes time, or if it is
     not one ``of`` the model that is asked for.
+
+    >>> import ddlnb
+    >>> ddlnb.replayed("small-conv_b64_cpu-1thread", scale=1 / 10)
+    Task(name='small-conv', local_batch=64, unit='samples')
     """
     if isinstance(workload, str):
         workload = read_profile(workload)

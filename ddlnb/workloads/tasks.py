@@ -37,7 +37,16 @@ CONTEXT_BYTES = 64
 class Task:
     """Something to train. ``batch(local_batch, seed)`` depends on its two arguments only.
 
-    ``recorded`` is the workload of a task that replays one (see replay.py), in real seconds.
+    ``build()`` returns a new module, ``loss(module, batch)`` the mean loss over the batch.
+    ``local_batch`` is the default number of samples, counted in ``unit``. ``recorded`` is the
+    workload of a task that replays one (see replay.py), in real seconds. `ddlnb.task` makes one of
+    a module of yours.
+
+    >>> from ddlnb.workloads.tasks import TASKS
+    >>> small = TASKS["small-conv"]
+    >>> module, batch = small.build(), small.batch(4, seed=0)
+    >>> small.loss(module, batch).shape
+    torch.Size([])
     """
 
     name: str
@@ -76,11 +85,21 @@ def task(
     name: str | None = None,
     local_batch: int = 32,
 ) -> Task:
-    """A task around your own module; every build is a deep copy of it as it is at that moment.
+    """Return a task around your own module; every build is a deep copy of it as it is then.
 
     ``batch(local_batch, seed)`` returns a tuple of tensors, others for every seed: each worker
     and step has its own. ``loss(module, batch)`` is their mean loss. Both must be picklable.
     Raises ModelError for what cannot be trained.
+
+    >>> import ddlnb
+    >>> def draw(local_batch, seed):
+    ...     generator = torch.Generator().manual_seed(seed)
+    ...     return (torch.randn(local_batch, 4, generator=generator),)
+    >>> def loss(module, batch):
+    ...     return module(batch[0]).square().mean()
+    >>> mine = ddlnb.task(nn.Linear(4, 2), batch=draw, loss=loss, name="mine", local_batch=8)
+    >>> ddlnb.trace(mine)
+    Workload('mine', batch=1, 2 gradients, 40 B, 0 us)
     """
     if not isinstance(module, nn.Module):
         raise ModelError(

@@ -51,7 +51,17 @@ class Gradient:
 class Workload:
     """A model at one local batch size. ``source`` says where the seconds come from.
 
-    ``spread`` says how well all of them together are known: a relative standard deviation.
+    ``layers`` stand in the order of the forward pass, ``gradients`` in that of the backward pass,
+    with seconds, FLOPs and elements each. ``spread`` says how well all seconds together are known:
+    a relative standard deviation. ``parameters``, ``gradient_bytes``, ``compute_seconds`` and
+    ``flops`` are totals of one iteration. Raises InputError for values that no model has.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> workload.parameters, workload.gradient_bytes
+    (954002, 3816008)
+    >>> workload.gradients[0].layer == workload.layers[-1].name
+    True
     """
 
     model: str
@@ -185,7 +195,14 @@ class Workload:
 
 
 def read_profile(name: str, folder: Path = PROFILES) -> Workload:
-    """Return the named profile of data/profiles. Raises UnknownName with the names that exist."""
+    """Return the named profile of data/profiles, or of another folder.
+
+    Raises UnknownName with the names that exist, InputError for a file that is no profile.
+
+    >>> import ddlnb
+    >>> ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    Workload('small-conv', batch=64, 28 gradients, 3.82 MB, 28.1 ms)
+    """
     path = folder / f"{name}.json"
     if not path.is_file():
         raise UnknownName("profile", name, sorted(file.stem for file in folder.glob("*.json")))

@@ -74,16 +74,25 @@ def time_to_target(
 ) -> pd.DataFrame:
     """Return one row per cluster, number of workers and method, the quickest lossless one first.
 
-    ``seconds`` is the mean over seeds of the iterations times the seconds of one, with an
-    all-reduce more where the evaluated model takes it (`ddlnb.training.runs.averaging`).
-    ``speedup`` is over the quickest lossless method, which needs the iterations of ``dense``: the
-    geometric mean over the seeds that both have. ``low`` and ``high``, ``speedup_low`` and
-    ``speedup_high`` are the ends of 95 % t-intervals over the seeds, widened by the steps between
-    two evaluations (NaN for fewer than two seeds); they hold no other uncertainty. A run that never
-    reaches the target makes seconds infinite and the speed-up 0. ``bytes`` pass a worker's link in
-    an iteration, both ways, and ``ring_bytes`` would in a dense ring. The other columns are the
-    fields of `ddlnb.training.cost.iteration.IterationCost`. ``compression``, ``base`` and ``steps``
-    are those of `ddlnb.iteration_cost`. Raises InputError when the curves lack ``dense``.
+    ``curves`` are those of `ddlnb.compare`, ``target`` is a test loss. ``seconds`` is the mean over
+    seeds of the iterations times the seconds of one, with an all-reduce more where the evaluated
+    model takes it (`ddlnb.training.runs.averaging`). ``speedup`` is over the quickest lossless
+    method, which needs the iterations of ``dense``: the geometric mean over the seeds that both
+    have. ``low`` and ``high``, ``speedup_low`` and ``speedup_high`` are the ends of 95 %
+    t-intervals over the seeds, widened by the steps between two evaluations (NaN for fewer than two
+    seeds); they hold no other uncertainty. A run that never reaches the target makes seconds
+    infinite and the speed-up 0. ``bytes`` pass a worker's link in an iteration, both ways, and
+    ``ring_bytes`` would in a dense ring. The other columns are the fields of
+    `ddlnb.training.cost.iteration.IterationCost`. ``compression``, ``base`` and ``steps`` are those
+    of `ddlnb.iteration_cost`. Raises InputError when the curves lack ``dense``.
+
+    >>> import ddlnb
+    >>> import pandas as pd
+    >>> runs = [ddlnb.train("quadratic", name, workers=4, steps=32) for name in ("bsp", "local(8)")]
+    >>> curves, workload = pd.concat(runs), ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> rows = ddlnb.time_to_target(curves, 1.0, workload, ["two-cores-4-workers"])
+    >>> rows["method"].to_list(), rows["is_dense"].to_list()
+    (['bsp on A2A', 'local(8) on A2A'], [True, False])
     """
     import pandas as pd
 

@@ -69,8 +69,18 @@ def compare(
     that is kept there, runs of other calls included. Without a folder nothing is kept. ``jobs``
     processes of one thread each make the runs; by default there is one per core.
 
+    ``curves`` of the result has the rows of `ddlnb.train` for every run, ``tuning`` one per rate
+    tried, and ``summary()`` one per method and setting, with means over the seeds.
+
     Raises UnknownName and InputError before anything runs, and ResultsError for a folder whose
     files were damaged.
+
+    >>> import ddlnb
+    >>> found = ddlnb.compare(  # doctest: +SKIP
+    ...     "quadratic", ["bsp", "local(8)"], seeds=2, workers=4, steps=16, jobs=1
+    ... )
+    >>> found.summary()[["method", "seeds", "bytes"]].values.tolist()  # doctest: +SKIP
+    [['bsp on A2A', 2, 3840.0], ['local(8) on A2A', 2, 480.0]]
     """
     import pandas as pd
 

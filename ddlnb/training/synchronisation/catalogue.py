@@ -51,7 +51,19 @@ def get_synchronisation(text: str | Synchronisation) -> Synchronisation:
 def register_synchronisation(kind: type[Synchronisation]) -> None:
     """Add a synchronisation to SYNCHRONISATIONS, so that its name works in method texts.
 
-    ``del SYNCHRONISATIONS[name]`` removes it. Raises InputError for a class that cannot be
-    registered (see `ddlnb.choices.register`).
+    ``kind`` is a frozen dataclass that inherits from Synchronisation, with a ``name``, a ``loop``
+    and a default for every parameter. ``del SYNCHRONISATIONS[name]`` removes it. Raises InputError,
+    with the reason, for a class that cannot be registered.
+
+    >>> import ddlnb
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Pairwise(LocalSGD):
+    ...     period: int = 2
+    ...     name = "pairwise"
+    >>> ddlnb.register_synchronisation(Pairwise)
+    >>> print(ddlnb.training_method("pairwise + top-k(0.01)"))
+    pairwise(2) + top-k(0.01) on A2A
+    >>> del SYNCHRONISATIONS["pairwise"]
     """
     register("synchronisation", kind, Synchronisation, SYNCHRONISATIONS)

@@ -1,0 +1,53 @@
+"""The public names: each is documented with an example, and the examples run.
+
+Those that run at once are run by pytest's ``--doctest-modules``. Those that start processes or take
+their time are marked to be skipped there, and run here.
+"""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from importlib import import_module
+
+import pytest
+
+import ddlnb
+
+
+def examples_of(name: str) -> list[doctest.Example]:
+    """Return the examples of a public name; a table's are those of the module that defines it."""
+    public = getattr(ddlnb, name)
+    documented = public
+    if isinstance(public, dict):
+        documented = import_module(f"ddlnb.{ddlnb._MODULE_OF[name]}")
+    return doctest.DocTestParser().get_examples(inspect.getdoc(documented) or "", name)
+
+
+@pytest.mark.parametrize("name", ddlnb.__all__)
+def test_every_public_name_has_an_example(name):
+    assert examples_of(name), f"ddlnb.{name} has no example in its docstring"
+
+
+def test_the_one_path_through_the_package_runs_as_its_docstring_shows():
+    [test] = doctest.DocTestFinder(recurse=False).find(ddlnb, "ddlnb", globs={})
+    assert doctest.DocTestRunner(verbose=False).run(test) == (0, len(test.examples))
+
+
+def run_all(name: str) -> doctest.TestResults:
+    """Run the examples of a public name, those that are marked to be skipped as well."""
+    public = getattr(ddlnb, name)
+    [test] = doctest.DocTestFinder(recurse=False).find(public, name)
+    for example in test.examples:
+        example.options.pop(doctest.SKIP, None)
+    return doctest.DocTestRunner(verbose=False).run(test)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "name", ["measure", "measure_scaling", "record_timelines", "Ranks", "compare", "profile"]
+)
+def test_an_example_that_starts_processes_or_takes_times_runs(name):
+    failed, attempted = run_all(name)
+    assert failed == 0
+    assert attempted > 1
