@@ -37,10 +37,15 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     return path
 
 
-def require_writable_file(path: str | Path) -> None:
-    """Make the file's folder. Raises InputError if no file of that name can be written there."""
+def require_writable_file(path: str | Path, example: str) -> None:
+    """Make the file's folder. Raises InputError if no file of that name can be written there.
+
+    ``example`` is a file name that the error suggests.
+    """
     if Path(path).is_dir():
-        raise InputError(f"{str(path)!r} is a folder; name a file in it")
+        raise InputError(
+            f"{str(path)!r} is a folder; name a file in it, such as {str(Path(path, example))!r}"
+        )
     require_writable(Path(path).parent)
 
 

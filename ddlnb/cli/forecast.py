@@ -105,7 +105,7 @@ def forecast(
 
     require_whole(0, draws=draws)
     if csv is not None:
-        require_writable_file(csv)
+        require_writable_file(csv, "rows.csv")
     if fig4:
         from ddlnb.calibration.testbed import write_forecast
 
@@ -166,7 +166,7 @@ def timeline(
     from ddlnb.units import show_seconds
 
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
-    require_writable_file(out)
+    require_writable_file(out, "trace.json")
     require_whole(iterations=iterations)
     on = get_cluster(cluster, gpus)
     chosen = _methods(method or ["MG-WFBP"], partition, credit)

@@ -88,7 +88,7 @@ def train(
 ) -> None:
     """Train with lossy methods, by default in lockstep, and print what was learnt and sent."""
     from ddlnb.errors import require, require_whole
-    from ddlnb.files import write_atomically
+    from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.training.executors.clock import Clock
     from ddlnb.training.executors.stragglers import get_straggler
     from ddlnb.training.runs.compare import compare
@@ -100,7 +100,8 @@ def train(
         return
     require(bool(method), "give at least one --method, such as --method bsp; see --list")
     if out is not None:
-        _require_file(out)
+        require(out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv")
+        require_writable_file(out, "curves.csv")
     require_target(target)
     require_whole(seeds=seeds)
     require_whole(0, seed=seed)
@@ -132,16 +133,6 @@ def train(
     _print_result(result.summary(target), result.tuning, target, timed)
     if out is not None:
         typer.echo(f"Curves in {out}")
-
-
-def _require_file(out: Path) -> None:
-    """Raise InputError for a file of curves that could not be written in the end."""
-    from ddlnb.errors import require
-    from ddlnb.files import require_writable
-
-    require(out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv")
-    require(not out.is_dir(), f"curves file {str(out)!r} is a folder; name a file")
-    require_writable(out.parent)
 
 
 def _print_result(

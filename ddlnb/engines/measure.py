@@ -16,7 +16,7 @@ from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import optimizer_name
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, require, require_whole
-from ddlnb.files import require_writable
+from ddlnb.files import require_writable_file
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine, provenance
 from ddlnb.results.columns import CELL
@@ -69,7 +69,8 @@ def measure(
     settings = settings.changed(**options)
     if ranks is not None:
         settings = settings.at(ranks.site)
-    _require_place(out)
+    if out is not None:
+        require_writable_file(out, "rows.csv")  # before hours of work
     task = get_task(model)
     local_batch = settings.batch_of(task)
     _require_device(settings)
@@ -282,17 +283,6 @@ def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame
         .drop(columns="_order")
         .reset_index(drop=True)
     )
-
-
-def _require_place(out: str | Path | None) -> None:
-    """Raise InputError if no results file can be written there, before hours of work."""
-    if out is not None:
-        require(
-            not Path(out).is_dir(),
-            f"results file {str(out)!r} is a folder; name a file in it, such as "
-            f"{str(Path(out, 'rows.csv'))!r}",
-        )
-        require_writable(Path(out).parent)
 
 
 def _require_device(settings: MeasurementSettings) -> None:
