@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import re
 from importlib import import_module
 
 import pytest
 
 import ddlnb
+from ddlnb.paths import ROOT
 
 
 def examples_of(name: str) -> list[doctest.Example]:
@@ -27,6 +29,11 @@ def examples_of(name: str) -> list[doctest.Example]:
 @pytest.mark.parametrize("name", ddlnb.__all__)
 def test_every_public_name_has_an_example(name):
     assert examples_of(name), f"ddlnb.{name} has no example in its docstring"
+
+
+def test_the_page_on_the_package_lists_every_public_name_once():
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == ddlnb.__all__
 
 
 def test_the_one_path_through_the_package_runs_as_its_docstring_shows():
