@@ -174,8 +174,8 @@ def record_timelines(
     """Return measured timelines by method name: what every rank computed and sent, span by span.
 
     ``options`` change the settings, as in `measure`; there are no baselines. A timeline holds
-    ``iterations`` after ``warmup`` more. Its spans have a rank, a kind, a name, and seconds since
-    the first one; ``to_frame()`` makes a table of them. Raises what `ddlnb.measure` raises.
+    ``iterations`` after ``warmup`` more. Its spans have a rank, a kind, a name, and start and
+    stop in seconds; ``to_frame()`` makes a table of them. Raises what `ddlnb.measure` raises.
 
     >>> import ddlnb
     >>> timelines = ddlnb.record_timelines("small-conv", "MG-WFBP", workers=2)  # doctest: +SKIP

@@ -324,8 +324,8 @@ _ALL = (
     ),
 )
 
-# The claims by their id in data/published, in order. A claim has the ``section`` and the ``text``
-# of the survey, and the ``parts`` by which `evaluate_claims` judges it.
+# The claims by their id in the notes on the survey, in order. A claim has the ``section`` of the
+# survey and the ``text`` of its sentence, and the ``parts`` by which `evaluate_claims` judges it.
 CLAIMS: dict[str, Claim] = {claim.id: claim for claim in _ALL}
 
 
