@@ -17,7 +17,8 @@ from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import MS
-from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

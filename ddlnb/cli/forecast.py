@@ -213,8 +213,8 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
 
     if throughput is None:
         return profile_for(model, on, batch)
+    from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.profiling import from_throughput
-    from ddlnb.workloads.tasks import get_task
     from ddlnb.workloads.tracing import trace
 
     source = f"FLOPs shared out over the time of one GPU at {throughput:g} samples/s"

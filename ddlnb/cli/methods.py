@@ -66,7 +66,7 @@ def plan(
     from ddlnb.errors import require
     from ddlnb.plans.alpha_beta import AlphaBeta
     from ddlnb.plans.methods import get_method
-    from ddlnb.workloads.tasks import get_task
+    from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.workload import read_profile
 
     require(

@@ -17,8 +17,8 @@ def add_to(app: typer.Typer) -> None:
 
 def models(csv: Csv = False) -> None:
     """List the models with their sizes, FLOPs and model intensity."""
+    from ddlnb.workloads.catalogue import TASKS
     from ddlnb.workloads.intensity import intensity
-    from ddlnb.workloads.tasks import TASKS
     from ddlnb.workloads.tracing import trace
 
     rows = []

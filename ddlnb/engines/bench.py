@@ -17,8 +17,9 @@ from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
 from ddlnb.units import KIB, MIB
+from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
 
 COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)

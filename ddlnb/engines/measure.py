@@ -22,7 +22,8 @@ from ddlnb.provenance import machine, provenance
 from ddlnb.results.columns import CELL
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.timeline import Timeline
-from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 

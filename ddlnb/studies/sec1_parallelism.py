@@ -25,7 +25,8 @@ from ddlnb.errors import require, require_whole
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
-from ddlnb.workloads.tasks import Batch, Task, get_task
+from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.tasks import Batch, Task
 from ddlnb.workloads.tracing import trace
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from ddlnb.files import write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.provenance import processor
 from ddlnb.units import MS
+from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_training
-from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.workloads.workload import Workload
 

@@ -20,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import ModelError, require_whole
+from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_batch
-from ddlnb.workloads.tasks import Batch, Task, build_on_meta, get_task, require_trainable
+from ddlnb.workloads.tasks import Batch, Task, build_on_meta, require_trainable
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up

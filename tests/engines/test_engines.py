@@ -13,7 +13,8 @@ from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
 from ddlnb.plans.methods import METHODS
-from ddlnb.workloads.tasks import Task, get_task
+from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, in_double, mlp, train_alone
 

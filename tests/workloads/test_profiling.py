@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError, ModelError
+from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import (
     Iteration,
     from_throughput,
@@ -17,7 +18,6 @@ from ddlnb.workloads.profiling import (
     with_medians,
     write_profile,
 )
-from ddlnb.workloads.tasks import get_task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
 

@@ -13,7 +13,9 @@ from torch import nn
 
 from ddlnb.errors import InputError, ModelError, UnknownName
 from ddlnb.paths import SURVEY_NOTES
-from ddlnb.workloads.tasks import TASKS, UNIFORM_TEXT_LOSS, get_task, task
+from ddlnb.workloads.catalogue import TASKS, get_task
+from ddlnb.workloads.small_models import UNIFORM_TEXT_LOSS
+from ddlnb.workloads.tasks import task
 
 SMALL = ("small-conv", "small-transformer")
 

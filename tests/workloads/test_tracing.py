@@ -8,8 +8,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ddlnb.errors import ModelError
+from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import profile
-from ddlnb.workloads.tasks import get_task, task
+from ddlnb.workloads.tasks import task
 from ddlnb.workloads.tracing import trace
 
 WIDTH = 8

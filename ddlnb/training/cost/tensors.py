@@ -35,7 +35,7 @@ def tensor_shapes(workload: Workload) -> dict[str, Shape]:
 def is_built_in(workload: Workload) -> bool:
     """Return whether the workload is of a built-in model, whose parameters are known."""
     from ddlnb.training.tasks.catalogue import LEARNING_TASKS
-    from ddlnb.workloads.tasks import TASKS
+    from ddlnb.workloads.catalogue import TASKS
 
     return workload.model in TASKS or workload.model in LEARNING_TASKS
 
@@ -55,7 +55,7 @@ def _shapes_of_model(name: str) -> dict[str, Shape]:
     import torch
 
     from ddlnb.training.tasks.catalogue import get_learning_task
-    from ddlnb.workloads.tasks import TASKS
+    from ddlnb.workloads.catalogue import TASKS
 
     with torch.device("meta"):
         module = TASKS[name].build() if name in TASKS else get_learning_task(name).build(0)

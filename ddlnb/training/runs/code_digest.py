@@ -18,8 +18,8 @@ from ddlnb.errors import InputError
 PACKAGE = Path(ddlnb.__file__).parent
 ALGORITHMS = (
     *("training", "compression"),
-    *("choices.py", "seeding.py"),
-    *("plans/requests.py", "plans/server_rules.py", "workloads/tasks.py"),
+    *("choices.py", "seeding.py", "plans/requests.py", "plans/server_rules.py"),
+    *("workloads/tasks.py", "workloads/small_models.py"),
 )
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ddlnb.errors import MissingPart
 from ddlnb.training.tasks.digits import classification_loss, evaluate_classifier
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
-from ddlnb.workloads.tasks import BYTE_VALUES, CONTEXT_BYTES, Batch, SmallTransformer
+from ddlnb.workloads.small_models import BYTE_VALUES, CONTEXT_BYTES, SmallTransformer
+from ddlnb.workloads.tasks import Batch
 
 CIFAR_HELP = (
     "download cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, "
