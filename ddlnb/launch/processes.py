@@ -211,7 +211,8 @@ class RankProcesses:
 
     def lost(self, rank: int) -> str:
         """Return why the rank cannot answer any more; empty if it may, as far as can be seen."""
-        if self._local[rank] is not None and _has_ended(self._local[rank]):
+        process = self._local[rank]
+        if process is not None and _has_ended(process):
             return "process died"
         controller = getattr(self._cluster.controller, "process", None)  # none in a batch queue
         if controller is not None and _has_ended(controller):
