@@ -18,7 +18,7 @@ from ddlnb.paths import BUILD
 if TYPE_CHECKING:
     import pandas as pd
 
-HERE, SURVEY = "here", "survey"  # what can be calibrated beside clusters
+HERE, SURVEY = "here", "survey"  # names that can be calibrated besides those of clusters
 
 
 @dataclass(frozen=True)

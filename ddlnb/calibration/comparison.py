@@ -1,4 +1,4 @@
-"""A twin's forecasts beside measurements of the same runs, kept in a folder."""
+"""Compare a twin's forecasts with measurements of the same runs, kept in a folder."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def calibrate_and_compare(
     """Calibrate a twin of an emulated network, then measure the methods and forecast them.
 
     The twin knows the links from a micro-benchmark of made-up models. There are as many parameter
-    servers as workers, on nodes of their own, as in the survey. Everything is kept in the folder.
+    servers as workers, on separate nodes, as in the survey. Everything is kept in the folder.
     """
     settings = settings.changed(warmup=WARMUP)
     probed = micro_benchmark(

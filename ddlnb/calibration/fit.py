@@ -63,7 +63,7 @@ class Calibration:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Return every observation beside what the fit predicts in its place."""
+        """Return every observation with the value that the fit predicts for it."""
         pairs = zip(self.observations, self.predicted, strict=True)
         return tuple(row_of(observation, value, "fitted") for observation, value in pairs)
 

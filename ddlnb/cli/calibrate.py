@@ -36,10 +36,10 @@ def calibrate(
     write: Annotated[
         bool, typer.Option("--write", help="For 'survey': replace the files in data/.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the random starts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 0,
     csv: Csv = False,
 ) -> None:
-    """Fit the effects of a cluster to measurements, and say how sure each one is."""
+    """Fit the effects of a cluster to measurements, and print an interval for each."""
     from ddlnb.calibration.calibrate import calibrate as fit
 
     result = fit(what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True)

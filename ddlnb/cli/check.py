@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 def check(
     table: Annotated[Path, typer.Argument(help="A CSV file with one row per cell.")],
     gpus_per_node: Annotated[
-        int, typer.Option(help="Runs with no more GPUs do not use the network.")
+        int, typer.Option(help="Runs with at most this many GPUs do not use the network.")
     ] = 4,
     csv: Csv = False,
 ) -> None:

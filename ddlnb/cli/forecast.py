@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline
     from ddlnb.workloads.workload import Workload
 
-OneCluster = Annotated[str, typer.Option("--cluster", help="Of `ddlnb clusters`, or a .yaml file.")]
+OneCluster = Annotated[
+    str, typer.Option("--cluster", help="One of `ddlnb clusters`, or a .yaml file.")
+]
 Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method, or 'all'; may be given repeatedly.")
 ]
@@ -42,7 +44,7 @@ def clusters(
     name: Annotated[str | None, typer.Argument(help="Show the effects of this one.")] = None,
     csv: Csv = False,
 ) -> None:
-    """List the clusters that forecasts know, or every effect of one."""
+    """List the clusters, or every effect of one."""
     from ddlnb.clusters.cluster import describe
     from ddlnb.clusters.file import cluster_names, get_cluster
 
@@ -94,7 +96,7 @@ def forecast(
     ] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
 ) -> None:
-    """Say how fast every method trains on a cluster, how sure that is, and which one to take."""
+    """Forecast how fast every method trains on a cluster, with intervals, and recommend one."""
     import sys
 
     from ddlnb.clusters.file import get_cluster
@@ -153,7 +155,7 @@ def timeline(
     credit: Credit = None,
     iterations: Annotated[int, typer.Option(help="Iterations to show.")] = 3,
     out: Annotated[
-        Path, typer.Option(help="Chrome trace (.json); a picture (.png) goes beside it.")
+        Path, typer.Option(help="Chrome trace to write (.json); a picture (.png) goes next to it.")
     ] = Path("trace.json"),
 ) -> None:
     """Simulate what one worker does when, as a trace for Perfetto and a picture."""
@@ -196,7 +198,7 @@ def timeline(
 
 
 def _picture(lines: dict[str, Timeline], path: Path) -> Path:
-    """Draw the timelines below one another into a .png file, and return its path."""
+    """Draw the timelines one below the other into a .png file, and return its path."""
     import io
 
     from ddlnb.figures import timelines
@@ -230,7 +232,7 @@ def _methods(names: list[str] | None, partition: str | None, credit: str | None)
 
 
 def _advice(rows: pd.DataFrame, on: Cluster) -> str:
-    """Return what to take away: the best method at the largest size, and what others would lose."""
+    """Return the advice: the best method at the largest size, and what others would lose."""
     largest = rows[rows["gpus"] == rows["gpus"].max()]
     order = largest.sort_values("throughput_samples_per_s", ascending=False)
     best = order.iloc[0]

@@ -1,4 +1,4 @@
-"""The command that says what lossy methods cost on a cluster, and whether they are worth it."""
+"""The command that prints what lossy methods cost on a cluster, and whether they are worth it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def lossy(
     throughput: Throughput = None,
     compression: Annotated[
         str,
-        typer.Option(
-            help="What compressing costs: free, or a profile of data/profiles/compression."
-        ),
+        typer.Option(help="Cost of compression: free, or a profile of data/profiles/compression."),
     ] = "free",
     curves: Annotated[
         Path | None,
@@ -48,7 +46,7 @@ def lossy(
     ] = "MG-WFBP",
     csv: Csv = False,
 ) -> None:
-    """Say what lossy methods cost on a cluster, and with curves whether to use them there.
+    """Print what lossy methods cost on a cluster and, given curves, whether to use them there.
 
     Without curves only the seconds of an iteration are compared, not how many are needed.
     """
@@ -93,7 +91,7 @@ def _assumed(compression: str, base: str) -> str:
 def _costs(
     workload: Workload, cluster: str, workers: int, methods: list[str], compression: str, base: str
 ) -> list[dict[str, Any]]:
-    """Return one row per method, the quickest lossless one first: seconds and bytes."""
+    """Return one row of seconds and bytes per method, the fastest lossless one first."""
     from ddlnb.clusters.file import get_cluster
     from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 

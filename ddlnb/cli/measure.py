@@ -54,7 +54,7 @@ def measure(
     partition: Partition = None,
     credit: Credit = None,
     out: Annotated[
-        Path | None, typer.Option(help="Results file (.csv); a second call completes it.")
+        Path | None, typer.Option(help="Results file (.csv); repeating the command completes it.")
     ] = None,
     launcher: Annotated[str, option("launcher")] = HERE.launcher,
     host: Annotated[str, option("host")] = HERE.host,

@@ -1,4 +1,4 @@
-"""The commands about methods: what there is, and the plan that a method makes of a model."""
+"""The commands about methods: the list of them, and the plan that a method makes for a model."""
 
 from __future__ import annotations
 

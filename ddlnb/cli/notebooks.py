@@ -1,4 +1,4 @@
-"""The notebooks of the checkout, and what each one says of itself.
+"""The notebooks of the checkout, and how each one describes itself.
 
 A notebook says in its metadata, under ``ddlnb``, which section and figure of the survey it belongs
 to, its claim, the library function that does its work, and whether it takes times.
@@ -56,7 +56,7 @@ class Notebook:
         return f"Section {chapter.rpartition('-')[2]}"
 
     def under(self, name: str) -> Notebook:
-        """Return the same notebook under another name, which its files and its title then bear."""
+        """Return the same notebook under another name, which its files and its title then carry."""
         if name == self.name:
             return self
         require(

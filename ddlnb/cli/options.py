@@ -11,15 +11,15 @@ import typer
 if TYPE_CHECKING:
     import pandas as pd
 
-Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values for machines.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
 Model = Annotated[str, typer.Option(help="A model of `ddlnb models`.")]
 Batch = Annotated[int | None, typer.Option(help="Samples per worker; default: the model's own.")]
-Servers = Annotated[int, typer.Option(help="Parameter servers of the PS methods.")]
+Servers = Annotated[int, typer.Option(help="Number of parameter servers for PS methods.")]
 Partition = Annotated[
     str | None, typer.Option(help="Largest message of methods that partition, such as 256KB.")
 ]
 Credit = Annotated[
-    str | None, typer.Option(help="Bytes in flight of methods with a credit, such as 1MB.")
+    str | None, typer.Option(help="Most bytes in flight, for methods with a credit, such as 1MB.")
 ]
 
 

@@ -39,7 +39,7 @@ class NotebookRun:
 
     @property
     def digest(self) -> str:
-        """The fingerprint of all that the result depends on: cells, parameters, package, data."""
+        """The fingerprint of cells, parameters, package and data: all that the result depends on."""
         content = json.loads(self.notebook.path.read_text(encoding="utf-8"))
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
         text = json.dumps([cells, self.parameters, _files_digest()], sort_keys=True)
@@ -136,7 +136,7 @@ def _run_all(
     fresh: bool,
     advance: Callable[[NotebookRun], None],
 ) -> None:
-    """Execute all of them; each one that takes times runs alone."""
+    """Execute all notebooks; each one that measures times runs alone."""
     cancelled = threading.Event()
     groups = [[run for run in runs if not run.timed]]
     groups += [[run] for run in runs if run.timed]
@@ -155,7 +155,7 @@ def _run_all(
 
 
 def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event) -> None:
-    """Run one notebook and note what became of it; an expected error is noted, not raised."""
+    """Run one notebook and record its outcome; an expected error is recorded, not raised."""
     if fresh or _state(run, target).get("digest") != run.digest:
         _remove_rows(run, target)  # of other parameters or another version; else they resume
     note = {"digest": run.digest, "status": "started", "made": provenance()}
@@ -184,7 +184,7 @@ def _state_path(run: NotebookRun, target: Path) -> Path:
 
 
 def _state(run: NotebookRun, target: Path) -> dict:
-    """Return what is known of the last run of this notebook; nothing if there was none."""
+    """Return the record of the notebook's last run, or an empty one if there was none."""
     path = _state_path(run, target)
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""The command that trains with lossy methods and says what they cost in convergence."""
+"""The command that trains with lossy methods and prints what they cost in convergence."""
 
 from __future__ import annotations
 
@@ -71,22 +71,22 @@ def train(
         float | None, typer.Option(help="A test loss; adds the steps and bytes to reach it.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of a task that is made from your own files.")
+        Path | None, typer.Option(help="The folder with your files, for a task that reads them.")
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Keep every finished run here; the same command then goes on."),
+        typer.Option(help="Keep every finished run here; repeating the command goes on."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the curves to this file (.csv).")
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="List tasks, synchronisations and compressors, and end.")
+        bool, typer.Option("--list", help="List tasks, synchronisations and compressors, and exit.")
     ] = False,
     csv: Csv = False,
 ) -> None:
-    """Train with lossy methods, by default in lockstep, and print what was learnt and sent."""
+    """Train with lossy methods, by default in lockstep, and print losses and traffic."""
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.training.executors.clock import Clock

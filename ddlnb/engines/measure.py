@@ -1,4 +1,4 @@
-"""Measure methods beside one another: alternating runs, one tidy table, resumable."""
+"""Measure methods in alternating runs, into one tidy table; an interrupted sweep can be resumed."""
 
 from __future__ import annotations
 

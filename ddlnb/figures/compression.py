@@ -1,4 +1,4 @@
-"""Compressors alone: what they lose beside their bounds, and what error feedback keeps."""
+"""Compressors alone: their errors with the bounds, and what error feedback keeps."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ddlnb.figures.style import note, styled
 
 @styled
 def parallelism_schematic(layers: int = 4) -> Figure:
-    """Model parallelism beside data parallelism, two workers each, as in Fig. 1."""
+    """Draw model parallelism next to data parallelism, two workers each, as in Fig. 1."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
     first, second = METHOD_COLOURS["WFBP-PS"], METHOD_COLOURS["BSP-A2A"]
     for ax in axes:

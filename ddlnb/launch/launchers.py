@@ -105,7 +105,7 @@ def profile_folder(name: str) -> Path | None:
 
 
 def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
-    """Return what controller and ranks have in their environment beside this process's."""
+    """Return what controller and ranks have in their environment besides this process's."""
     variables = {
         reaper.TOKEN_VARIABLE: token,
         "IPYTHONDIR": str(folder),  # no history and no profiles in the user's home

@@ -1,7 +1,7 @@
 """Which gradients travel together: functions from a workload to messages, in the order they start.
 
 Each function is the idea of one survey method and nothing else. A `Bucketing` declares what its
-function needs to know beside the workload.
+function needs to know besides the workload.
 """
 
 from __future__ import annotations

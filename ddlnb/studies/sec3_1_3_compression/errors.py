@@ -1,4 +1,4 @@
-"""What one round of a compressor loses beside its bound, and what error feedback keeps."""
+"""The error of one round of a compressor with its bound, and what error feedback keeps."""
 
 from __future__ import annotations
 

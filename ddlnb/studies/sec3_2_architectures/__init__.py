@@ -1,4 +1,4 @@
-"""Parameter servers beside all-to-all, and what an all-reduce is made of (3.2)."""
+"""Parameter servers compared with all-to-all, and what an all-reduce is made of (3.2)."""
 
 from ddlnb.studies.sec3_2_architectures.all_reduces import (
     by_formula,
