@@ -50,7 +50,7 @@ def versions() -> str:
 
 @cache
 def commit() -> str:
-    """Return the short commit of the checkout, with ``+`` if files differ from it; empty outside git."""
+    """Return the checkout's short commit, with ``+`` if files differ from it; empty outside git."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")

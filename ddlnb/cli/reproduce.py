@@ -39,7 +39,7 @@ class NotebookRun:
 
     @property
     def digest(self) -> str:
-        """The fingerprint of cells, parameters, package and data: all that the result depends on."""
+        """The fingerprint of the cells, parameters, package and data that decide the result."""
         content = json.loads(self.notebook.path.read_text(encoding="utf-8"))
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
         text = json.dumps([cells, self.parameters, _files_digest()], sort_keys=True)

@@ -1,4 +1,4 @@
-"""The survey's three models on random data, built from transformers without downloading anything."""
+"""The survey's three models on random data, built from transformers without a download."""
 
 from __future__ import annotations
 

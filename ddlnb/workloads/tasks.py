@@ -126,5 +126,5 @@ def build_on_meta(task: Task) -> nn.Module:
 
 
 def like_parameters(module: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the inputs in the module's own floating type, so that ``module.double()`` just works."""
+    """Return the inputs in the module's own floating type, so that ``module.double()`` works."""
     return inputs.to(next(module.parameters()).dtype)
