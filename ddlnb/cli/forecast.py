@@ -60,10 +60,10 @@ def clusters(
         for fact, value in one.facts.items():
             typer.echo(f"fact about {fact}: {value}")
         return
-    rows = []
+    listed = []
     for known in cluster_names():
         one = get_cluster(known)
-        rows.append(
+        listed.append(
             {
                 "cluster": known,
                 "network": one.network,
@@ -75,7 +75,7 @@ def clusters(
                 "about": one.about,
             }
         )
-    print_table(rows, csv, "Clusters")
+    print_table(listed, csv, "Clusters")
 
 
 def forecast(
