@@ -47,8 +47,8 @@ from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.tasks import Batch, Task
 from ddlnb.workloads.workload import read_profile
 
-# Batches are such that computing takes about as long as an all-reduce. Nothing runs at a fraction of
-# its speed, since compression cannot.
+# Batches are chosen so that computing takes about as long as an all-reduce. Nothing is slowed,
+# since compression cannot be.
 PROFILES = {
     "1Gb/s 50us": "small-conv_b64_cpu-1thread",
     "1Gb/s 1ms": "small-conv_b64_cpu-1thread",
