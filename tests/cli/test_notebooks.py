@@ -208,7 +208,7 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     marker = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid()))"
     write_notebook(tmp_path, "endless", marker, "time.sleep(1000)")
     with pytest.raises(DdlnbError, match="not done after"):
-        run_notebook("endless", tmp_path / "out" / "e.ipynb", 8, folder=tmp_path)
+        run_notebook("endless", tmp_path / "out" / "e.ipynb", 15, folder=tmp_path)
     pid = int((tmp_path / "out" / "pid").read_text())
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:

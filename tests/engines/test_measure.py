@@ -49,7 +49,7 @@ def test_a_second_call_runs_only_what_is_missing(six_ranks, tmp_path):
 @pytest.mark.ranks
 def test_what_was_finished_before_a_failure_is_kept(six_ranks, tmp_path, monkeypatch):
     out = tmp_path / "rows.csv"
-    run = ddlnb.Bench.run
+    run = Bench.run
 
     def interrupted(self, contender, **rest):
         if contender.name == "WFBP-PS":
