@@ -51,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> None:
     table = judged(curves)
     print(table[COLUMNS].round(4).to_string(index=False))
     for workers, rows in table.groupby("workers"):
-        print(f"{workers} workers:", rows["verdict"].astype(str).value_counts().to_dict())
+        print(f"{workers} workers:", rows["verdict"].map(str).value_counts().to_dict())
     decided = table["verdict"] != Verdict.UNDECIDED
     print(
         f"Of {decided.sum()} verdicts among {len(table)} comparisons, each at 95 %, "
