@@ -35,11 +35,12 @@ engines: ## build Horovod and BytePS again if their recipes changed, or if it fa
 reproduce: env ## execute every notebook and write the report (PROFILE=quick|full)
 	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS)
 
-# First what starts no processes, on every core with a thread each; then what starts ranks and kernels, which wait more
-# than they compute: one more at a time than there are cores. A file stays on one worker, which keeps its ranks.
+# Side by side what starts no processes (a thread each), notebooks, and files of tests that start ranks. With more of them
+# than cores, emulated links miss their bandwidth.
 test: env ## run all tests, the notebooks included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "ranks or notebook or slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m notebook
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "(ranks or slow) and not notebook"
 
 test-quick: env ## only the tests that start no processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
