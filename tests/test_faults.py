@@ -126,3 +126,5 @@ def test_moments_are_reproducible_and_come_before_the_last_run(tmp_path):
     moments = [Moment.any_of(sweep, random.Random(f"1 {number}")) for number in range(200)]
     assert moments == [Moment.any_of(sweep, random.Random(f"1 {n}")) for n in range(200)]
     assert {moment.runs for moment in moments} == set(range(sweep.total - 1))
+    seen = [Moment.any_of(sweep, random.Random(n), must_be_seen=True) for n in range(200)]
+    assert {moment.runs for moment in seen} == set(range(sweep.total - 2))

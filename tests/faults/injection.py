@@ -30,9 +30,13 @@ class Moment:
     seconds: float
 
     @classmethod
-    def any_of(cls, sweep: Sweep, chance: random.Random) -> Moment:
-        """A moment at which at least one run is still to come."""
-        return cls(chance.randrange(sweep.total - 1), chance.uniform(0, RUN_SECONDS))
+    def any_of(cls, sweep: Sweep, chance: random.Random, must_be_seen: bool = False) -> Moment:
+        """A moment within the sweep; before its last run if the fault must be seen.
+
+        In the last one it may come when the ranks have answered and only the row is to be written.
+        """
+        last = sweep.total - (2 if must_be_seen else 1)
+        return cls(chance.randrange(last), chance.uniform(0, RUN_SECONDS))
 
 
 class Injection(threading.Thread):
@@ -104,7 +108,7 @@ def inject(
 
     ``errors`` are those that the user may see; ``may_go_on`` if it may also go on.
     """
-    moment = Moment.any_of(sweep, chance)
+    moment = Moment.any_of(sweep, chance, must_be_seen=not may_go_on)
     outcome.detail += f"; after {moment.runs} runs and {moment.seconds:.3f} s"
     onlooker = Onlooker(sweep)
     hit: list[object] = []
