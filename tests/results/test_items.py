@@ -1,0 +1,42 @@
+"""The items of the survey: each once, with its section, and nothing accepted that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.errors import ResultsError
+from ddlnb.results.claims import CLAIMS
+from ddlnb.results.items import survey_items
+from ddlnb.results.published import quotes
+
+HEADER = "id,section,text,missing\n"
+NUMBERS = [n for n in range(1, 66) if n not in (19, 37, 38, 39, 59)]  # no such items
+
+
+def test_every_item_is_there_once_in_order():
+    assert list(survey_items()) == [f"A{number:02d}" for number in NUMBERS]
+
+
+def test_claims_and_quotes_are_items_of_the_same_section():
+    items = survey_items()
+    assert {items[key].section for key in CLAIMS} == {claim.section for claim in CLAIMS.values()}
+    for key, quoted in quotes().items():
+        assert {quote.section for quote in quoted} == {items[key].section}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("A01,1,Text.,\nA01,1,Text.,", "line 3 names A01 again"),
+        ("A44,1,Text.,", "line 2 names A44 again"),
+        ("B01,1,Text.,", "must have an id such as A07"),
+        ("A01,1,,", "a section and a text"),
+        ("A01,1,Text.", "must have the columns"),
+        ("A01,1,Text.,,", "must have the columns"),
+    ],
+)
+def test_what_is_no_item_is_refused_with_its_line(tmp_path, line, said):
+    path = tmp_path / "items.csv"
+    path.write_text(HEADER + line + "\n")
+    with pytest.raises(ResultsError, match=said):
+        survey_items(path)
