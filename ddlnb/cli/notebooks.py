@@ -1,7 +1,8 @@
 """The notebooks of the checkout, and how each one describes itself.
 
 A notebook says in its metadata, under ``ddlnb``, which section and figure of the survey it belongs
-to, its claim, the library function that does its work, and whether it takes times.
+to, its claim, the library function that does its work, whether it takes times, and which items of
+the survey it reproduces, each with how: computed, simulated, emulated or measured.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class Notebook:
     claim: str
     function: str
     timed: bool
+    items: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -84,7 +86,10 @@ def _described(path: Path) -> Notebook:
     first = "".join(cells[0]["source"]) if cells else ""
     title = first.splitlines()[0].lstrip("# ").strip() if first else path.stem
     text = {key: str(about.get(key, "")) for key in ("section", "figure", "claim", "function")}
-    return Notebook(path.stem, path, title, timed=bool(about.get("timed", False)), **text)
+    items = about.get("items", {})
+    require(isinstance(items, dict), f"{path.name}: items must map numbers such as A07 to words")
+    timed = bool(about.get("timed", False))
+    return Notebook(path.stem, path, title, timed=timed, items=items, **text)
 
 
 def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:

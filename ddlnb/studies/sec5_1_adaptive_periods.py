@@ -18,8 +18,9 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
-from ddlnb.results.statistics import bracket_interval, ratio_interval
-from ddlnb.studies.findings import Findings, findings
+from ddlnb.results.items import ItemVerdict
+from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
+from ddlnb.studies.findings import Findings, findings, item_verdict
 from ddlnb.training.cost.cluster_clock import compute_seconds
 from ddlnb.training.cost.recommendation import MARGIN
 from ddlnb.training.cost.requests import request_cost
@@ -200,7 +201,17 @@ def period_findings(times: pd.DataFrame) -> Findings:
         f"All methods need {times['steps'].min():.0f} to {times['steps'].max():.0f} gradients per "
         f"worker to a test loss of {times['target'].iloc[0]:g}.",
         *(_answer(str(network), part) for network, part in times.groupby("network", sort=False)),
+        items=[_item(str(network), part) for network, part in times.groupby("network", sort=False)],
     )
+
+
+def _item(network: str, part: pd.DataFrame) -> ItemVerdict:
+    """Judge whether the best adaptive period is faster than the best fixed one."""
+    adaptive = part[~part["fixed"]]
+    best = adaptive.loc[adaptive["seconds"].idxmin()]
+    verdict = {FASTER: Verdict.HOLDS, SLOWER: Verdict.CONTRADICTED, OPEN: Verdict.UNDECIDED}
+    said = f"{network}, {best['method']}: {_judged(best)}"
+    return item_verdict("A60", [verdict[best["verdict"]]], "measured, simulated", said)
 
 
 def _answer(network: str, part: pd.DataFrame) -> str:

@@ -78,6 +78,7 @@ def test_an_element_takes_so_many_bits(spec, bits):
     assert 0 <= bytes_ - elements * bits / 8 < 5, "at most a norm and a started byte more"
 
 
+@pytest.mark.item("A24", how="measured")
 def test_one_bit_signs_take_one_bit():
     assert [len(packing.pack_signs(np.zeros(size, np.float32))) for size in (1, 8, 9)] == [1, 1, 2]
     signs = packing.pack_signs(np.array([-1, 1, 1, -1, 0, -0.0, 2, -3, -4], np.float32))

@@ -171,6 +171,7 @@ def test_requests_are_those_of_the_traffic(text, shape, workers):
     torch.testing.assert_close(sum(one.sent for one in found) / workers, found[0].average)
 
 
+@pytest.mark.item("A25", how="measured")
 @pytest.mark.parametrize(
     "text",
     ["top-k(0.1)", "gtop-k(0.1)", "random-k(0.1)", "powersgd(1)", "powersgd(1, True, False)"],

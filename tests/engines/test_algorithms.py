@@ -36,6 +36,7 @@ def own_tensor(rank: int, size: int) -> torch.Tensor:
     return torch.stack([whole, torch.randn(size, generator=generator)])
 
 
+@pytest.mark.item("A30", how="measured")
 @pytest.mark.ranks
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_every_rank_ends_with_the_sum_and_with_the_same_bits(four_ranks, count):

@@ -61,6 +61,7 @@ def alone():
     return look_up
 
 
+@pytest.mark.item("A05", how="measured")
 @pytest.mark.ranks
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

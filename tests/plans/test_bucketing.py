@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def workloads(draw):
 costs = st.builds(AlphaBeta, st.floats(0, 3), st.floats(0, 0.05))
 
 
+@pytest.mark.item("A27")
 @given(workloads(), costs)
 def test_the_paper_s_rule_is_within_one_latency_per_gradient_of_the_optimum(workload, cost):
     excess = end_of(merged(workload, cost), workload, cost) - brute_force(workload, cost)
@@ -84,6 +86,7 @@ def test_an_expensive_latency_puts_everything_in_one_message():
     assert merged(TOY, AlphaBeta(1000.0, 0.0)) == one_bucket(TOY)
 
 
+@pytest.mark.item("A28")
 def test_a_priority_queue_lets_front_layers_overtake():
     parts = partitioned(per_tensor(TOY), 4, 80)
     order = [part.pieces[0].gradient[0] for part in by_priority(parts, TOY, COST, 160)]

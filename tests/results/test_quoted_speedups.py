@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
+from ddlnb.calibration.testbed import as_run, fig4_workload
+from ddlnb.clusters.file import get_cluster
+from ddlnb.plans.methods import METHODS
 from ddlnb.results.published import quotes
 from ddlnb.results.quoted_speedups import QUOTED_SPEEDUPS, beside_quotes
+from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.simulator.simulate import Cell
+from ddlnb.studies.sec4_2_findings import forecast_nvlink
 from tests.toy_forecasts import forecasts
 
 
@@ -36,3 +44,21 @@ def test_a_panel_has_only_its_own_quotes():
     panel = rows[(rows["model"] == "resnet50") & (rows["network"] == "10GbE")]
     assert beside_quotes(panel)["GPUs"].tolist() == [4]
     assert beside_quotes(panel.iloc[:0]).empty
+
+
+@pytest.mark.item("A40", "A41", "A42", how="simulated")
+def test_forecasts_are_within_a_tenth_of_the_quoted_speed_ups():
+    methods = [as_run(method) for method in METHODS]
+    clusters = [get_cluster("survey-100GbIB", gpus) for gpus in (4, 32)]
+    models = [fig4_workload(model) for model in ("resnet50", "bert-base", "bert-large")]
+    cells = [Cell(*one) for one in product(models, clusters, methods)]
+    table = beside_quotes(forecast_cells(cells, draws=0))
+    assert list(table.index) == ["A40", "A40", "A41", "A41", "A42"]
+    assert table["difference (%)"].abs().max() < 10
+
+
+@pytest.mark.item("A43", how="simulated")
+def test_the_forecast_for_nvlink_is_within_a_tenth_of_the_quoted_speed_up():
+    table = beside_quotes(forecast_nvlink())
+    assert list(table.index) == ["A43"]
+    assert table["difference (%)"].abs().max() < 10

@@ -19,6 +19,7 @@ def test_stages_in_a_row_are_the_model(count):
     assert torch.equal(found, model(pixels))
 
 
+@pytest.mark.item("A04", how="measured")
 @pytest.mark.ranks
 def test_both_ways_of_sharing_train_what_one_worker_trains():
     rows = compare_parallelism(workers=2, batch=64, steps=4)

@@ -42,6 +42,7 @@ def test_each_convention_gives_its_intensities(rows, convention, resnet50, bert_
         assert (row and round(row.intensity)) == value
 
 
+@pytest.mark.item("A06", verdict="contradicted")
 def test_no_convention_agrees_with_all_three_published_values(rows):
     agreeing = {convention: 0 for convention, _ in rows}
     for (convention, _), row in rows.items():
@@ -57,6 +58,7 @@ def test_the_ordering_holds_under_every_convention_for_all_three(rows):
     assert all(holds.values())
 
 
+@pytest.mark.item("A11", verdict="contradicted")
 def test_the_survey_disagrees_with_itself_by_a_tenth(rows):
     own = rows["the survey's own FLOPs", "bert-large"]
     assert own.intensity == pytest.approx(222, abs=0.5)

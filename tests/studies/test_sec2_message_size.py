@@ -17,6 +17,7 @@ from ddlnb.studies.sec2_message_size import (
 )
 
 
+@pytest.mark.item("A14", "A15")
 def test_the_line_through_the_quoted_messages():
     fitted = quoted_fits()
     assert fitted.loc["10GbE", "latency_us"] == pytest.approx(95.56, abs=0.01)
@@ -32,12 +33,15 @@ def test_what_the_quoted_messages_say_is_computed():
     assert quoted_table().loc["10GbE", "latency between"] == "90.40 and 99.65"
 
 
+@pytest.mark.item("A12", "A13", "A17")
 def test_the_bert_large_example_gives_the_quoted_speed_up():
     example = bert_large_example()
     assert example.loc["speed-up without overlap", "computed"] == pytest.approx(1.08, abs=0.005)
     assert example.loc["rate of a link of the ring (GB/s)", "computed"] == pytest.approx(
         4.57, abs=0.01
     )
+    everything_hidden = example.loc["speed-up with everything hidden"]
+    assert everything_hidden["published"] < everything_hidden["computed"]  # nothing hides all
 
 
 @pytest.mark.ranks

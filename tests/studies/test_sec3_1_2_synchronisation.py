@@ -72,6 +72,7 @@ def test_nobody_waits_for_more_than_messages_without_a_bound():
     assert run.waiting_seconds == pytest.approx(0.25)
 
 
+@pytest.mark.item("A17", how="simulated")
 def test_a_barrier_waits_for_the_slow_worker():
     run = timed("bsp on PS", virtual_clock("one-slow(3)", 0.1), 4, 10)
     assert run.iteration_seconds == pytest.approx(3.1)
@@ -80,6 +81,7 @@ def test_a_barrier_waits_for_the_slow_worker():
     assert math.isnan(run.mean_staleness)
 
 
+@pytest.mark.item("A23", how="simulated")
 @pytest.mark.parametrize("straggler", ["constant", "one-slow(3)", "log-normal(0.5)"])
 @pytest.mark.parametrize("workers", [2, 8])
 def test_without_waits_the_mean_staleness_is_n_minus_one_whatever_the_speeds(straggler, workers):

@@ -26,6 +26,7 @@ def test_every_network_and_method_has_four_iterations(simulated):
         assert line.source == "simulated"
 
 
+@pytest.mark.item("A26", how="simulated")
 def test_the_facts_tell_merging_from_partition(simulated):
     facts = sec3_1_4_scheduling.schedule_facts(simulated).loc["10GbE"]
     messages, largest = facts["messages"], facts["largest (MB)"]

@@ -24,6 +24,7 @@ def nodes():
         yield ranks
 
 
+@pytest.mark.item("A17", "A29")
 def test_one_server_carries_what_all_workers_send_and_k_servers_a_kth_of_it():
     assert push_pull(LINK, 8).seconds_per_byte == pytest.approx(8e-7)
     assert push_pull(LINK, 8, 4).seconds_per_byte == pytest.approx(2e-7)
@@ -120,6 +121,7 @@ def test_sizes_that_make_no_sense_are_refused():
         all_reduces.measure_topologies(None, [0])
 
 
+@pytest.mark.item("A29", how="emulated")
 @needs_emulation
 @pytest.mark.ranks
 def test_emulated_rows_are_labelled_and_the_server_is_slower(nodes):

@@ -99,6 +99,7 @@ def test_a_network_is_made_by_name_and_size():
         torus(2, 4)
 
 
+@pytest.mark.item("A34")
 @pytest.mark.parametrize("ports", [2, 4, 6])
 def test_a_fat_tree_carries_one_ring_and_never_two(ports):
     network = fat_tree(ports)
@@ -109,6 +110,7 @@ def test_a_fat_tree_carries_one_ring_and_never_two(ports):
         check_rings(network, [ring, reversed_ring(ring)])
 
 
+@pytest.mark.item("A34")
 @pytest.mark.parametrize("ports", [2, 4, 6, 8])
 def test_a_bcube_of_two_levels_and_even_ports_carries_two_rings(ports):
     network, rings = bcube(ports, 2), bcube_rings(ports)
@@ -139,6 +141,7 @@ def test_no_search_finds_two_rings_where_servers_have_one_link():
     assert two_way_rings(fat_tree(2)) is None
 
 
+@pytest.mark.item("A36")
 @pytest.mark.parametrize("side", [3, 4, 5, 8])
 def test_a_square_torus_carries_four_rings(side):
     network, rings = torus(side, side), torus_rings(side)

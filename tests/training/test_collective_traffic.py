@@ -86,6 +86,7 @@ def all_gather(wires, rings, parts):
     return kinds
 
 
+@pytest.mark.item("A30")
 @layouts
 def test_a_ring_carries_what_its_formula_counts(nodes, per_node):
     """The bytes are exact on every link; the hops between nodes are those of an average chunk."""
@@ -176,6 +177,7 @@ def depth_of(rank, parents):
     return 1 + depth_of(parents[rank], parents) if rank in parents else 0
 
 
+@pytest.mark.item("A31")
 @pytest.mark.parametrize("n", range(2, 34))
 def test_no_rank_is_an_inner_node_of_both_trees(n):
     first, second = complementary_trees(n)
@@ -193,6 +195,7 @@ def up_and_down(wires, parents, ranks, element):
     return [[(ranks[r], ranks[p], [e]) for r, p, e in level] for level in up]
 
 
+@pytest.mark.item("A31")
 @layouts
 def test_a_double_tree_stays_within_its_bounds(nodes, per_node):
     """Both numbers are bounds: 2 M is reached from 4 ranks on, the hops where ranks are even.

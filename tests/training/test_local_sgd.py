@@ -43,6 +43,7 @@ def test_with_plain_sgd_a_round_ends_at_the_mean_of_where_the_workers_were():
         torch.testing.assert_close(mine, sum(ends) / 4)
 
 
+@pytest.mark.item("A22", how="measured")
 @pytest.mark.parametrize("rest", ["", " + top-k(0.3) + feedback", " on PS"])
 @pytest.mark.parametrize("period", [2, 3, 6])
 def test_traffic_is_that_of_bsp_over_the_period(period, rest):

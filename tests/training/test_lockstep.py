@@ -48,6 +48,7 @@ def train(method: str, steps: int = 10, **options) -> list[Worker]:
     return workers
 
 
+@pytest.mark.item("A05", how="measured")
 def test_bsp_equals_one_worker_on_the_joined_batch():
     together = train("bsp")
     alone = model()

@@ -90,6 +90,7 @@ def test_gtop_k_grows_with_the_levels_of_its_tree():
     assert compression_ratio(gtop_k, [(1_000_000,)], 32) == pytest.approx(97, rel=0.01)
 
 
+@pytest.mark.item("A25")
 def test_top_k_saves_what_the_survey_says_and_no_more():
     assert compression_ratio(TopK(0.001), [(1_000_000,)], 32) == pytest.approx(31.25)
     assert round(compression_ratio(TopK(0.001), [(1_000_000,)], 2)) == 500

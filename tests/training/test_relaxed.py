@@ -57,6 +57,7 @@ class Interleaved:
                     self.answers.append((one, seen[one], list(self.pushes)))
 
 
+@pytest.mark.item("A21", how="simulated")
 @given(st.integers(1, 6), BOUNDS, st.integers(0, 10**6))
 def test_no_answer_lets_a_worker_lead_by_more_than_the_bound(workers, bound, seed):
     rule = BoundedStaleness(workers, bound)
@@ -67,6 +68,7 @@ def test_no_answer_lets_a_worker_lead_by_more_than_the_bound(workers, bound, see
     assert rule.staleness == ran.staleness
 
 
+@pytest.mark.item("A21", how="simulated")
 @given(st.integers(1, 6), st.integers(0, 3), st.integers(0, 4), st.integers(0, 10**6))
 def test_a_dynamic_bound_stays_between_its_own(workers, low, more, seed):
     rule = DynamicBound(workers, low, low + more)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from ddlnb.errors import InputError
 from ddlnb.results.published import quoted
 from ddlnb.workloads.intensity import c2c, intensity
+from ddlnb.workloads.survey_models import _bert
 from ddlnb.workloads.tracing import trace
 
 SURVEY_MODELS = ("resnet50", "bert-base", "bert-large")
@@ -19,6 +21,7 @@ def test_intensity_does_not_depend_on_the_batch():
         intensity(trace("small-conv"), 3)
 
 
+@pytest.mark.item("A07", "A08", "A09")
 def test_communication_per_computation_has_the_quoted_ratios():
     resnet, base, large = (quoted("A06", f"intensity of {model}") for model in SURVEY_MODELS)
     assert c2c(base, 64) / c2c(resnet, 64) == pytest.approx(2, abs=0.15)  # A08: "about 2x"
@@ -28,6 +31,7 @@ def test_communication_per_computation_has_the_quoted_ratios():
         c2c(base, 0)
 
 
+@pytest.mark.item("A10", "A16")
 def test_the_parameter_counts_and_size_are_the_quoted_ones():
     workloads = {model: trace(model) for model in SURVEY_MODELS}
     for model, workload in workloads.items():
@@ -37,3 +41,10 @@ def test_the_parameter_counts_and_size_are_the_quoted_ones():
     assert workloads["bert-large"].gradient_bytes / 1e9 == pytest.approx(
         quoted("A10", "fp32 size of bert-large"), abs=0.006
     )
+
+
+@pytest.mark.item("A01")
+def test_bert_xlarge_has_more_than_a_billion_parameters():
+    with torch.device("meta"):
+        xlarge = _bert(24, hidden=2048, heads=16)
+    assert sum(parameter.numel() for parameter in xlarge.parameters()) > 1e9

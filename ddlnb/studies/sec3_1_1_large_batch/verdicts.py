@@ -7,7 +7,7 @@ import pandas as pd
 
 from ddlnb.errors import UnknownName, require
 from ddlnb.results.statistics import paired_comparison
-from ddlnb.studies.findings import Findings, findings
+from ddlnb.studies.findings import Findings, findings, item_verdict
 from ddlnb.studies.sec3_1_1_large_batch.quality import ends
 from ddlnb.studies.sec3_1_1_large_batch.recipes import LAMB, LARS, LINEAR, SAME, TUNED, WARM
 
@@ -71,7 +71,9 @@ def large_batch_findings(curves: pd.DataFrame) -> Findings:
             _by_seed(curves, name, batch, "test_accuracy").mean() for batch in (smallest, largest)
         )
         costs.append(f"{name} {1 - end / start:.0%}")
-    table = verdicts(curves).groupby("verdict")["expected"].agg("; ".join)
+    judged = verdicts(curves)
+    table = judged.groupby("verdict")["expected"].agg("; ".join)
+    of_survey = judged[judged["source"].str.endswith("A20")]
     return findings(
         f"From batch {smallest} to batch {largest} the recipes lose this share of their mean "
         f"accuracy: {', '.join(costs)}.",
@@ -79,6 +81,10 @@ def large_batch_findings(curves: pd.DataFrame) -> Findings:
             f"{str(verdict).capitalize()} in accuracy: {expected}."
             for verdict, expected in table.items()
         ),
+        items=[
+            item_verdict("A20", [row["verdict"]], "measured", f"{row['expected']}, in accuracy")
+            for row in of_survey.to_dict("records")
+        ],
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddlnb.errors import require
 from ddlnb.results.statistics import Verdict, paired_comparison
-from ddlnb.studies.findings import Findings, findings
+from ddlnb.studies.findings import Findings, findings, item_verdict
 from ddlnb.studies.sec3_1_2_synchronisation.learning import at_equal
 from ddlnb.studies.sec3_1_2_synchronisation.virtual_clock import timed, virtual_clock
 from ddlnb.studies.sec3_1_2_synchronisation.waiting import mean_staleness
@@ -17,6 +17,8 @@ from ddlnb.training.runs.orderings import pair_of
 
 NEAR = 0.05  # Relative distance at which a mean staleness still agrees with its law.
 SLOWER = 4.0  # How many times slower the straggler is, ahead of which others can get.
+TABLE = "Table 1"  # The source of an expectation that is no item of the text.
+HOW = {"law": "simulated", "learning": "measured"}
 ROUNDING = 1e-9  # Seconds, or shares, that are taken for zero.
 
 
@@ -78,7 +80,7 @@ def learning_verdicts(curves: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFram
     rarest, bsp, asp = local[-1], "bsp on PS", "asp on PS"
     rival = next(name for name in dict.fromkeys(rivals["method"]) if name.startswith("local"))
     rows = [
-        _pair("stale updates cost: BSP ahead of ASP at equal steps", steps, bsp, asp, "Table 1"),
+        _pair("stale updates cost: BSP ahead of ASP at equal steps", steps, bsp, asp, TABLE),
         _pair("no waiting pays: ASP ahead of BSP at equal seconds", seconds, asp, bsp, "A23"),
         _pair(f"{ssp[0]} ahead of BSP at equal seconds", seconds, ssp[0], bsp, "A21"),
         _pair(f"rare averages cost: BSP ahead of {rarest} at equal steps", steps, bsp, rarest,
@@ -131,6 +133,10 @@ def synchronisation_findings(judged: pd.DataFrame) -> Findings:
             f"{str(verdict).capitalize()}, about learning: {'; '.join(rows.index)}."
             for verdict, rows in by_verdict
         ),
+        items=[
+            item_verdict(row["source"], [row["verdict"]], HOW[about], f"{expected}: {row['found']}")
+            for (about, expected), row in judged[judged["source"] != TABLE].iterrows()
+        ],
     )
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.results.statistics import mean_interval
-from ddlnb.studies.findings import Findings, findings
+from ddlnb.results.items import ItemVerdict
+from ddlnb.results.statistics import Verdict, mean_interval
+from ddlnb.studies.findings import Findings, findings, item_verdict
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.stragglers import LogNormal
 from ddlnb.training.runs.by_cell import Runs, final_loss, runs_by
@@ -144,7 +145,28 @@ def bytes_findings(equal: pd.DataFrame) -> Findings:
     """Return what every budget buys: who is better than dense BSP, and who ran out of steps."""
     return findings(
         *(_answer(part) for _, part in equal.groupby("dense_iterations", sort=False)),
+        items=[_item(part) for _, part in equal.groupby("dense_iterations", sort=False)],
     )
+
+
+def _item(part: pd.DataFrame) -> ItemVerdict:
+    """Judge whether a relaxed method with compression is better than dense BSP at equal bytes."""
+    both = part[part["method"].map(_is_relaxed_and_compressed)]
+    found = set(both["verdict"])
+    verdict = Verdict.UNDECIDED if OPEN in found else Verdict.CONTRADICTED
+    if BETTER in found:
+        verdict = Verdict.HOLDS
+    better = (both["verdict"] == BETTER).sum()
+    said = (
+        f"{better} of {len(both)} combinations are better than dense BSP with the bytes of "
+        f"{both['dense_iterations'].iloc[0]} of its iterations"
+    )
+    return item_verdict("A61", [verdict], "measured", said)
+
+
+def _is_relaxed_and_compressed(method: str) -> bool:
+    synchronisation, *compression = method.split(" + ")
+    return not synchronisation.startswith("bsp") and bool(compression)
 
 
 def _answer(part: pd.DataFrame) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.studies.findings import Findings, findings
-from ddlnb.studies.sec5_3_compression_level.density import level_methods
+from ddlnb.results.items import ItemVerdict
+from ddlnb.results.statistics import Verdict
+from ddlnb.studies.findings import Findings, findings, item_verdict
+from ddlnb.studies.sec5_3_compression_level.density import INTERIOR, OPEN, level_methods
 from ddlnb.studies.sec5_3_compression_level.layer_density import layer_methods, layer_times
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.runs.compare import compare
@@ -70,8 +72,18 @@ def level_findings(verdicts: pd.DataFrame) -> Findings:
             f"{row['network']}: the best density is {row['best_density']:g} ({row['verdict']}); "
             f"the best lossless method takes {row['dense_over_best']:.2f} times as long."
             for row in verdicts.to_dict("records")
-        )
+        ),
+        items=[_item(row) for row in verdicts.to_dict("records")],
     )
+
+
+def _item(row: Mapping[str, Any]) -> ItemVerdict:
+    """Judge whether a level between the ends of the sweep is the best one."""
+    verdict = {INTERIOR: Verdict.HOLDS, OPEN: Verdict.UNDECIDED}.get(
+        row["verdict"], Verdict.CONTRADICTED
+    )
+    said = f"{row['network']}: the best density is {row['best_density']:g}, {row['verdict']}"
+    return item_verdict("A62", [verdict], "measured, simulated", said)
 
 
 def hidden_densities(hidden: pd.DataFrame) -> pd.DataFrame:
