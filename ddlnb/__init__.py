@@ -33,6 +33,7 @@ _HOME = {
     "calibration.calibrate": ("calibrate",),
     "cli.notebooks": ("catalogue",),
     "cli.reproduce": ("reproduce",),
+    "cli.survey": ("survey",),
     "clusters.cluster": ("Cluster",),
     "clusters.file": ("get_cluster",),
     "compression.catalogue": ("register_compressor",),

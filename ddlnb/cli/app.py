@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ddlnb.cli import calibrate, check, forecast, lossy, measure, methods, models, train
+from ddlnb.cli import calibrate, check, forecast, lossy, measure, methods, models, survey, train
 from ddlnb.cli.options import Csv, print_table
 from ddlnb.cli.run import run
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for commands in (models, methods, forecast, calibrate, check, lossy, train, measure):
+for commands in (models, methods, forecast, calibrate, check, lossy, train, measure, survey):
     commands.add_to(app)
 
 

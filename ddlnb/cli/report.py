@@ -60,7 +60,7 @@ def write_pages(outcomes: Iterable[Outcome], folder: Path, profile: str) -> Path
         write_page(executed, page, notebook.title)
         if pictures := extract_figures(executed, folder / "figures", notebook):
             gallery.setdefault(notebook.heading, []).extend(pictures)
-    first = _render(
+    first = render(
         title=f"Executable survey of communication in distributed deep learning: {profile}",
         gallery=gallery,
         outcomes=outcomes,
@@ -86,7 +86,7 @@ def write_page(executed: Path, page: Path, title: str) -> Path:
     body, _ = exporter.from_filename(str(executed))
     body = re.sub(r"<script\b.*?</script>", "", body, flags=re.DOTALL)  # of widgets, unused here
     style = HtmlFormatter().get_style_defs(".highlight")
-    return write_atomically(page, _render(title=title, page=body, style=style))
+    return write_atomically(page, render(title=title, page=body, style=style))
 
 
 def extract_figures(executed: Path, folder: Path, notebook: Notebook) -> list[Picture]:
@@ -134,7 +134,8 @@ def _origins(outcomes: list[Outcome]) -> list[tuple[str, str]]:
     return rows
 
 
-def _render(**values: Any) -> str:
+def render(**values: Any) -> str:
+    """Return one page, which is what its values say: a first page, a notebook or the index."""
     from jinja2 import Environment
 
     template = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text())

@@ -19,6 +19,7 @@ import yaml
 from ddlnb.cli.execute import execute
 from ddlnb.cli.notebooks import Notebook, all_notebooks, check_parameters, get_notebook
 from ddlnb.cli.report import Outcome, write_pages
+from ddlnb.cli.survey_index import entries, write_index
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
@@ -93,6 +94,7 @@ def reproduce(
     outcomes = [
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
     ]
+    write_index(entries(outcomes, target, folder), target)
     report = write_pages(outcomes, target, profile)
     names = {run.notebook.name for run in chosen}
     failed = [o.error for o in outcomes if o.status == "failed" and o.notebook.name in names]
@@ -102,6 +104,16 @@ def reproduce(
             + "\n  ".join([str(report), *failed])
         )
     return report
+
+
+def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD) -> list[Outcome]:
+    """Return what became of the notebooks in the last run of a profile; empty without a run.
+
+    Raises UnknownName for an unknown profile.
+    """
+    target = build / profile
+    runs = [run for run in _runs(profile, folder) if _state(run, target)]
+    return [_outcome(run, target, kept=True) for run in runs]
 
 
 def _runs(profile: str, folder: Path) -> list[NotebookRun]:

@@ -1,0 +1,91 @@
+"""The command that lists the survey's items: where each is reproduced, how, and the verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.survey_index import NOT_REPRODUCED, Entry, entries
+from ddlnb.errors import UnknownName
+from ddlnb.paths import BUILD
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def survey(profile: str = "quick") -> pd.DataFrame:
+    """Return the index of the survey: a row per checkable item, indexed by its number.
+
+    The columns are texts: the ``section``, the ``item`` in our words, ``how`` it is reproduced,
+    its ``verdict``, ``where`` (notebooks and tests) and what is ``missing``. Verdicts of notebooks
+    are those of the last `reproduce` of the profile; without one they are "not run". Raises
+    UnknownName for an unknown profile.
+
+    >>> import ddlnb
+    >>> index = ddlnb.survey()
+    >>> index.loc["A16", ["section", "how", "verdict"]].to_list()
+    ['1-2', 'computed', 'holds']
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "id": key,
+            "section": entry.item.section,
+            "how": entry.how,
+            "verdict": entry.verdict,
+            "item": entry.item.text,
+            "where": "; ".join(dict.fromkeys(one.where for one in entry.evidence)),
+            "missing": entry.item.missing,
+        }
+        for key, entry in _last_run(profile).items()
+    ]
+    return pd.DataFrame(rows).set_index("id")
+
+
+def _last_run(profile: str) -> dict[str, Entry]:
+    from ddlnb.cli.reproduce import last_outcomes
+
+    return entries(last_outcomes(profile), BUILD / profile)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("survey")(command)
+
+
+def command(
+    item: Annotated[
+        str | None, typer.Argument(help="Show all that is known of one, such as A27.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="The profile whose last run gives verdicts.")] = (
+        "quick"
+    ),
+    csv: Csv = False,
+) -> None:
+    """List every checkable item of the survey: how it is reproduced, and the verdict.
+
+    Runs nothing: verdicts of notebooks are those of the last `ddlnb reproduce`.
+    """
+    if item is None:
+        table = survey(profile)
+        if not csv:
+            table = table.drop(columns=["where", "missing"])
+        rows = table.reset_index().to_dict("records")
+        print_table(
+            [{str(k): v for k, v in row.items()} for row in rows], csv, "The survey's items"
+        )
+        return
+    found = _last_run(profile)
+    if item not in found:
+        raise UnknownName("item", item, found)
+    entry = found[item]
+    lines = [
+        {"how": one.how, "verdict": one.verdict, "said": one.said, "where": one.where}
+        for one in entry.evidence
+    ] or [{"how": "", "verdict": NOT_REPRODUCED, "said": "", "where": ""}]
+    print_table(lines, csv, f"{item}, section {entry.item.section}: {entry.item.text}")
+    if entry.item.missing and not csv:
+        typer.echo(f"Missing: {entry.item.missing}.")

@@ -1,0 +1,180 @@
+"""The index of the survey: no item without a verdict or a reason, no place that does not exist."""
+
+from __future__ import annotations
+
+import json
+
+import nbformat
+import pytest
+
+import ddlnb
+from ddlnb.cli.notebooks import all_notebooks
+from ddlnb.cli.report import Outcome
+from ddlnb.cli.survey_evidence import NOT_RUN, evidence, evidence_of_tests
+from ddlnb.cli.survey_index import NOT_REPRODUCED, Entry, entries, write_index
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.paths import NOTEBOOKS, ROOT
+from ddlnb.results.items import HOW, ItemVerdict, survey_items
+from ddlnb.results.statistics import Verdict
+from ddlnb.studies.findings import findings, item_verdict
+
+
+@pytest.fixture(scope="module")
+def without_a_run(tmp_path_factory):
+    return entries([], tmp_path_factory.mktemp("empty"))
+
+
+def test_every_item_has_a_place_or_says_what_is_missing(without_a_run):
+    assert list(without_a_run) == list(survey_items())
+    for key, entry in without_a_run.items():
+        assert entry.evidence or entry.item.missing, f"{key} is not reproduced: say what is missing"
+        assert entry.verdict
+        assert (entry.verdict == NOT_REPRODUCED) == (not entry.evidence)
+
+
+def test_every_place_exists_and_says_how(without_a_run):
+    for entry in without_a_run.values():
+        for one in entry.evidence:
+            file, _, name = one.where.partition("::")
+            if name:
+                assert f"def {name}(" in (ROOT / file).read_text()
+            else:
+                assert (NOTEBOOKS / f"{file}.ipynb").exists()
+            assert one.how
+            assert set(one.how.split(", ")) <= set(HOW), one
+
+
+def test_a_notebook_tags_only_its_own_items_and_only_checks():
+    for notebook in all_notebooks().values():
+        for cell in json.loads(notebook.path.read_text())["cells"]:
+            tagged = set(cell["metadata"].get("tags", [])) & set(survey_items())
+            assert tagged <= set(notebook.items), f"{notebook.name} must list {tagged} as items"
+            assert not tagged or "assert " in "".join(cell["source"]), notebook.name
+
+
+# What executed notebooks say.
+
+
+def executed(folder, *, tags=(), items=()):
+    """Return the outcome of a notebook about A21 with a check and findings, and write it."""
+    found = findings("One.", items=items)
+    output = nbformat.v4.new_output("display_data", data=found._repr_mimebundle_())
+    cells = [
+        nbformat.v4.new_code_cell("assert True", metadata={"tags": list(tags)}),
+        nbformat.v4.new_code_cell("shown", outputs=[output]),
+    ]
+    about = {"section": "9", "claim": "c", "items": {"A21": "simulated"}}
+    book = nbformat.v4.new_notebook(cells=cells, metadata={"ddlnb": about})
+    nbformat.write(book, folder / "one.ipynb")
+    return Outcome(all_notebooks(folder)["one"], "done")
+
+
+def words(folder, outcomes):
+    found = evidence(outcomes, folder, folder)
+    return [(one.item, one.how, one.verdict) for one in found]
+
+
+def test_a_check_that_was_passed_holds(tmp_path):
+    outcome = executed(tmp_path, tags=["A21"])
+    assert words(tmp_path, [outcome]) == [("A21", "simulated", "holds")]
+    [found] = evidence([outcome], tmp_path, tmp_path)
+    assert found.link.startswith("one.html#cell-id=")
+
+
+def test_findings_carry_their_verdicts(tmp_path):
+    items = [
+        ItemVerdict("A21", Verdict.UNDECIDED, "measured", "by a little"),
+        ItemVerdict("A22", None, "simulated"),
+    ]
+    said = words(tmp_path, [executed(tmp_path, items=items)])
+    assert said == [("A21", "measured", "undecided"), ("A22", "simulated", "not judged")]
+
+
+def test_without_a_verdict_it_is_said_what_became_of_the_notebook(tmp_path):
+    outcome = executed(tmp_path)
+    assert words(tmp_path, [outcome]) == [("A21", "simulated", "not judged")]
+    assert words(tmp_path, []) == [("A21", "simulated", NOT_RUN)]
+    failed = Outcome(outcome.notebook, "failed", error="the reason")
+    [found] = evidence([failed], tmp_path, tmp_path)
+    assert (found.verdict, found.said) == ("failed", "the reason")
+
+
+def test_an_item_that_does_not_exist_is_named_with_its_place(tmp_path):
+    outcome = executed(tmp_path, items=[ItemVerdict("A99", Verdict.HOLDS, "measured")])
+    with pytest.raises(InputError, match=r"one names item 'A99', which is not in"):
+        entries([outcome], tmp_path, tmp_path)
+
+
+def test_sources_that_differ_are_both_shown_the_worst_first(tmp_path):
+    items = [ItemVerdict("A21", word, "measured") for word in (Verdict.HOLDS, None)]
+    items += [ItemVerdict("A21", Verdict.CONTRADICTED, "simulated")]
+    found = entries([executed(tmp_path, items=items)], tmp_path, tmp_path)
+    assert found["A21"].verdict == "contradicted, holds"
+    assert found["A21"].how == "simulated, measured"
+    assert found["A22"].verdict == NOT_REPRODUCED
+
+
+def test_the_page_lists_every_item_with_its_evidence_and_what_is_missing(tmp_path):
+    outcome = executed(tmp_path, items=[ItemVerdict("A21", Verdict.HOLDS, "measured", "<b>")])
+    page = write_index(entries([outcome], tmp_path, tmp_path), tmp_path).read_text()
+    for key in survey_items():
+        assert page.count(f'<tr id="{key}">') == 1
+    assert "&lt;b&gt;" in page
+    assert page.count("Missing: ") == sum(bool(item.missing) for item in survey_items().values())
+
+
+def test_an_item_of_several_parts_holds_only_if_all_do():
+    holds, open_, against = Verdict.HOLDS, Verdict.UNDECIDED, Verdict.CONTRADICTED
+    for parts, verdict in (
+        ([holds, holds], holds),
+        ([holds, open_], open_),
+        ([open_, against, holds], against),
+        ([], None),
+    ):
+        assert item_verdict("A21", parts, "measured").verdict == verdict
+
+
+def test_findings_without_items_are_text_only():
+    assert findings("One.")._repr_mimebundle_() == {}
+    assert list(findings("One.", items=[ItemVerdict("A21", None, "measured")])._repr_mimebundle_())
+    assert findings("One.") == "- One."
+
+
+# What tests say.
+
+
+def test_marks_of_tests_are_read_without_running_them(tmp_path):
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n\n\n"
+        '@pytest.mark.item("A21", "A22", how="simulated", verdict="contradicted")\n'
+        '@pytest.mark.parametrize("x", [1])\n'
+        'def test_law(x):\n    """What it\n    shows."""\n    raise SystemExit\n'
+    )
+    found = evidence_of_tests(tmp_path)
+    assert [(one.item, one.how, one.verdict) for one in found] == [
+        ("A21", "simulated", "contradicted"),
+        ("A22", "simulated", "contradicted"),
+    ]
+    assert found[0].where == f"{tmp_path.name}/test_one.py::test_law"
+    assert found[0].said == "What it shows."
+
+
+@pytest.mark.parametrize("mark", ['"A21", how="guessed"', '"A21", verdict="fine"', '"A21", why=""'])
+def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
+    source = f"import pytest\n\n@pytest.mark.item({mark})\ndef test_law():\n    pass\n"
+    (tmp_path / "test_one.py").write_text(source)
+    with pytest.raises(InputError, match=r"test_one.py::test_law: a mark of items takes how"):
+        evidence_of_tests(tmp_path)
+
+
+def test_the_index_of_a_profile_is_a_table_of_texts():
+    index = ddlnb.survey("smoke")
+    assert list(index.index) == list(survey_items())
+    assert "sec3_1_2_synchronisation" in index.loc["A21", "where"]
+    with pytest.raises(UnknownName, match="did you mean 'quick'"):
+        ddlnb.survey("quik")
+
+
+def test_an_entry_without_evidence_is_not_reproduced():
+    entry = Entry(survey_items()["A63"], ())
+    assert (entry.verdict, entry.how) == (NOT_REPRODUCED, "")
