@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ddlnb.workloads.tasks import Batch, Task, like_parameters
 
+# As published, and not padded. Scripts that train BERT on GPUs round it up to a multiple of 8, for
+# matrices that are faster there; the rows that this adds are never looked up.
 BERT_VOCABULARY = 30_522
 SENTENCE_TOKENS = 64
 

@@ -7,6 +7,7 @@ import torch
 
 from ddlnb.errors import InputError
 from ddlnb.results.published import quoted
+from ddlnb.workloads import survey_models
 from ddlnb.workloads.intensity import c2c, intensity
 from ddlnb.workloads.survey_models import _bert
 from ddlnb.workloads.tracing import trace
@@ -41,6 +42,24 @@ def test_the_parameter_counts_and_size_are_the_quoted_ones():
     assert workloads["bert-large"].gradient_bytes / 1e9 == pytest.approx(
         quoted("A10", "fp32 size of bert-large"), abs=0.006
     )
+
+
+@pytest.mark.parametrize(("layers", "hidden"), [(12, 768), (24, 1024)], ids=["base", "large"])
+def test_the_vocabulary_is_not_padded_which_would_hardly_add_parameters(
+    monkeypatch, layers, hidden
+):
+    def shapes():
+        with torch.device("meta"):
+            return dict(_bert(layers, hidden, heads=hidden // 64).named_parameters())
+
+    published, words = shapes(), survey_models.BERT_VOCABULARY
+    assert published["bert.embeddings.word_embeddings.weight"].shape == (30_522, hidden)
+    padded = -(-words // 8) * 8
+    monkeypatch.setattr(survey_models, "BERT_VOCABULARY", padded)
+    sizes = [sum(one.numel() for one in found.values()) for found in (published, shapes())]
+    added = sizes[1] - sizes[0]
+    assert added == (padded - words) * (hidden + 1) == 6 * (hidden + 1)  # a row and a bias each
+    assert added / sizes[0] < 1e-4
 
 
 @pytest.mark.item("A01")
