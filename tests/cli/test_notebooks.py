@@ -128,6 +128,14 @@ def test_a_notebook_describes_itself(name):
     assert "papermill" not in metadata
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_is_of_the_section_that_the_metadata_name(name):
+    for sections in re.findall(
+        r"\(sections? ([\d.]+(?:(?:-| and )[\d.]+)?)", read(name).cells[0].source
+    ):
+        assert get_notebook(name).section in (sections, *sections.split(" and "))
+
+
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_deterministic_notebooks_have_something_to_compare(name):
     assert any(cell.source.startswith(CHECKED) for cell in code_cells(name))
