@@ -106,6 +106,6 @@ def _of_test(test: ast.FunctionDef, where: str) -> Iterator[Evidence]:
                     f"{where}: a mark of items takes how ({', '.join(HOW)}) and verdict "
                     f"({', '.join(Verdict)}); it is {ast.unparse(mark)}"
                 )
-            said = " ".join((ast.get_docstring(test) or "").split())
+            said = test.name.removeprefix("test_").replace("_", " ")
             for item in map(ast.literal_eval, mark.args):
                 yield Evidence(item, where, how, verdict, said)

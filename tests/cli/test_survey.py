@@ -148,15 +148,15 @@ def test_marks_of_tests_are_read_without_running_them(tmp_path):
         "import pytest\n\n\n"
         '@pytest.mark.item("A21", "A22", how="simulated", verdict="contradicted")\n'
         '@pytest.mark.parametrize("x", [1])\n'
-        'def test_law(x):\n    """What it\n    shows."""\n    raise SystemExit\n'
+        "def test_what_it_shows(x):\n    raise SystemExit\n"
     )
     found = evidence_of_tests(tmp_path)
     assert [(one.item, one.how, one.verdict) for one in found] == [
         ("A21", "simulated", "contradicted"),
         ("A22", "simulated", "contradicted"),
     ]
-    assert found[0].where == f"{tmp_path.name}/test_one.py::test_law"
-    assert found[0].said == "What it shows."
+    assert found[0].where == f"{tmp_path.name}/test_one.py::test_what_it_shows"
+    assert found[0].said == "what it shows"
 
 
 @pytest.mark.parametrize("mark", ['"A21", how="guessed"', '"A21", verdict="fine"', '"A21", why=""'])
