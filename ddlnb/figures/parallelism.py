@@ -10,40 +10,61 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from ddlnb.figures.colours import METHOD_COLOURS
 from ddlnb.figures.style import note, styled
 
+WORKERS = (METHOD_COLOURS["WFBP-PS"], METHOD_COLOURS["BSP-A2A"])  # a colour for each
+LEFT = (1, 6)  # edges of what the two workers have
+
 
 @styled
 def parallelism_schematic(layers: int = 4) -> Figure:
-    """Draw model parallelism next to data parallelism, two workers each, as in Fig. 1."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
-    first, second = METHOD_COLOURS["WFBP-PS"], METHOD_COLOURS["BSP-A2A"]
+    """Draw the two ways of Fig. 1, and a pipeline of layers beside them, with two workers each."""
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4.4))
     for ax in axes:
         ax.set_xlim(0, 10)
         ax.set_ylim(-0.6, layers + 0.35)
         ax.axis("off")
-    half = layers // 2
-    left, right = axes
-    left.set_title("Model parallelism: layers are split")
-    for layer in range(layers):
-        worker = 0 if layer < half else 1
-        _box(left, 1 + 5 * worker, layer, f"layer {layer + 1}", (first, second)[worker])
-    _arrow(left, (4, half - 0.55), (6, half + 0.35), "activations", 0.42)
-    _arrow(left, (6, half + 0.05), (4, half - 0.85), "their gradients", -0.75)
-    _caption(left, 2.5, "worker 0\nthe whole batch")
-    _caption(left, 7.5, "worker 1\nthe whole batch")
-    right.set_title("Data parallelism: the batch is split")
-    for worker in range(2):
-        for layer in range(layers):
-            _box(right, 1 + 5 * worker, layer, f"layer {layer + 1}", (first, second)[worker])
-        _caption(right, 2.5 + 5 * worker, f"worker {worker}\n{('first', 'second')[worker]} half")
-    for layer in range(layers):
-        label = "average of\ngradients" if layer == layers - 1 else ""
-        _arrow(right, (4, layer + 0.3), (6, layer + 0.3), label, 0.12, both=True)
+    _split_neurons(axes[0], layers)
+    _split_batch(axes[1], layers)
+    _split_layers(axes[2], layers)
     note(figure, "schematic, nothing measured")
     return figure
 
 
-def _box(ax: Axes, x: float, layer: int, text: str, colour: str) -> None:
-    style = "round,pad=0.02,rounding_size=0.12"
+def _split_neurons(ax: Axes, layers: int) -> None:
+    ax.set_title("Fig. 1 (a), model parallelism:\nthe neurons of each layer are split")
+    for worker, half in enumerate(("first", "second")):
+        for layer in range(layers):
+            _box(ax, worker, layer, f"layer {layer + 1},\n{half} half")
+        _caption(ax, worker, "the whole batch")
+    for layer in range(layers):
+        label = "outputs up,\ngradients\ndown" if layer == layers - 2 else ""
+        _arrow(ax, (4, layer + 0.8), (6, layer + 0.8), label, -0.72, both=True)
+
+
+def _split_batch(ax: Axes, layers: int) -> None:
+    ax.set_title("Fig. 1 (b), data parallelism:\nthe batch is split")
+    for worker, half in enumerate(("first", "second")):
+        for layer in range(layers):
+            _box(ax, worker, layer, f"layer {layer + 1}")
+        _caption(ax, worker, f"{half} half of the batch")
+    for layer in range(layers):
+        label = "average of\ngradients" if layer == layers - 1 else ""
+        _arrow(ax, (4, layer + 0.3), (6, layer + 0.3), label, 0.12, both=True)
+
+
+def _split_layers(ax: Axes, layers: int) -> None:
+    ax.set_title("A pipeline of layers:\nthe layers are split")
+    half = layers // 2
+    for layer in range(layers):
+        _box(ax, int(layer >= half), layer, f"layer {layer + 1}")
+    _arrow(ax, (4, half - 0.55), (6, half + 0.35), "activations", 0.42)
+    _arrow(ax, (6, half + 0.05), (4, half - 0.85), "their gradients", -0.75)
+    for worker in range(2):
+        _caption(ax, worker, "the whole batch")
+
+
+def _box(ax: Axes, worker: int, layer: int, text: str) -> None:
+    x, style = LEFT[worker], "round,pad=0.02,rounding_size=0.12"
+    colour = WORKERS[worker]
     ax.add_patch(FancyBboxPatch((x, layer), 3, 0.62, boxstyle=style, facecolor=colour, alpha=0.75))
     ax.text(x + 1.5, layer + 0.31, text, ha="center", va="center", fontsize=10)
 
@@ -63,5 +84,6 @@ def _arrow(
     ax.text(*middle, text, ha="center", va="bottom", fontsize=8)
 
 
-def _caption(ax: Axes, x: float, text: str) -> None:
-    ax.text(x, -0.12, text, ha="center", va="top", fontsize=9)
+def _caption(ax: Axes, worker: int, text: str) -> None:
+    x = LEFT[worker] + 1.5
+    ax.text(x, -0.12, f"worker {worker}\n{text}", ha="center", va="top", fontsize=9)
