@@ -30,6 +30,7 @@ from ddlnb.figures.lossy import (
     target_speedups,
     time_to_target,
 )
+from ddlnb.figures.overview import techniques_overview
 from ddlnb.figures.parallelism import parallelism_schematic
 from ddlnb.figures.sec5_challenges import (
     density_steps,
@@ -86,6 +87,7 @@ __all__ = [
     "synchronisation_timelines",
     "target_speedups",
     "taxonomy_tree",
+    "techniques_overview",
     "throughput_bars",
     "time_to_target",
     "timelines",

@@ -55,7 +55,7 @@ def synchronisation_timelines(
         squeeze=False,
     )
     for ax, method in zip(grid[:, 0], methods, strict=True):
-        _workers(ax, method, activity[activity["method"] == method], ranks, until)
+        draw_workers(ax, method, activity[activity["method"] == method], ranks, until)
     grid[-1, 0].set_xlabel("time (s)")
     grid[-1, 0].set_xlim(0, until)
     handles = [
@@ -141,7 +141,8 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     return figure
 
 
-def _workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], until: float) -> None:
+def draw_workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], until: float) -> None:
+    """Draw what the workers of one method do until then, a lane for each."""
     rows = rows[rows["start_seconds"] < until]
     seconds = rows["stop_seconds"].clip(upper=until) - rows["start_seconds"]
     for kind, colour in COLOURS.items():

@@ -86,7 +86,7 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
     sizes, shade = _sizes(every)
     for column, (network, by_method) in zip(grid.T, timelines.items(), strict=True):
         panels = zip(column, methods, strict=True)
-        ends = [_draw_schedule(ax, name, by_method[name], shade) for ax, name in panels]
+        ends = [draw_schedule(ax, name, by_method[name], shade) for ax, name in panels]
         column[0].set_xlim(0, 1.01 * max(ends) / MS)
         column[0].annotate(
             network,
@@ -108,7 +108,7 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
     return figure
 
 
-def _draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
+def draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
     """Draw two iterations, and return how many seconds they take."""
     spans = line.on(0).spans
     starts, last = _forward_starts(spans), FIRST + ITERATIONS
@@ -207,6 +207,11 @@ def _handles(sizes: list[int], shade: Shade) -> list[Any]:
     ends = sorted({min(sizes), max(sizes)}) if sizes else []
     handles += [Patch(color=shade(size), label=f"message, {show_bytes(size)}") for size in ends]
     return [*handles, legend_line("black", "forward starts", ":")]
+
+
+def shades(lines: Any) -> Shade:
+    """Return a colour for every size of message in these timelines."""
+    return _sizes(lines)[1]
 
 
 def _sizes(lines: Any) -> tuple[list[int], Shade]:

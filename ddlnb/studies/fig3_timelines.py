@@ -10,7 +10,19 @@ import pandas as pd
 from ddlnb.errors import require
 from ddlnb.paths import BUILD
 from ddlnb.results.timeline import Timeline
+from ddlnb.studies.fig3_overview import overview
 from ddlnb.units import MB, MS
+
+__all__ = [
+    "EARLY",
+    "LATE",
+    "PLACES",
+    "overlap",
+    "overlap_table",
+    "overview",
+    "places_of_waits",
+    "write_traces",
+]
 
 EARLY, LATE = "started in backward", "still sent in next forward"
 PLACES = "places of waits"
