@@ -85,11 +85,13 @@ def forecast_bars(
 
 
 def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the published rows of the panel; an empty frame if there are none."""
+    """Return the published rows of the panel, those of one GPU, which name no network, included."""
     if published is None or published.empty:
         return rows.iloc[:0]
     panel = rows[PANEL].iloc[0]
-    return published[(published[PANEL] == panel).all(axis=1)]
+    trained = ["model", "local_batch"]
+    is_of_model = (published[trained] == panel[trained]).all(axis=1)
+    return published[is_of_model & published["network"].isin([panel["network"], ""])]
 
 
 def _tops(rows: pd.DataFrame) -> list[tuple[int, float]]:

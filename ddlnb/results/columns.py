@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlnb.results.schema import Column, Kind, Schema
+from ddlnb.results.schema import Column, Kind, Rule, Schema
 
 SOURCES = ("published", "simulated", "emulated", "measured")  # of a row
 
@@ -12,10 +12,14 @@ RATE = "throughput_samples_per_s"
 THROUGHPUT = (
     Column("model", Kind.NAME),
     Column("local_batch", Kind.COUNT),
-    Column("network", Kind.NAME),
+    Column("network", Kind.TEXT),
     Column("method", Kind.NAME),
     Column("gpus", Kind.COUNT),
     Column(RATE, Kind.POSITIVE),
+)
+NAMED_NETWORK = Rule(
+    lambda rows: (rows["gpus"].astype(int) > 1) & (rows["network"].fillna("").str.strip() == ""),
+    "network is empty; only a row of one GPU, which uses none, may leave it out",
 )
 
 # The tidy table: what was run. Runs that agree in all of these are repetitions of one cell.

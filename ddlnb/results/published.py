@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.paths import PUBLISHED
-from ddlnb.results.columns import KEY, THROUGHPUT
+from ddlnb.results.columns import KEY, NAMED_NETWORK, THROUGHPUT
 from ddlnb.results.schema import Column, Kind, Rule, Schema
 
 if TYPE_CHECKING:
     import pandas
 
+FIG4_CELLS = PUBLISHED / "fig4_upto8.csv"
 QUOTE_COLUMNS = ("id", "section", "item", "value", "unit", "tag")
 MOST_GPUS = 8  # cells with more are held out: they are what a forecast will be tested on
 FIG4 = Schema(
@@ -26,6 +27,7 @@ FIG4 = Schema(
     unique=tuple(KEY),
     exact=True,
     rules=(
+        NAMED_NETWORK,
         Rule(
             lambda cells: cells["gpus"] > MOST_GPUS,
             f"cells with more than {MOST_GPUS} GPUs are held out to test forecasts; remove them",
@@ -94,21 +96,21 @@ def quoted(quote_id: str, item: str) -> float:
     return by_item[item]
 
 
-def fig4_cells(path: Path = PUBLISHED / "fig4_upto8.csv") -> pandas.DataFrame:
-    """Return the cells of Fig. 4 with up to 8 GPUs; an empty frame when the file is absent.
+def fig4_cells(path: Path = FIG4_CELLS) -> pandas.DataFrame:
+    """Return the published cells of Fig. 4 with up to 8 GPUs, single-GPU rates included.
 
-    Raises ResultsError when the file is not such a table, or holds a cell with more GPUs.
+    The latter name no network. Raises ResultsError when the file is not such a table, or holds a
+    cell with more GPUs.
     """
-    import pandas
-
-    return FIG4.read(path) if path.exists() else pandas.DataFrame(columns=FIG4.names)
+    return FIG4.read(path)
 
 
 def about_fig4_cells() -> str:
-    """Return a sentence on how many published cells of Fig. 4 this edition has."""
-    if count := len(fig4_cells()):
-        return f"{count} published cells of Fig. 4 are in this edition."
+    """Return a sentence on how many published cells of Fig. 4 there are, and of which sizes."""
+    cells = fig4_cells()
+    counts = cells["gpus"].value_counts().sort_index()
+    each = ", ".join(f"{count} with {gpus}" for gpus, count in counts.items() if gpus > 1)
     return (
-        "The published cells of Fig. 4 are not in this edition: data/published/fig4_upto8.csv "
-        "could not be obtained. There are only the speed-ups that the survey's text quotes."
+        f"{len(cells)} published rows of Fig. 4 are in this edition: cells by GPUs {each}; and "
+        f"{counts.get(1, 0)} rates of one GPU."
     )

@@ -86,7 +86,8 @@ class Schema:
     """What a table must be.
 
     No two rows agree in the columns ``unique``. An ``exact`` table has no other columns. ``rules``
-    are checked last. ``what`` is the word for the file, ``way_out`` ends every error about it.
+    are those of the whole table. ``what`` is the word for the file, ``way_out`` ends every error
+    about it.
     """
 
     columns: tuple[Column, ...]
@@ -168,11 +169,11 @@ class Schema:
         for column in self.columns:
             if column.name in frame:
                 yield from column.broken(frame[column.name])
+        for rule in self.rules:
+            yield rule.is_broken(frame), rule.words
         if self.unique:
             twice = self._typed(frame).duplicated(list(self.unique))
             yield twice, "the same cell appears twice; keep one, and one source per table"
-        for rule in self.rules:
-            yield rule.is_broken(frame), rule.words
 
     def _typed(self, frame: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ddlnb.results.columns import KEY, RATE, THROUGHPUT
+from ddlnb.results.columns import KEY, NAMED_NETWORK, RATE, THROUGHPUT
 from ddlnb.results.schema import Column, Kind, Schema
 
 SCHEMA = Schema(
@@ -17,6 +17,7 @@ SCHEMA = Schema(
         *(Column(name, Kind.NOT_NEGATIVE, optional=True) for name in ("std", "low", "high")),
     ),
     unique=tuple(KEY),
+    rules=(NAMED_NETWORK,),
 )
 NETWORKS = ("10GbE", "100GbE", "100GbIB")  # of the survey, slowest first
 GPUS_PER_NODE = 4  # of the survey's cluster; runs with no more of them use no network
@@ -38,7 +39,8 @@ class Cell(NamedTuple):
 
     def __str__(self) -> str:
         unit = "GPU" if self.gpus == 1 else "GPUs"
-        return f"{self.model}/{self.local_batch} {self.network} {self.method} {self.gpus} {unit}"
+        words = (f"{self.model}/{self.local_batch}", self.network, self.method, self.gpus, unit)
+        return " ".join(str(word) for word in words if word)
 
 
 def read_table(path: str | Path) -> pd.DataFrame:

@@ -48,7 +48,7 @@ def three_views(
     models = [replayed(profile) for profile in profiles]
     rows = calibrate_and_compare(folder, models, settings, workers=workers)
     cells = fig4_cells()
-    alike = cells["network"].eq(network) & cells["model"].isin(rows["model"].unique())
+    alike = cells["network"].isin([network, ""]) & cells["model"].isin(rows["model"].unique())
     published = cells[alike & cells["gpus"].isin([1, *workers])]
     return pd.concat([published, rows] if len(published) else [rows], ignore_index=True)
 

@@ -31,9 +31,8 @@ def quotes_table(ids: Iterable[str]) -> pd.DataFrame:
 
 
 def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows, followed by the published cells of Fig. 4 where there are any."""
-    cells = fig4_cells()
-    return pd.concat([rows, cells], ignore_index=True) if len(cells) else rows
+    """Return the rows, followed by the published cells of Fig. 4."""
+    return pd.concat([rows, fig4_cells()], ignore_index=True)
 
 
 def speed_findings(rows: pd.DataFrame) -> Findings:

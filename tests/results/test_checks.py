@@ -377,7 +377,7 @@ def test_names_that_look_like_nothing_stay_names(tmp_path):
         (line(gpus=2.5), "gpus must be a whole number"),
         (line(local_batch=0), "local_batch must be a positive number"),
         (line(model=""), "model is empty; write a name"),
-        (line(network=" "), "network is empty; write a name"),
+        (line(network=" "), "network is empty; only a row of one GPU"),
         (line(std=-1), "std must be empty or a number that is not negative"),
         (line(low="some"), "low must be empty or a number that is not negative"),
         (line(high="inf"), "high must be empty or a number that is not negative"),
@@ -412,7 +412,7 @@ def test_frames_that_are_no_tables_are_refused_everywhere():
             function(table().drop(columns="method"))
     with pytest.raises(InputError, match="twice"):
         without_suspicious(twice, [])
-    with pytest.raises(InputError, match=r"row 1 of the table \(.*nan.*\): network is empty"):
+    with pytest.raises(InputError, match=r"row 3 of the table \(.*nan.*\): network is empty"):
         check_table(table(network=["none", None] * (len(table()) // 2)))
     with pytest.raises(InputError, match="gpus_per_node 0 must be a whole number"):
         check_table(table(), gpus_per_node=0)

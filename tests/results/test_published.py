@@ -68,10 +68,26 @@ def test_broken_quotes_name_their_line(tmp_path):
             quotes(file)
 
 
-def test_absent_cells_are_an_empty_table_with_the_right_columns(tmp_path):
-    cells = fig4_cells(tmp_path / "absent.csv")
-    assert cells.empty
-    assert list(cells.columns) == FIG4.names
+def test_the_published_cells_are_here_with_up_to_eight_gpus():
+    """Seven methods, three models and three networks on 4 and 8 GPUs, and three rates of one."""
+    cells = fig4_cells()
+    assert cells["gpus"].value_counts().to_dict() == {4: 63, 8: 63, 1: 3}
+    alone = cells[cells["method"] == "single"]
+    assert alone.set_index("model")["throughput_samples_per_s"].to_dict() == {
+        "resnet50": 253.1,
+        "bert-base": 212.8,
+        "bert-large": 49.0,
+    }
+    assert set(alone["network"]) == {""}
+    assert "63 with 4, 63 with 8" in about_fig4_cells()
+
+
+def test_only_one_gpu_needs_no_network(tmp_path):
+    path = write(tmp_path, "resnet50,64,,single,1,253.1,,published")
+    assert fig4_cells(path)["network"].tolist() == [""]
+    path = write(tmp_path, "resnet50,64,,BSP-PS,4,866.3,,published")
+    with pytest.raises(ResultsError, match=r"line 2 .*network is empty"):
+        fig4_cells(path)
 
 
 def test_cells_are_read_as_they_stand(tmp_path):
@@ -110,10 +126,3 @@ def test_other_columns_are_refused(tmp_path):
     empty.touch()
     with pytest.raises(ResultsError, match="cannot be read"):
         fig4_cells(empty)
-
-
-def test_it_is_said_whether_published_cells_are_there(monkeypatch):
-    monkeypatch.setattr("ddlnb.results.published.fig4_cells", lambda: [])
-    assert "not in this edition" in about_fig4_cells()
-    monkeypatch.setattr("ddlnb.results.published.fig4_cells", lambda: [1, 2])
-    assert about_fig4_cells() == "2 published cells of Fig. 4 are in this edition."
