@@ -41,6 +41,8 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 SLOWEST, FASTEST = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026
+# Of GPUs in single precision: 17 for a V100, 22 for an RTX 2080 Ti, 13 for an A100 (data sheets).
+FLOPS_PER_BYTE = 20.0
 Stamp = Any  # seconds on the CPU, a torch.Event on an accelerator
 
 
@@ -171,12 +173,19 @@ def with_medians(workload: Workload, measured: Iterable[Iteration], source: str)
     return in_order.with_seconds(forward, backward, source)
 
 
-def from_throughput(workload: Workload, samples_per_second: float, source: str) -> Workload:
-    """The workload with the seconds that a worker of this throughput needs, shared out by FLOPs.
+def from_throughput(
+    workload: Workload,
+    samples_per_second: float,
+    source: str,
+    flops_per_byte: float = FLOPS_PER_BYTE,
+) -> Workload:
+    """The workload with the seconds that a worker of this throughput needs, shared out by work.
 
-    A layer without FLOPs takes no time. The backward seconds of a layer lie on the first of its
-    gradients that the backward pass produces, because autograd computes the layer's gradients
-    together and then hands them over one after the other.
+    Work is FLOPs, and bytes of operations without any; ``flops_per_byte`` says how many FLOPs take
+    as long as a byte: the processor's FLOP/s over its memory bandwidth. A layer without work takes
+    no time. The backward seconds of a layer lie on the first of its gradients that the backward
+    pass produces, because autograd computes the layer's gradients together and then hands them over
+    one after the other. Raises InputError for a throughput that no processor has.
     """
     require(samples_per_second > 0, f"throughput {samples_per_second} samples/s must be positive")
     require(
@@ -190,11 +199,22 @@ def from_throughput(workload: Workload, samples_per_second: float, source: str) 
         f"FLOP/s, and processors compute {SLOWEST:g} to {FASTEST:g}; give the samples per second "
         f"of one GPU",
     )
-    seconds_per_flop = workload.local_batch / samples_per_second / workload.flops
-    forward = {layer.name: layer.forward_flops * seconds_per_flop for layer in workload.layers}
-    left = {layer.name: layer.backward_flops * seconds_per_flop for layer in workload.layers}
+    forward = {
+        layer.name: layer.forward_flops + flops_per_byte * layer.forward_bytes
+        for layer in workload.layers
+    }
+    left = {
+        layer.name: layer.backward_flops + flops_per_byte * layer.backward_bytes
+        for layer in workload.layers
+    }
     backward = {one.name: left.pop(one.layer, 0.0) for one in workload.gradients}
-    return workload.with_seconds(forward, backward, source)
+    work = sum(forward.values()) + sum(backward.values())
+    seconds = workload.local_batch / samples_per_second / work
+    return workload.with_seconds(
+        {name: value * seconds for name, value in forward.items()},
+        {name: value * seconds for name, value in backward.items()},
+        source,
+    )
 
 
 def write_profile(workload: Workload, name: str, folder: Path = PROFILES) -> Path:

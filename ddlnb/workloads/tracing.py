@@ -1,4 +1,4 @@
-"""The structure of a task: its layers, gradients and FLOPs, found by running it once.
+"""The structure of a task: its layers, gradients and work, found by running it once.
 
 The run happens on the meta device, which computes shapes and no values: instant and without memory
 for any size of model. Two orders matter and both are observed, not guessed: layers stand as the
@@ -23,19 +23,22 @@ from ddlnb.errors import ModelError, require_whole
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_batch
 from ddlnb.workloads.tasks import Batch, Task, build_on_meta, require_trainable
+from ddlnb.workloads.traffic_counter import TrafficCounter
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up
 
 
 def trace(task: str | Task, local_batch: int = 1) -> Workload:
-    """Return the task's layers, gradients and FLOPs (FMA = 2) at a batch size, with zero seconds.
+    """Return the task's layers, gradients and work at a batch size, with zero seconds.
+
+    Work is FLOPs (FMA = 2), and for operations without FLOPs the bytes of memory they go through.
 
     A gradient's layer is the innermost module that was running when the forward pass first read
     its parameter, by its name in ``named_modules``; the name is empty for the outermost module.
     That module is the one to hold back until the update has arrived, and every such module is a
-    Layer. FLOPs between entering one layer and the next belong to the first, FLOPs between one
-    gradient and the next to the second one's layer, so both add up to the counter's totals.
+    Layer. Work between entering one layer and the next belongs to the first, work between one
+    gradient and the next to the second one's layer, so both add up to the counters' totals.
 
     A model that cannot run without values (its control flow depends on data) is traced on the CPU
     with one real batch instead, and ``source`` says so. Recurrent layers hand over their own few
@@ -91,16 +94,24 @@ def between_arrivals(marks: Sequence[Mark], start: float) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
+class _Count:
+    """FLOPs, and bytes moved by operations without any, since the start of the run."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
 class _Record:
-    """What one forward and backward pass showed. FLOP marks count from the start of the run."""
+    """What one forward and backward pass showed, with the counts when it did."""
 
     parameters: dict[str, nn.Parameter]
     layer_of: dict[str, str]
     outside: set[str]
-    entered: tuple[Mark, ...]
-    arrived: tuple[Mark, ...]
-    forward_flops: float
-    total_flops: float
+    entered: tuple[tuple[str, _Count], ...]
+    arrived: tuple[tuple[str, _Count], ...]
+    forward: _Count
+    total: _Count
 
 
 def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Record:
@@ -108,22 +119,26 @@ def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Recor
     require_trainable(module, task.name)
     batch = move(task.batch(local_batch, 0), device)
     module.zero_grad(set_to_none=True)
-    with FlopCounterMode(display=False) as counter:
-        watch = _Watch(module, counter)
+    with FlopCounterMode(display=False) as flops, TrafficCounter() as traffic:
+
+        def count() -> _Count:
+            return _Count(float(flops.get_total_flops()), float(traffic.bytes))
+
+        watch = _Watch(module, count)
         with torch.device(device), watch:
             loss = task.loss(module, batch)
-        entered, forward_flops = tuple(watch.entered), float(counter.get_total_flops())
+        entered, forward = tuple(watch.entered), count()
         require_scalar(loss, task.name)
         loss.backward()
-        total_flops = float(counter.get_total_flops())
+        total = count()
     record = _Record(
         watch.parameters,
         watch.layer_of,
         watch.outside,
         entered,
         tuple(watch.arrived),
-        forward_flops,
-        total_flops,
+        forward,
+        total,
     )
     _require_complete(record, task.name)
     return record
@@ -201,15 +216,15 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 class _Watch(TorchFunctionMode):
     """Notes which module is running when a torch function first gets each parameter."""
 
-    def __init__(self, module: nn.Module, counter: FlopCounterMode):
+    def __init__(self, module: nn.Module, count: Callable[[], _Count]):
         super().__init__()
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.parameters = trained
-        self.counter = counter
+        self.count = count
         self.layer_of: dict[str, str] = {}
         self.outside: set[str] = set()
-        self.entered: list[Mark] = []
-        self.arrived: list[Mark] = []
+        self.entered: list[tuple[str, _Count]] = []
+        self.arrived: list[tuple[str, _Count]] = []
         self._names = {id(parameter): name for name, parameter in trained.items()}
         self._running: list[str] = []
         for name, submodule in module.named_modules():
@@ -244,13 +259,13 @@ class _Watch(TorchFunctionMode):
 
     def _enter(self, name: str, module: nn.Module, args: object) -> None:
         self._running.append(name)
-        self.entered.append((name, float(self.counter.get_total_flops())))
+        self.entered.append((name, self.count()))
 
     def _leave(self, module: nn.Module, args: object, result: object) -> None:
         self._running.pop()
 
     def _arrive(self, name: str, parameter: Tensor) -> None:
-        self.arrived.append((name, float(self.counter.get_total_flops())))
+        self.arrived.append((name, self.count()))
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
@@ -266,16 +281,17 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Workload:
-    owners = set(record.layer_of.values())
-    entries = [mark for mark in record.entered if mark[0] in owners]
-    forward = between_entries(entries, 0.0, record.forward_flops)
-    # What backward computes after the last gradient (nothing, usually) belongs to that gradient.
-    arrivals = [*record.arrived[:-1], (record.arrived[-1][0], record.total_flops)]
-    backward: defaultdict[str, float] = defaultdict(float)
-    for name, flops in between_arrivals(arrivals, record.forward_flops).items():
-        backward[record.layer_of[name]] += flops
+    forward_flops, backward_flops = _by_layer(record, lambda count: count.flops)
+    forward_bytes, backward_bytes = _by_layer(record, lambda count: count.bytes)
     layers = tuple(
-        Layer(name, forward_flops=forward[name], backward_flops=backward[name]) for name in forward
+        Layer(
+            name,
+            forward_flops=forward_flops[name],
+            backward_flops=backward_flops[name],
+            forward_bytes=forward_bytes[name],
+            backward_bytes=backward_bytes[name],
+        )
+        for name in forward_flops
     )
     gradients = tuple(
         Gradient(
@@ -287,3 +303,19 @@ def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Wor
         for name, _ in record.arrived
     )
     return Workload(task.name, local_batch, layers, gradients, source)
+
+
+def _by_layer(
+    record: _Record, of: Callable[[_Count], float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what is counted of every layer's forward pass, and of its backward pass."""
+    owners = set(record.layer_of.values())
+    entries = [(name, of(count)) for name, count in record.entered if name in owners]
+    forward = between_entries(entries, 0.0, of(record.forward))
+    # What backward computes after the last gradient (nothing, usually) belongs to that gradient.
+    arrivals = [(name, of(count)) for name, count in record.arrived]
+    arrivals[-1] = (arrivals[-1][0], of(record.total))
+    backward: defaultdict[str, float] = defaultdict(float)
+    for name, value in between_arrivals(arrivals, of(record.forward)).items():
+        backward[record.layer_of[name]] += value
+    return forward, backward

@@ -23,12 +23,18 @@ from ddlnb.units import show_bytes, show_seconds
 
 @dataclass(frozen=True)
 class Layer:
-    """One step of the forward pass: its seconds, and its FLOPs counted with FMA = 2."""
+    """One step of the forward pass: its seconds, and its work.
+
+    FLOPs are counted with FMA = 2; bytes are those that operations without FLOPs (normalisations,
+    activations, embeddings) read from and write to memory.
+    """
 
     name: str
     forward_seconds: float = 0.0
     forward_flops: float = 0.0
     backward_flops: float = 0.0
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

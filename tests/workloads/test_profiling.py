@@ -87,17 +87,33 @@ def test_gradients_that_change_their_order_are_refused():
         with_medians(traced, runs, "by hand")
 
 
-def test_throughput_gives_the_iteration_time_and_shares_it_by_flops():
+@pytest.mark.parametrize("flops_per_byte", [0.0, 20.0])
+def test_throughput_gives_the_iteration_time_and_shares_it_by_work(flops_per_byte):
     traced = trace("bert-large", 8)
-    workload = from_throughput(traced, 8 / 0.163, "survey, A11")
+    workload = from_throughput(traced, 8 / 0.163, "survey, A11", flops_per_byte)
     assert workload.compute_seconds == pytest.approx(0.163)
-    forward_flops = sum(layer.forward_flops for layer in traced.layers)
-    assert workload.forward_seconds == pytest.approx(0.163 * forward_flops / traced.flops)
+    forward = {
+        one.name: one.forward_flops + flops_per_byte * one.forward_bytes for one in traced.layers
+    }
+    backward = {
+        one.name: one.backward_flops + flops_per_byte * one.backward_bytes for one in traced.layers
+    }
+    work = sum(forward.values()) + sum(backward.values())
     for layer in workload.layers:
-        backward = [one.backward_seconds for one in workload.gradients if one.layer == layer.name]
-        assert sum(backward) == pytest.approx(0.163 * layer.backward_flops / traced.flops)
-        assert sum(backward[1:]) == 0
+        assert layer.forward_seconds == pytest.approx(0.163 * forward[layer.name] / work)
+        seconds = [one.backward_seconds for one in workload.gradients if one.layer == layer.name]
+        assert sum(seconds) == pytest.approx(0.163 * backward[layer.name] / work)
+        assert sum(seconds[1:]) == 0
     assert workload.source == "survey, A11"
+
+
+def test_the_data_sheet_alone_gives_the_published_speed_of_one_gpu():
+    """FLOPs at three quarters of 13.4 TFLOP/s, other bytes at four fifths of 616 GB/s."""
+    published = {"resnet50": 64 / 253.1, "bert-base": 64 / 212.8}  # fig4_upto8.csv
+    for model, seconds in published.items():
+        traced = trace(model, 64)
+        moved = sum(one.forward_bytes + one.backward_bytes for one in traced.layers)
+        assert traced.flops / 10e12 + moved / 490e9 == pytest.approx(seconds, rel=0.1)
 
 
 def test_throughput_needs_flops_and_a_positive_rate():
