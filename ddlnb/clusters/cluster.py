@@ -132,6 +132,8 @@ class Cluster:
             + effects.between_latency * load.between_hops
         )
         inside = load.inside_bytes / effects.inside_bandwidth
+        if self.nodes_in_use == 1:
+            inside /= effects.closed_ring_share
         between = load.between_bytes / effects.between_bandwidth
         joined = max if load.overlaps else _plus
         free = joined(inside, between)

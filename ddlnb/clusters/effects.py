@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
-from ddlnb.errors import require
+from ddlnb.errors import InputError
 from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth, show_seconds
 
 UNLIMITED = math.inf
@@ -48,6 +48,7 @@ class Effects:
     inside_latency: float = 0.0
     inside_bandwidth: float = UNLIMITED
     inside_share: float = 1.0
+    closed_ring_share: float = 1.0
     between_latency: float = 0.0
     between_bandwidth: float = UNLIMITED
     between_share: float = 1.0
@@ -56,6 +57,7 @@ class Effects:
     operation_latency: float = 0.0
     rank_latency: float = 0.0
     priority_latency: float = 0.0
+    scheduler_latency: float = 0.0
     message_compute: float = 0.0
     copy_bandwidth: float = UNLIMITED
     server_latency: float = 0.0
@@ -66,20 +68,22 @@ class Effects:
     latency_share: float = 1.0
     compute_share: float = 1.0
     compute_factor: float = 1.0
+    parallel_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            unit = UNITS[name]
-            require(
-                unit.least <= value <= unit.most,
-                f"{name} {value} must be {unit.name}, from {unit.least:g} to {unit.most:g}",
-            )
+        for name, unit in UNITS.items():  # a fit makes thousands: nothing is put into words early
+            value = getattr(self, name)
+            if not unit.least <= value <= unit.most:
+                raise InputError(
+                    f"{name} {value} must be {unit.name}, from {unit.least:g} to {unit.most:g}"
+                )
 
 
 MEANINGS = {
     "inside_latency": "latency of one hop between two GPUs of a node",
     "inside_bandwidth": "bandwidth of one direction of the link between two GPUs of a node",
     "inside_share": "share of that bandwidth that is left while the worker computes",
+    "closed_ring_share": "share of the inside bandwidth in a ring that one node's GPUs close",
     "between_latency": "latency of one hop between two nodes",
     "between_bandwidth": "bandwidth of one direction of a node's link to the network",
     "between_share": "share of that bandwidth that is left while the worker computes",
@@ -88,6 +92,7 @@ MEANINGS = {
     "operation_latency": "software cost of one message on the network",
     "rank_latency": "software cost of one all-reduce for each rank that takes part",
     "priority_latency": "further software cost of a message that is scheduled by priority",
+    "scheduler_latency": "time of a scheduler's own thread to start a message and to see its end",
     "message_compute": "time that handing over one message takes from the computation",
     "copy_bandwidth": "bandwidth of the copies into and out of a merged message",
     "server_latency": "software cost of one push on the server",
@@ -97,6 +102,7 @@ MEANINGS = {
     "update_bandwidth": "rate at which the optimizer goes through the gradients",
     "latency_share": "speed of latencies while the worker computes, over that while it does not",
     "compute_factor": "seconds of computation here over those of the workload's profile",
+    "parallel_factor": "seconds of computation of one of several workers over those of one alone",
     "compute_share": "speed of computation while the network carries a message, over that alone",
 }
 

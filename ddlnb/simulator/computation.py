@@ -55,10 +55,11 @@ class Tasks:
         ]
         return tuple(map(range, first, [*first[1:], len(self.listed)]))
 
-    def seconds(self, effects: Effects) -> Numbers:
-        """Return the seconds of every task on a cluster with these effects."""
+    def seconds(self, effects: Effects, workers: int) -> Numbers:
+        """Return the seconds of every task on a cluster with these effects and workers in use."""
+        factor = effects.compute_factor * (effects.parallel_factor if workers > 1 else 1.0)
         seconds: Numbers = (
-            self.own_seconds * effects.compute_factor
+            self.own_seconds * factor
             + self.readied * effects.message_compute
             + self.updated_tensors * effects.update_latency
             + self.updated_bytes / effects.update_bandwidth

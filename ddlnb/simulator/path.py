@@ -107,11 +107,22 @@ def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
 
 
 def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
-    """Add one stage on one resource: all ranks take part in one all-reduce at a time."""
+    """Add one stage on one resource: all ranks take part in one all-reduce at a time.
+
+    The thread of a scheduler, where there is one, starts every message before and sees its end
+    afterwards, one thing at a time, while the network and the worker go on.
+    """
     latency, per_byte, share = cluster.all_reduce_seconds
     if cluster.workers == 1:
         latency = per_byte = 0.0
-    path.add("all-reduce", "network", 0.0, latency + software, per_byte * size, share)
+    turn = cluster.effects.scheduler_latency / 2 + 0.0 * size
+    has_scheduler = bool(turn.any()) and plan.credit_bytes is not None and cluster.workers > 1
+    if has_scheduler:
+        path.add("start", "scheduler", 0.0, turn, 0.0 * size, 1.0)
+    latencies, work = latency + software, per_byte * size
+    path.add("all-reduce", "network", 0.0, latencies, work, share, releases=True)
+    if has_scheduler:
+        path.add("end", "scheduler", 0.0, turn, 0.0 * size, 1.0)
 
 
 def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
@@ -122,7 +133,8 @@ def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
     # Reduce-scatter before, all-gather after; each of them uses both directions of the links.
     share, hops = effects.inside_share, effects.inside_latency * (per_node - 1)
-    inside = (per_node - 1) / per_node * size / effects.inside_bandwidth
+    bandwidth = effects.inside_bandwidth * effects.closed_ring_share
+    inside = (per_node - 1) / per_node * size / bandwidth
     path.add("reduce in node", "inside", 0.0, software + hops, inside, share, releases=True)
     if nodes > 1:
         _through_servers(path, plan, cluster, size, nodes)

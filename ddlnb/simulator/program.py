@@ -64,7 +64,7 @@ def lower(workload: Workload, cluster: Cluster, plan: Plan) -> Program:
     path = path_of(plan, cluster, tasks)
     return Program(
         tasks=tasks,
-        task_seconds=tasks.seconds(cluster.effects),
+        task_seconds=tasks.seconds(cluster.effects, cluster.workers),
         stages=tuple(path.stages),
         resources=tuple(path.resources),
         messages=plan.messages,
