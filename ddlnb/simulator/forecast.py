@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DRAWS = 200
+CELLS_AT_ONCE = 512  # simulated together
 MOST_MESSAGES_PLAYED = (
     100_000_000  # a stated budget: a core plays some 30,000 a second of large plans
 )
 # A 90 % interval of a normal distribution reaches this many standard deviations to each side.
 Z90 = 1.6448536269514722
-# Words of effects and of their sources, and what stood for them in the names of random streams.
-SPELLED_BEFORE = {"latency": "startup", "not identified by": "not told by"}
 
 
 def forecast(
@@ -97,9 +97,18 @@ def sound_pairs(
 
 
 def forecast_cells(
-    cells: Sequence[Cell], *, draws: int = DRAWS, seed: int = 0, progress: bool = False
+    cells: Sequence[Cell],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: bool = False,
+    drawn: Iterable[Sequence[Cell]] | None = None,
 ) -> pd.DataFrame:
-    """The rows of `forecast` for any cells; cells that share fitted effects share their draws."""
+    """The rows of `forecast` for any cells; cells that share fitted effects share their draws.
+
+    ``drawn`` are the cells with the effects of every draw, by default from the intervals of their
+    clusters.
+    """
     import pandas as pd
 
     messages = sum(len(cell.plan.messages) for cell in cells) * (draws + 1)
@@ -111,7 +120,9 @@ def forecast_cells(
     )
     seconds = np.array([found.iteration_seconds for found in steady_seconds(cells, keep=True)])
     exposed = [found.exposed_seconds for found in steady_seconds(cells, keep=True)]
-    drawn = np.array(list(_drawn_seconds(cells, draws, seed, progress)))
+    each_draw = _drawn_cells(cells, draws, seed) if drawn is None else drawn
+    errors = [cell.cluster.model_error for cell in cells]
+    taken = np.array(list(_drawn_seconds(each_draw, draws, errors, seed, progress)))
     single = [_single_seconds(cell) for cell in cells]
     rows = []
     for number, cell in enumerate(cells):
@@ -120,8 +131,8 @@ def forecast_cells(
             {
                 **_labels(cell),
                 "throughput_samples_per_s": samples / seconds[number],
-                "low": samples / _quantile(drawn, number, 0.95),
-                "high": samples / _quantile(drawn, number, 0.05),
+                "low": samples / _quantile(taken, number, 0.95),
+                "high": samples / _quantile(taken, number, 0.05),
                 "iteration_seconds": seconds[number],
                 "exposed_communication_seconds": exposed[number],
                 "speedup": cell.cluster.workers * single[number] / seconds[number],
@@ -129,7 +140,7 @@ def forecast_cells(
             }
         )
     frame = pd.DataFrame(rows)
-    frame["chance_best"] = _chance_best(frame, drawn)
+    frame["chance_best"] = _chance_best(frame, taken)
     return frame.assign(**{key: value for key, value in provenance().items() if key != "machine"})
 
 
@@ -170,7 +181,7 @@ def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
 
 def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndarray:
     """Log-normal draws around the value; an interval that reaches zero is drawn uniformly."""
-    generator = np.random.default_rng([seed, *_stream_name(effect, fit).encode()])
+    generator = np.random.default_rng([seed, *f"{effect}|{fit.source}".encode()])
     unit = UNITS[effect]
     if fit.low <= 0 or math.isinf(fit.high):
         top = fit.high if math.isfinite(fit.high) else 2 * value
@@ -181,29 +192,14 @@ def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndar
     return np.clip(drawn, unit.least, unit.most)
 
 
-def _stream_name(effect: str, fit: Fit) -> str:
-    """Return the name of an effect's stream of random numbers.
-
-    Effects are spelled as they were when data/forecasts was made, or its intervals would move.
-    """
-    name = f"{effect}|{fit.source}"
-    for today, then in SPELLED_BEFORE.items():
-        name = name.replace(today, then)
-    return name
-
-
-def _drawn_seconds(
-    cells: Sequence[Cell], draws: int, seed: int, progress: bool
-) -> Iterator[np.ndarray]:
-    """Seconds of all cells, once for every draw; methods keep the plans of the cluster itself."""
-    from tqdm.auto import tqdm
-
+def _drawn_cells(cells: Sequence[Cell], draws: int, seed: int) -> Iterator[list[Cell]]:
+    """Yield the cells with the effects of every draw; methods keep the plans of the cluster."""
     clusters = {cell.cluster: draw_clusters(cell.cluster, draws, seed) for cell in cells}
     models = sorted({cell.workload.model for cell in cells})
-    for i in tqdm(range(draws), unit="draw", disable=not progress):
+    for i in range(draws):
         generator = np.random.default_rng([seed, i])
         speed = {model: generator.standard_normal() for model in models}
-        drawn = [
+        yield [
             replace(
                 cell,
                 cluster=_at_speed(clusters[cell.cluster][i], cell.workload, speed),
@@ -211,9 +207,33 @@ def _drawn_seconds(
             )
             for cell in cells
         ]
-        seconds = np.array([found.iteration_seconds for found in steady_seconds(drawn)])
-        error = np.array([cell.cluster.model_error for cell in cells])
-        yield seconds * np.exp(error * generator.standard_normal(len(cells)))
+
+
+def _drawn_seconds(
+    drawn: Iterable[Sequence[Cell]], draws: int, errors: list[float], seed: int, progress: bool
+) -> Iterator[np.ndarray]:
+    """Seconds of all cells, once for every draw, each with an error of the model of its own."""
+    from tqdm.auto import tqdm
+
+    generator = np.random.default_rng([seed, draws])
+    at_once = math.ceil(CELLS_AT_ONCE / len(errors))  # draws
+    with tqdm(total=draws, unit="draw", disable=not progress) as bar:
+        for some in batched(drawn, at_once):
+            found = steady_seconds([cell for cells in some for cell in cells])
+            seconds = np.array([one.iteration_seconds for one in found]).reshape(len(some), -1)
+            yield from seconds * np.exp(errors * generator.standard_normal(seconds.shape))
+            bar.update(len(some))
+
+
+def batched(values: Iterable[Sequence[Cell]], count: int) -> Iterator[list[Sequence[Cell]]]:
+    """Yield lists of this many values; the last one may be shorter. (itertools has it from 3.12.)
+
+    >>> [len(some) for some in batched([[], [], []], 2)]
+    [2, 1]
+    """
+    iterator = iter(values)
+    while some := list(islice(iterator, count)):
+        yield some
 
 
 def _at_speed(cluster: Cluster, workload: Workload, speed: dict[str, float]) -> Cluster:

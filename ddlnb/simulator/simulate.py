@@ -109,17 +109,15 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
     time but takes memory. Raises InputError as `simulate` does.
     """
     prepare = _prepared_and_kept if keep else _prepared
-    return play_all(
-        [
-            prepare(
-                Identity((cell.workload,)),
-                cell.cluster,
-                cell.planned_on or cell.cluster,
-                cell.method,
-                cell.servers,
-            )
-            for cell in cells
-        ]
+    return play_all(  # which plays the first ones while the next ones are prepared
+        prepare(
+            Identity((cell.workload,)),
+            cell.cluster,
+            cell.planned_on or cell.cluster,
+            cell.method,
+            cell.servers,
+        )
+        for cell in cells
     )
 
 
