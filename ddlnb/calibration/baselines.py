@@ -48,7 +48,7 @@ def textbook_ring(
         if link is None:
             return math.nan
         ring = ring_all_reduce(link, cluster.workers)
-        return workload.compute_seconds + ring.seconds(workload.gradient_bytes)
+        return _alone(cell, seen) + ring.seconds(workload.gradient_bytes)
 
     return forecast
 
@@ -65,7 +65,7 @@ def ring_scaling(observation: Observation, seen: Sequence[Observation]) -> float
     before = _cell(smaller) if smaller else None
     if cell is None or smaller is None or before is None or before.cluster.workers == 1:
         return math.nan
-    compute = cell.workload.compute_seconds
+    compute = _alone(cell, seen)
     communication = max(0.0, smaller.value - compute)
     n, m = cell.cluster.workers, before.cluster.workers
     return compute + communication * ((n - 1) / n) / ((m - 1) / m)
@@ -81,6 +81,16 @@ TRIVIAL_FORECASTS: dict[str, TrivialForecast] = {
 def _cell(observation: Observation) -> Cell | None:
     quantity = observation.quantity
     return quantity.cell if isinstance(quantity, IterationTime) else None
+
+
+def _alone(cell: Cell, seen: Sequence[Observation]) -> float:
+    """Return the seconds of one worker of this workload: those seen, or those of its profile."""
+    found = (other.value for other in seen if (there := _cell(other)) and _is_alone(there, cell))
+    return next(found, cell.workload.compute_seconds)
+
+
+def _is_alone(there: Cell, cell: Cell) -> bool:
+    return there.cluster.workers == 1 and there.workload == cell.workload
 
 
 def _smaller(observation: Observation, seen: Sequence[Observation]) -> Observation | None:

@@ -80,7 +80,8 @@ def wide_slope(objective: Objective, x: Numbers) -> Numbers:
     slope = np.zeros((len(x), len(objective.observations)))
     for _ in range(PASSES):
         up, down = np.minimum(step, objective.high - x), np.minimum(step, x - objective.low)
-        residuals = objective.at([x, *(x + np.diag(up))[turn], *(x - np.diag(down))[turn]])
+        points = [x, *(x + np.diag(up))[turn], *(x - np.diag(down))[turn]]
+        residuals = objective.at(points, planned_at=x)
         rises, falls = np.split(residuals[1:] - residuals[0], 2)
         weights = objective.weights(residuals[0])
         for i, rise, fall in zip(turn, rises, falls, strict=True):
@@ -122,7 +123,7 @@ def _profile_scan(
         for i, sign in loose
         for distance in DISTANCES
     ]
-    at_x, *costs = objective.costs([x, *points], deviation)
+    at_x, *costs = objective.costs([x, *points], deviation, planned_at=x)
     rises = np.reshape(costs, (-1, len(DISTANCES))) - at_x
     for (i, sign), rise in zip(loose, rises, strict=True):
         if (rise > np.maximum(RISE, DISTANCES**2)).any():

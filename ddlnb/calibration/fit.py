@@ -68,14 +68,20 @@ class Calibration:
         return tuple(row_of(observation, value, "fitted") for observation, value in pairs)
 
     @property
+    def errors(self) -> tuple[float, ...]:
+        """Return the absolute relative errors: of iterations by a method if any were observed."""
+        iterations = [row for row in self.rows if row.method is not None]
+        return tuple(abs(row.relative_error) for row in iterations or self.rows)
+
+    @property
     def mean_error(self) -> float:
-        """Return the mean absolute relative error of the fit."""
-        return float(np.mean([abs(row.relative_error) for row in self.rows]))
+        """Return the mean of the errors."""
+        return float(np.mean(self.errors))
 
     @property
     def median_error(self) -> float:
-        """Return the median absolute relative error of the fit."""
-        return float(np.median([abs(row.relative_error) for row in self.rows]))
+        """Return the median of the errors."""
+        return float(np.median(self.errors))
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:

@@ -12,7 +12,7 @@ from ddlnb.calibration.parameters import Parameter, ParameterValues, log_bounds
 from ddlnb.calibration.quantities import predictions
 from ddlnb.calibration.truncated_normal import Numbers
 
-STEP = 0.01  # of a logarithm: wide enough to see over the jumps where a plan changes
+STEP = 0.01  # of a logarithm: wide enough to see over small jumps
 ANCHOR = 1e-3  # the weight of a flat prior, so that the search leaves alone what nothing identifies
 LEAST_RATIO = 1e-3  # of the observed value; a prediction below that counts as this much
 MOST_EVALUATIONS = 60  # of one search
@@ -43,6 +43,7 @@ class Objective:
     ):
         self.observations, self.parameters = tuple(observations), tuple(parameters)
         self.robust = robust
+        self._values = ParameterValues(self.parameters)
         self._quantities = [observation.quantity for observation in observations]
         self.low, self.high = log_bounds(parameters)
         self._observed = np.array([observation.value for observation in observations])
@@ -63,6 +64,7 @@ class Objective:
             jac=lambda x: np.vstack([self.slope(x), self.prior_slope]),
             bounds=(self.low, self.high),
             loss=_soft_l1_of_first(len(self._observed)) if self.robust else "linear",
+            x_scale="jac",
             xtol=1e-5,
             ftol=1e-4,
             gtol=1e-8,
@@ -76,16 +78,18 @@ class Objective:
         normal = generator.normal(self._prior, 1 / self._prior_weight)
         return np.clip(np.where(self._is_flat, uniform, normal), self.low, self.high)
 
-    def predicted(self, points: Iterable[Numbers]) -> Numbers:
-        """Return the predictions (columns) at each point (rows), all simulated together."""
-        values = [tuple(np.exp(point).tolist()) for point in points]
-        return predictions(
-            self._quantities, [ParameterValues(self.parameters, value) for value in values]
-        )
+    def predicted(self, points: Iterable[Numbers], planned_at: Numbers | None = None) -> Numbers:
+        """Return the predictions (columns) at each point (rows), all simulated together.
 
-    def at(self, points: Iterable[Numbers]) -> Numbers:
+        Methods plan for the values at the point itself, or for those at ``planned_at``.
+        """
+        planned = None if planned_at is None else self._values.at(np.exp(planned_at).tolist())
+        several = [self._values.at(np.exp(point).tolist(), planned) for point in points]
+        return predictions(self._quantities, several)
+
+    def at(self, points: Iterable[Numbers], planned_at: Numbers | None = None) -> Numbers:
         """Return the residuals of the observations at each of these points."""
-        predicted = self.predicted(points)
+        predicted = self.predicted(points, planned_at)
         return np.log(np.maximum(predicted / self._observed, LEAST_RATIO)) / self._spread
 
     def prior_residuals(self, x: Numbers) -> Numbers:
@@ -103,17 +107,25 @@ class Objective:
         return float(np.sqrt(np.mean(residuals**2)))
 
     def slope(self, x: Numbers) -> Numbers:
-        """Return the derivatives of the residuals by central differences within the bounds."""
+        """Return the derivatives of the residuals by central differences within the bounds.
+
+        Plans stay those at ``x``, or a difference could be that between two plans.
+        """
         steps = STEP * np.eye(len(x))
         up, down = np.minimum(x + steps, self.high), np.maximum(x - steps, self.low)
-        residuals = self.at([*up, *down])
+        residuals = self.at([*up, *down], planned_at=x)
         width = (up - down).diagonal()[:, None]
         return ((residuals[: len(x)] - residuals[len(x) :]) / width).T
 
-    def costs(self, points: Iterable[Numbers], standard_deviation: float = 1.0) -> Numbers:
+    def costs(
+        self,
+        points: Iterable[Numbers],
+        standard_deviation: float = 1.0,
+        planned_at: Numbers | None = None,
+    ) -> Numbers:
         """Return the cost at each point if residuals have this standard deviation."""
         points = list(points)
-        squares = self.at(points) ** 2
+        squares = self.at(points, planned_at) ** 2
         if self.robust:
             squares = 2 * (np.sqrt(1 + squares) - 1)
         prior = np.array([(self.prior_residuals(point) ** 2).sum() for point in points])

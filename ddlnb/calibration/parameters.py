@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,10 +20,10 @@ NO_EFFECT = Effects()
 class Parameter:
     """An effect to be fitted, what it belongs to, and what is known of it beforehand.
 
-    ``of`` are names of networks, clusters or models; a parameter that names one beats one that
-    names none. ``low`` and ``high`` are bounds from physics. The prior is log-normal around
-    ``prior``, by default the geometric mean of the bounds; ``prior_spread`` is the standard
-    deviation of its logarithm, None for a flat one.
+    ``of`` are names of networks, clusters or models, ``methods`` those of methods; a parameter that
+    names more kinds of things beats one that names fewer. ``low`` and ``high`` are bounds from
+    physics. The prior is log-normal around ``prior``, by default the geometric mean of the bounds;
+    ``prior_spread`` is the standard deviation of its logarithm, None for a flat one.
 
     >>> Parameter("between_latency", ("10GbE",), low=1e-5, high=1e-3).name
     'between_latency@10GbE'
@@ -31,6 +31,7 @@ class Parameter:
 
     effect: str
     of: tuple[str, ...] = ()
+    methods: tuple[str, ...] = field(kw_only=True, default=())
     low: float = field(kw_only=True)
     high: float = field(kw_only=True)
     prior: float = field(kw_only=True, default=math.nan)
@@ -65,7 +66,13 @@ class Parameter:
     @property
     def name(self) -> str:
         """Return the effect, and after @ what it belongs to."""
-        return self.effect + ("@" + "+".join(self.of) if self.of else "")
+        parts = ("+".join(self.of), "+".join(self.methods))
+        return "@".join([self.effect, *(part for part in parts if part)])
+
+    @property
+    def kinds(self) -> int:
+        """Return how many kinds of things it names."""
+        return bool(self.of) + bool(self.methods)
 
     @property
     def spread(self) -> float:
@@ -74,9 +81,13 @@ class Parameter:
             return self.prior_spread
         return math.log(self.high / self.low) / math.sqrt(12)
 
-    def applies(self, names: Sequence[str | None]) -> bool:
-        """Return whether it belongs to one of these networks, clusters or models."""
-        return not self.of or any(name in self.of for name in names)
+    def applies(self, names: Sequence[str | None], method: str | None = None) -> bool:
+        """Return whether it belongs to one of these names, and to the method."""
+        is_of_these = not self.of or any(name in self.of for name in names)
+        return is_of_these and (not self.methods or method in self.methods)
+
+
+Names = tuple[str, str, str | None, str | None]  # of a network, a cluster, a model and a method
 
 
 @dataclass(frozen=True)
@@ -84,46 +95,66 @@ class ParameterValues:
     """Values of parameters, which take the place of effects of clusters.
 
     ``without`` are effects that are taken away. Without parameters, clusters are what they say
-    they are.
+    they are. Methods plan for the values ``planned_with``, by default these.
     """
 
     parameters: tuple[Parameter, ...] = ()
     values: tuple[float, ...] = ()
     without: tuple[str, ...] = ()
-    _clusters: dict[tuple[Cluster, str | None], Cluster] = field(
+    planned_with: ParameterValues | None = None
+    _clusters: dict[tuple[Cluster, str | None, str | None], Cluster] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _choices: dict[Names, dict[str, int]] = field(default_factory=dict, repr=False, compare=False)
 
-    def on(self, cluster: Cluster, model: str | None = None) -> Cluster:
-        """Return the cluster with these values while it trains the model."""
-        key = (cluster, model)
+    def at(
+        self, values: Sequence[float], planned_with: ParameterValues | None = None
+    ) -> ParameterValues:
+        """Return other values of the same parameters."""
+        return replace(self, values=tuple(values), planned_with=planned_with)
+
+    def on(self, cluster: Cluster, model: str | None = None, method: str | None = None) -> Cluster:
+        """Return the cluster with these values while it trains the model by the method."""
+        key = (cluster, model, method)
         if key not in self._clusters:
-            chosen = self.chosen(cluster, model)
-            values = {effect: value for effect, (_, value) in chosen.items()}
+            choice = self._choice(cluster, model, method)
+            values = {effect: self.values[index] for effect, index in choice.items()}
             values |= {effect: getattr(NO_EFFECT, effect) for effect in self.without}
             self._clusters[key] = cluster.with_effects(**values)
         return self._clusters[key]
 
     def chosen(
-        self, cluster: Cluster, model: str | None = None
+        self, cluster: Cluster, model: str | None = None, method: str | None = None
     ) -> dict[str, tuple[Parameter, float]]:
         """Return the parameter, and its value, that stands for each effect of the cluster.
 
         Raises InputError when two parameters claim the same effect.
         """
-        names = (cluster.network, cluster.name, model)
-        found: dict[str, tuple[Parameter, float]] = {}
-        for parameter, value in zip(self.parameters, self.values, strict=True):
-            if not parameter.applies(names):
+        choice = self._choice(cluster, model, method)
+        return {effect: (self.parameters[i], self.values[i]) for effect, i in choice.items()}
+
+    def _choice(self, cluster: Cluster, model: str | None, method: str | None) -> dict[str, int]:
+        """Return the position of the parameter of each effect; it is the same for all values."""
+        key = (cluster.network, cluster.name, model, method)
+        if key not in self._choices:
+            self._choices[key] = self._most_specific(key)
+        return self._choices[key]
+
+    def _most_specific(self, key: Names) -> dict[str, int]:
+        network, cluster, model, method = key
+        found: dict[str, int] = {}
+        for index, parameter in enumerate(self.parameters):
+            if not parameter.applies((network, cluster, model), method):
                 continue
-            other = found.get(parameter.effect, (None, 0.0))[0]
-            if other is not None and bool(other.of) == bool(parameter.of):
+            other = self.parameters[found[parameter.effect]] if parameter.effect in found else None
+            if other is not None and other.kinds == parameter.kinds:
                 raise InputError(
                     f"parameters {other.name!r} and {parameter.name!r} both stand for "
-                    f"{parameter.effect} of cluster {cluster.name!r}, model {model!r}; keep one"
+                    f"{parameter.effect} of cluster {cluster!r}, model {model!r}, method "
+                    f"{method!r}; keep one"
                 )
-            if other is None or parameter.of:
-                found[parameter.effect] = (parameter, value)
+            if other is None or parameter.kinds > other.kinds:
+                found[parameter.effect] = index
         return found
 
 

@@ -9,16 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from ddlnb.calibration.parameters import ParameterValues
+from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.columns import SOURCES
 from ddlnb.simulator.simulate import Cell, steady_seconds
 
+# Effects that matter between nodes only.
+OF_NETWORK = (
+    *("between_latency", "between_bandwidth", "between_share", "connection_bandwidth"),
+    *("duplex_bandwidth", "server_latency", "server_bandwidth", "sum_bandwidth"),
+)
 CELLS_AT_ONCE = 512  # simulated together: a hundred megabytes of the largest plans
 
 
@@ -167,7 +173,7 @@ def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValue
         for quantity in quantities:
             of_quantity = []
             for cell in quantity.cells(values):
-                key = (id(cell.workload), cell.cluster, cell.method, cell.servers)
+                key = _alike(cell)
                 if key not in numbers:
                     numbers[key] = len(cells)
                     cells.append(cell)
@@ -188,7 +194,28 @@ def _simulated(cells: Sequence[Cell]) -> Iterator[float]:
 
 
 def _with_values(cell: Cell, values: ParameterValues) -> Cell:
-    return replace(cell, cluster=values.on(cell.cluster, cell.workload.model))
+    of = (cell.cluster, cell.workload.model, cell.method.name)
+    planned_with = values.planned_with
+    planned_on = cell.planned_on if planned_with is None else planned_with.on(*of)
+    return replace(cell, cluster=values.on(*of), planned_on=planned_on)
+
+
+def _alike(cell: Cell) -> tuple[object, ...]:
+    """Return a key that cells share which take the same seconds."""
+    cluster, planned_on = cell.cluster, cell.planned_on
+    if cluster.nodes_in_use == 1:
+        cluster, planned_on = _without_network(cluster), planned_on and _without_network(planned_on)
+    return (id(cell.workload), cluster, planned_on, cell.method, cell.servers)
+
+
+@lru_cache(maxsize=4096)
+def _without_network(cluster: Cluster) -> Cluster:
+    """Return one node of the cluster, which has no use for what joins it to others."""
+    of_network = {name: getattr(NO_EFFECT, name) for name in OF_NETWORK}
+    cluster = replace(
+        cluster, name="", network="", nodes=1, server_place=None, placement="balanced"
+    )
+    return cluster.with_effects(**of_network)
 
 
 def _what(cell: Cell) -> str:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveFloat,
+    field_validator,
+    model_validator,
+)
 
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
@@ -14,8 +22,17 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import read_yaml
+from ddlnb.plans.methods import get_method
 from ddlnb.units import seconds_from
 from ddlnb.workloads.workload import Workload
+
+
+def _listed(value: object) -> object:
+    """Return one name as a tuple of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 @dataclass(frozen=True)
@@ -39,7 +56,8 @@ class ParameterEntry(BaseModel):
     high: str
     why: str
     network: str | None = None
-    model: str | None = None
+    model: Names = ()
+    method: Names = ()
 
     @field_validator("effect")
     @classmethod
@@ -50,23 +68,33 @@ class ParameterEntry(BaseModel):
 
     @model_validator(mode="after")
     def _is_of_one_thing(self) -> ParameterEntry:
-        require(not (self.network and self.model), "must name a network or a model, not both")
+        require(not (self.network and self.model), "must name a network or models, not both")
+        for name in self.method:
+            get_method(name)
         return self
 
     def parameter(self, workloads: Mapping[str, Workload]) -> Parameter:
         """Return the parameter; seconds of a model become a factor of those of its workload."""
-        of = tuple(name for name in (self.network, self.model) if name)
         low, high, prior = (
             self._parsed(value, workloads) for value in (self.low, self.high, self.prior)
         )
-        return Parameter(self.effect, of, low=low, high=high, prior=prior, prior_spread=self.spread)
+        return Parameter(
+            self.effect,
+            (self.network,) if self.network else self.model,
+            methods=self.method,
+            low=low,
+            high=high,
+            prior=prior,
+            prior_spread=self.spread,
+        )
 
     def _parsed(self, value: str, workloads: Mapping[str, Workload]) -> float:
-        if self.effect != "compute_factor" or self.model is None:
+        if self.effect != "compute_factor" or not self.model:
             return UNITS[self.effect].parse(value)
-        if self.model not in workloads:
-            raise UnknownName("model with a workload", self.model, workloads)
-        return seconds_from(value) / workloads[self.model].compute_seconds
+        (model,) = self.model
+        if model not in workloads:
+            raise UnknownName("model with a workload", model, workloads)
+        return seconds_from(value) / workloads[model].compute_seconds
 
 
 class SetupFile(BaseModel):

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlnb.calibration.baselines import TrivialForecast
-from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.fit import calibrate_parameters
 from ddlnb.calibration.observations import Observation, Row, label_values, row_of
-from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.calibration.quantities import predictions
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require
@@ -78,16 +78,21 @@ def cross_validate(
     by: str = "model",
     *,
     trivial: Mapping[str, TrivialForecast] | None = None,
+    robust: bool = False,
+    progress: bool = False,
 ) -> tuple[Row, ...]:
     """Predict every observation by a fit to those with other values of the label ``by``.
 
     ``by`` is model, network, method, gpus or group. The trivial forecasts get rows of their own and
-    see what the fit sees. Raises InputError when nothing is left to be fitted.
+    see what the fit sees. ``robust`` is that of `calibrate_parameters`. Raises InputError when
+    nothing is left to be fitted.
     """
+    from tqdm.auto import tqdm
+
     rows: list[Row] = []
-    for fold in folds_of(observations, by):
+    for fold in tqdm(folds_of(observations, by), desc=by, unit="fit", disable=not progress):
         require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
-        found = calibrate_parameters(fold.fitted, parameters)
+        found = calibrate_parameters(fold.fitted, parameters, robust=robust)
         quantities = [observation.quantity for observation in fold.tested]
         (predicted,) = predictions(quantities, [found.parameter_values])
         for observation, value in zip(fold.tested, predicted.tolist(), strict=True):
@@ -113,25 +118,28 @@ def error_summary(rows: Iterable[Row]) -> list[ErrorSummary]:
     return summaries
 
 
-def ablation(calibration: Calibration, effects: Sequence[str] | None = None) -> list[Ablation]:
+def ablation(
+    observations: Sequence[Observation],
+    values: ParameterValues,
+    effects: Sequence[str] | None = None,
+) -> list[Ablation]:
     """Return the mean error without each effect, the most important effect first.
 
     An effect is taken away from all clusters: no latency, no limit, no factor. The other values
-    stay as they are. ``effects`` are by default those that were fitted.
+    stay as they are. ``effects`` are by default those of the parameters. Errors are those of
+    iterations by a method if any were observed.
     """
     if effects is None:
-        effects = list(dict.fromkeys(one.effect for one in calibration.parameters))
+        effects = list(dict.fromkeys(one.effect for one in values.parameters))
     for effect in effects:
         if effect not in UNITS:
             raise UnknownName("effect", effect, UNITS)
-    fitted = calibration.parameter_values
-    changed = [replace(fitted, without=(effect,)) for effect in effects]
-    quantities = [observation.quantity for observation in calibration.observations]
-    predicted = predictions(quantities, changed)
-    observed = np.array([observation.value for observation in calibration.observations])
-    errors = np.abs(predicted / observed - 1).mean(axis=1).tolist()
+    changed = [values, *(replace(values, without=(effect,)) for effect in effects)]
+    counted = [one for one in observations if one.labels.method is not None] or list(observations)
+    predicted = predictions([observation.quantity for observation in counted], changed)
+    observed = np.array([observation.value for observation in counted])
+    with_all, *errors = np.abs(predicted / observed - 1).mean(axis=1).tolist()
     found = [
-        Ablation(effect, calibration.mean_error, error)
-        for effect, error in zip(effects, errors, strict=True)
+        Ablation(effect, with_all, error) for effect, error in zip(effects, errors, strict=True)
     ]
     return sorted(found, key=lambda one: -one.growth)

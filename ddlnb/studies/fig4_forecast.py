@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import fig4_cells_to_forecast
+from ddlnb.calibration.testbed import forecast_fig4
 from ddlnb.results.columns import KEY, RATE
 from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes
-from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.studies.findings import Findings, findings
 
 
 def forecast_panel(model: str, network: str, draws: int) -> pd.DataFrame:
-    """Forecast the cells of one panel of Fig. 4, with intervals from this many draws.
+    """Forecast the cells of one panel of Fig. 4 as run, with intervals from this many draws.
 
     Returns the rows of `ddlnb.forecast`. Raises UnknownName.
     """
-    return forecast_cells(fig4_cells_to_forecast((model,), (network,)), draws=draws)
+    return forecast_fig4((model,), (network,), draws=draws)
 
 
 def forecast_table(rows: pd.DataFrame) -> pd.DataFrame:

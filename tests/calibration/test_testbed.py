@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from statistics import median
-
+import numpy as np
 import pandas as pd
 import pytest
 
+from ddlnb.calibration.quantities import predictions
 from ddlnb.calibration.survey import (
     calibrate_survey,
     cell_observations,
@@ -15,19 +14,23 @@ from ddlnb.calibration.survey import (
     survey_setup,
 )
 from ddlnb.calibration.testbed import (
+    CLUSTERS,
     FORECAST_COLUMNS,
     GPUS,
     as_run,
     fig4_cells_to_forecast,
     fig4_workload,
+    fitted_values,
+    forecast_fig4,
 )
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import UnknownName
+from ddlnb.errors import InputError, ResultsError, UnknownName
 from ddlnb.paths import DATA
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
-from ddlnb.simulator.forecast import draw_clusters
+from ddlnb.results.published import FIG4_CELLS
 from ddlnb.simulator.simulate import steady_seconds
+from ddlnb.studies.calibration import held_out_table
 
 KEPT = DATA / "forecasts" / "fig4.csv"
 
@@ -52,13 +55,6 @@ def test_the_kept_forecast_is_what_the_data_gives_now():
         assert row["low"] <= row["throughput_samples_per_s"] <= row["high"]
 
 
-def test_effects_are_drawn_as_when_the_forecast_was_kept():
-    """Streams are named by words; new words for an effect must not move the kept intervals."""
-    (drawn,) = draw_clusters(get_cluster("survey-10GbE"), 1)
-    assert drawn.effects.operation_latency == pytest.approx(9.759388237603308e-05, rel=1e-12)
-    assert drawn.effects.between_share == pytest.approx(0.657816353879583, rel=1e-12)
-
-
 def test_the_fit_sees_nothing_with_more_than_eight_gpus():
     clusters = survey_setup().clusters
     seen = [*quoted_observations(clusters), *cell_observations()]
@@ -66,35 +62,90 @@ def test_the_fit_sees_nothing_with_more_than_eight_gpus():
     assert all(one.labels.gpus is None or one.labels.gpus <= 8 for one in seen)
 
 
-@pytest.fixture
-def made_up_cells(tmp_path):
-    """Cells of ResNet-50 as a testbed would give them on which everything is a little slower."""
-    path = tmp_path / "fig4_upto8.csv"
-    slower = {"between_bandwidth": 0.9, "inside_bandwidth": 0.9, "compute_factor": 1.1}
-    lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s,std,source"]
-    for cell in fig4_cells_to_forecast(models=("resnet50",), gpus=(1, 4, 8)):
-        effects = cell.cluster.effects
-        changed = {name: getattr(effects, name) * by for name, by in slower.items()}
-        cell = replace(cell, cluster=cell.cluster.with_effects(**changed))
-        rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
-        key = f"resnet50,64,{cell.cluster.network},{cell.method.name},{cell.cluster.workers}"
-        lines.append(f"{key},{rate},,published")
-    path.write_text("\n".join(lines) + "\n")
-    return path
+def kept_fit():
+    """Return the published cells that were fitted, with what the kept values predict for them."""
+    observations = [one for one in cell_observations() if one.labels.gpus > 1]
+    (predicted,) = predictions([one.quantity for one in observations], [fitted_values()[0]])
+    return observations, predicted
+
+
+def test_the_kept_fit_explains_the_cells_with_named_parameters():
+    observations, predicted = kept_fit()
+    observed = np.array([one.value for one in observations])
+    assert len(survey_setup().parameters) <= 30
+    assert len(observations) == 116  # ten of 126 are suspicious
+    assert np.abs(observed / predicted - 1).mean() <= 0.015
+
+
+def test_the_single_gpu_rates_follow_from_profile_and_update():
+    for one in cell_observations():
+        if one.labels.gpus == 1:
+            (predicted,) = predictions([one.quantity], [fitted_values()[0]])
+            assert predicted[0] == pytest.approx(one.value, rel=0.005)
+
+
+def test_left_out_cells_are_predicted_twice_as_well_as_by_any_trivial_forecast():
+    table = held_out_table()
+    for label in ("gpus", "model", "network", "method"):
+        errors = table.loc[label, "mean error (%)"]
+        assert 2 * errors["fitted"] <= errors.drop("fitted").min()
+
+
+def test_values_of_other_parameters_are_refused(tmp_path):
+    file = tmp_path / "fitted.csv"
+    file.write_text("inside_bandwidth\n5e9\n")
+    with pytest.raises(ResultsError, match="fit them again: ddlnb calibrate survey --write"):
+        fitted_values(file)
+
+
+def test_no_more_draws_are_taken_than_the_fit_left():
+    with pytest.raises(InputError, match="draws 100000 must be at most 300"):
+        forecast_fig4(draws=100_000)
+
+
+def test_mgwfbp_plans_by_the_table_of_its_number_of_workers():
+    """Other constants make another plan: 42 messages of ResNet-50 for 8 workers, 2 for 32."""
+    counts = {
+        cell.cluster.workers: len(cell.plan.messages)
+        for cell in fig4_cells_to_forecast(("resnet50",), ("10GbE",))
+        if cell.method.name == "MG-WFBP"
+    }
+    assert counts[32] == 2 < counts[8]
+
+
+def test_a_cluster_of_today_has_nothing_of_the_scripts_that_the_survey_ran():
+    for name in CLUSTERS.values():
+        cluster = get_cluster(name)
+        assert cluster.planning is None
+        assert cluster.effects.scheduler_latency == 0
+        assert cluster.effects.parallel_factor == 1
 
 
 @pytest.mark.slow
-def test_cells_join_the_fit_when_their_file_is_there(made_up_cells):
-    """No cell is in this edition; this is what happens on the day they come."""
-    before, found = calibrate_survey(), calibrate_survey(cells=made_up_cells)
-    assert len(found.observations) == len(before.observations) + 3 * 3 * len(METHODS)
-    assert found.value_of["compute_factor@resnet50"] == pytest.approx(
-        1.1 * before.value_of["compute_factor@resnet50"], rel=0.02
-    )
-    of_cells = [row for row in found.rows if row.method is not None]
-    assert median(abs(row.relative_error) for row in of_cells) < 0.015
-    low, high = found.intervals["compute_factor@resnet50"]
-    assert high / low < 1.1
+@pytest.mark.timeout(600)
+def test_a_testbed_with_another_network_is_found_again(tmp_path):
+    """Cells as a testbed would give them whose 10GbE has 0.8 of the fitted bandwidth."""
+    fitted = fitted_values()[0]
+    names = [parameter.name for parameter in fitted.parameters]
+    changed = list(fitted.values)
+    changed[names.index("between_bandwidth@10GbE")] *= 0.8
+    cells = fig4_cells_to_forecast(gpus=(4, 8), values=fitted.at(changed))
+    lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s,std,source"]
+    for cell, found in zip(cells, steady_seconds(cells), strict=True):
+        model, batch = cell.workload.model, cell.workload.local_batch
+        key = f"{model},{batch},{cell.cluster.network},{cell.method.name},{cell.cluster.workers}"
+        lines.append(f"{key},{cell.samples / found.iteration_seconds},,published")
+    lines += fig4_lines_of_one_gpu()
+    (tmp_path / "cells.csv").write_text("\n".join(lines) + "\n")
+    found = calibrate_survey(cells=tmp_path / "cells.csv")
+    value = found.value_of["between_bandwidth@10GbE"]
+    assert value == pytest.approx(changed[names.index("between_bandwidth@10GbE")], rel=0.03)
+    assert found.median_error < 0.005
+
+
+def fig4_lines_of_one_gpu():
+    lines = FIG4_CELLS.read_text().splitlines()
+    return [line for line in lines if ",single,1," in line]
 
 
 def test_networks_do_not_matter_inside_one_node():

@@ -28,10 +28,11 @@ def test_every_claim_is_judged_or_says_why_not():
     table = sec4_2_findings.verdicts_table(found)
     verdicts = table["simulated"]["verdict"]
     assert set(verdicts) == {"holds", "fails", "not judged"}
-    assert list(table.index[verdicts == "not judged"]) == ["A57"]  # for want of a second batch
+    # For want of a second batch; and where the forecasts of two methods are the same.
+    assert list(table.index[verdicts == "not judged"]) == ["A51", "A57", "A58"]
     said = sec4_2_findings.claim_findings(found)
     assert said.startswith(f"- Of {len(CLAIMS)} claims, judged on simulated cells, ")
-    assert "1 are not judged (A57)." in said
+    assert "3 are not judged (A51, A57, A58)." in said
     assert table.loc["A57", ("simulated", "verdict")] == "not judged"
     assert "second local_batch" in sec4_2_findings.contradictions(found).loc["A57", "is"]
 
@@ -63,7 +64,23 @@ def test_published_cells_are_judged_beside_the_forecasts():
     assert list(found) == ["simulated", "published"]
     table = sec4_2_findings.verdicts_table(found)
     assert set(table["published"]["verdict"]) == {"holds", "fails", "not judged"}
-    assert (table["published"]["cells"] <= table["simulated"]["cells"]).all()
+    judged = table["simulated"]["verdict"] != "not judged"
+    assert (table["published"]["cells"] <= table["simulated"]["cells"])[judged].all()
+    assert table.loc["A44", ("survey", "says")] == CLAIMS["A44"].text
+    said = sec4_2_findings.claim_findings(found)
+    assert "The survey's own cells with up to 8 GPUs contradict" in said
+
+
+def test_methods_whose_forecasts_are_the_same_are_not_compared():
+    """A claim that is true of equals, or false of them, by construction says nothing."""
+    found = sec4_2_findings.verdicts(sec4_2_findings.forecast_figure())["simulated"]
+    found = found.set_index("claim")
+    for claim in sec4_2_findings.NOT_TOLD_APART:
+        assert found.loc[claim, "holds"] is None
+        assert "do not tell" in found.loc[claim, "reason"]
+    rows = sec4_2_findings.forecast_figure().set_index(["model", "network", "gpus", "method"])[RATE]
+    two = [rows.xs(name, level="method") for name in ("WFBP-PS", "ByteScheduler-PS")]
+    assert two[0].equals(two[1])
 
 
 def test_best_speed_ups_keep_the_order_of_the_figure():
