@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table
+from ddlnb.results.columns import RATE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ ModelName = Annotated[str, typer.Option("--model", help="A model of `ddlnb model
 ServerCount = Annotated[
     int | None, typer.Option(help="Parameter servers; default: one for every node in use.")
 ]
+CHANCE = 0.1  # of the draws in which a method is the best: as much is no matter of chance alone
 TIE = 0.02  # of the best throughput: less is not worth a change of method
 
 
@@ -232,19 +234,55 @@ def _methods(names: list[str] | None, partition: str | None, credit: str | None)
 
 
 def _advice(rows: pd.DataFrame, on: Cluster) -> str:
-    """Return the advice: the best method at the largest size, and what others would lose."""
+    """Return what to take at the largest size: on the machines there are, and with servers added.
+
+    A method ties with another that it beats, or that it is as good as within TIE, in CHANCE or more
+    of the draws.
+    """
     largest = rows[rows["gpus"] == rows["gpus"].max()]
-    order = largest.sort_values("throughput_samples_per_s", ascending=False)
+    is_extra = largest["servers"].gt(0) & (on.server_place == "extra machines")
+    is_extra &= largest["gpus"] > on.gpus_per_node
+    size = f"On {largest['gpus'].iloc[0]} GPUs of {on.name}"
+    alone, helped = largest[~is_extra], largest[is_extra]
+    if not len(helped):
+        return f"{size} {_take(alone)}."
+    best = helped.loc[helped[RATE].idxmax()]
+    more = f"{best['servers']} more machines as servers"
+    if not len(alone):
+        return f"{size} with {more} {_take(helped)}."
+    gain = _against(best, alone.loc[alone[RATE].idxmax()])
+    return f"{size} without further machines {_take(alone)}. With {more}, {gain}."
+
+
+def _take(rows: pd.DataFrame) -> str:
+    """Return the best of these methods, those that tie with it, and the next one."""
+    order = rows.sort_values(RATE, ascending=False)
     best = order.iloc[0]
-    said = (
-        f"On {best['gpus']} GPUs of {on.name} take {best['method']}: speed-up "
-        f"{best['speedup']:.2f} ({best['speedup'] / best['gpus']:.0%} of linear)"
-    )
-    behind = 1 - order["throughput_samples_per_s"] / best["throughput_samples_per_s"]
-    ties = order.loc[(behind > 0) & (behind <= TIE), "method"]
-    others = order[behind > TIE]
-    if len(ties):
-        said += f"; {', '.join(ties)} within {TIE:.0%} of it"
-    if len(others):
-        said += f"; {others.iloc[0]['method']} is {behind[others.index[0]]:.0%} behind"
-    return said + "."
+    speedup = f"speed-up {best['speedup']:.2f} ({best['speedup'] / best['gpus']:.0%} of linear)"
+    said = f"take {best['method']}: {speedup}"
+    others = order.iloc[1:]
+    is_tie = [_is_tie(other, best) for _, other in others.iterrows()]
+    if any(is_tie):
+        said += f"; {', '.join(others.loc[is_tie, 'method'])} ties with it"
+    behind = others.loc[[not tie for tie in is_tie]]
+    if len(behind):
+        said += (
+            f"; {behind.iloc[0]['method']} is {1 - behind.iloc[0][RATE] / best[RATE]:.0%} behind"
+        )
+    return said
+
+
+def _against(helped: pd.Series, alone: pd.Series) -> str:
+    """Return what the best method with servers gains over the best one without."""
+    first, second = sorted((helped, alone), key=lambda row: -row[RATE])
+    if _is_tie(second, first):
+        return f"{helped['method']} ties with it: they gain nothing"
+    ratio = helped[RATE] / alone[RATE]
+    if ratio < 1:
+        return f"{helped['method']} is {1 - ratio:.0%} slower: they gain nothing"
+    return f"{helped['method']} is {ratio - 1:.0%} faster: speed-up {helped['speedup']:.2f}"
+
+
+def _is_tie(row: pd.Series, best: pd.Series) -> bool:
+    """Return whether a method is as good as the best one, or is the best in some draws."""
+    return bool(row[RATE] >= (1 - TIE) * best[RATE] or row["chance_best"] >= CHANCE)

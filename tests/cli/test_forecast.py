@@ -7,7 +7,11 @@ import json
 import pandas as pd
 import pytest
 
+from ddlnb.cli.forecast import _advice
+from ddlnb.clusters.file import get_cluster
 from ddlnb.paths import CLUSTERS
+from ddlnb.results.published import fig4_cells
+from ddlnb.simulator.forecast import forecast
 from tests.cli.test_app import ddlnb
 
 BERT = ["--model", "bert-large", "--cluster", "survey-10GbE"]
@@ -35,6 +39,68 @@ def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
     rows = pd.read_csv(out)
     assert len(rows) == 7
     assert (rows["low"] <= rows["high"]).all()
+
+
+def rows_of(**rates):
+    """Return rows of 8 GPUs; methods with parameter servers have two."""
+    return pd.DataFrame(
+        {
+            "method": list(rates),
+            "gpus": 8,
+            "servers": [2 if name.endswith("PS") else 0 for name in rates],
+            "throughput_samples_per_s": list(rates.values()),
+            "speedup": [rate / 100 for rate in rates.values()],
+            "chance_best": [float(rate == max(rates.values())) for rate in rates.values()],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (
+            {"MG_WFBP": 400.0, "WFBP_A2A": 200.0, "WFBP_PS": 600.0, "BSP_PS": 300.0},
+            "On 8 GPUs of survey-10GbE without further machines take MG_WFBP: speed-up "
+            "4.00 (50% of "
+            "linear); WFBP_A2A is 50% behind. With 2 more machines as servers, WFBP_PS is 50% "
+            "faster: speed-up 6.00.",
+        ),
+        (
+            {"MG_WFBP": 600.0, "WFBP_A2A": 597.0, "WFBP_PS": 300.0},
+            "On 8 GPUs of survey-10GbE without further machines take MG_WFBP: speed-up "
+            "6.00 (75% of "
+            "linear); WFBP_A2A ties with it. With 2 more machines as servers, WFBP_PS is 50% "
+            "slower: they gain nothing.",
+        ),
+        (
+            {"MG_WFBP": 600.0, "WFBP_PS": 603.0},
+            "On 8 GPUs of survey-10GbE without further machines take MG_WFBP: speed-up "
+            "6.00 (75% of "
+            "linear). With 2 more machines as servers, WFBP_PS ties with it: they gain nothing.",
+        ),
+        (
+            {"WFBP_PS": 600.0, "BSP_PS": 300.0},
+            "On 8 GPUs of survey-10GbE with 2 more machines as servers take WFBP_PS: speed-up 6.00 "
+            "(75% of linear); BSP_PS is 50% behind.",
+        ),
+        (
+            {"MG_WFBP": 600.0},
+            "On 8 GPUs of survey-10GbE take MG_WFBP: speed-up 6.00 (75% of linear).",
+        ),
+    ],
+)
+def test_advice_says_what_further_machines_gain(rates, said):
+    assert _advice(rows_of(**rates), get_cluster("survey-10GbE")) == said
+
+
+def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
+    """The fastest published cell that is not suspicious; method and machines as in its cluster."""
+    cells = fig4_cells()
+    cells = cells[(cells["model"] == "bert-large") & (cells["network"] == "100GbE")]
+    cells = cells[(cells["gpus"] == 8) & ~cells["method"].isin(["BSP-PS", "WFBP-PS"])]
+    best = cells.set_index("method")["throughput_samples_per_s"].idxmax()
+    rows = forecast("bert-large", "survey-100GbE", gpus=8, draws=0)
+    assert f"take {best}" in _advice(rows, get_cluster("survey-100GbE"))
 
 
 def test_numbers_may_be_listed_or_repeated():
