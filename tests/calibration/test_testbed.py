@@ -25,12 +25,12 @@ from ddlnb.calibration.testbed import (
 )
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName
-from ddlnb.paths import DATA
+from ddlnb.paths import DATA, ROOT
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
 from ddlnb.results.published import FIG4_CELLS
 from ddlnb.simulator.simulate import steady_seconds
-from ddlnb.studies.calibration import held_out_table
+from ddlnb.studies.calibration import held_out_table, residual_rows
 
 KEPT = DATA / "forecasts" / "fig4.csv"
 
@@ -89,6 +89,17 @@ def test_left_out_cells_are_predicted_twice_as_well_as_by_any_trivial_forecast()
     for label in ("gpus", "model", "network", "method"):
         errors = table.loc[label, "mean error (%)"]
         assert 2 * errors["fitted"] <= errors.drop("fitted").min()
+
+
+def test_the_readme_quotes_the_errors_of_the_kept_fit():
+    rows = residual_rows()
+    error = rows.loc[rows["gpus"] > 1, "relative_error"].abs().mean()
+    left_out = held_out_table().loc["method", "mean error (%)"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{len(survey_setup().parameters)} named parameters" in text
+    assert f"with a mean error of {100 * error:.1f} %" in text
+    trivial = left_out.drop("fitted").min()
+    assert f"with {left_out['fitted']:.1f} % (the best trivial forecast: {trivial:.0f} %" in text
 
 
 def test_values_of_other_parameters_are_refused(tmp_path):
