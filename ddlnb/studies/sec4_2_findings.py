@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,10 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims
 from ddlnb.results.columns import KEY, RATE
+from ddlnb.results.items import ItemVerdict
 from ddlnb.results.published import MOST_GPUS, about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes
+from ddlnb.results.statistics import Verdict
 from ddlnb.results.table import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
@@ -188,7 +191,25 @@ def contradictions(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def claim_findings(found: Mapping[str, pd.DataFrame]) -> Findings:
     """Return which claims hold, fail and are not judged, for every source in a sentence."""
-    return findings(*map(_summary, found, found.values()), *_own_cells(found), about_fig4_cells())
+    return findings(
+        *map(_summary, found, found.values()),
+        *_own_cells(found),
+        about_fig4_cells(),
+        items=[
+            ItemVerdict(row["claim"], _VERDICTS[row["holds"]], source, _reason(row))
+            for source, judged in found.items()
+            for row in judged.to_dict("records")
+        ],
+    )
+
+
+_VERDICTS = {True: Verdict.HOLDS, False: Verdict.CONTRADICTED, None: None}
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    if row["holds"] is None:
+        return str(row["reason"])
+    return f"{row['share']:.0%} of {row['cells']} cells support it"
 
 
 def _own_cells(found: Mapping[str, pd.DataFrame]) -> list[str]:

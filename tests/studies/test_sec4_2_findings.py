@@ -99,3 +99,15 @@ def test_four_gpus_on_nvlink_scale_better_at_the_large_batch():
     quoted = sec4_2_findings.quotes_beside(rows.iloc[:0], rows)
     assert list(quoted.index) == ["A43"]
     assert quoted.loc["A43", "the fit"] == "has not seen it"
+
+
+def test_findings_carry_the_verdict_on_every_claim_from_every_source():
+    found = sec4_2_findings.verdicts(forecasts(), published=cells())
+    items = sec4_2_findings.claim_findings(found).items
+    assert [(one.item, one.how) for one in items] == [
+        (claim, source) for source in ("simulated", "published") for claim in CLAIMS
+    ]
+    words = {True: "holds", False: "contradicted", None: None}
+    judged = [holds for frame in found.values() for holds in frame["holds"]]
+    assert [one.verdict for one in items] == [words[holds] for holds in judged]
+    assert all(one.said for one in items)
