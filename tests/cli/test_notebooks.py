@@ -16,6 +16,9 @@ import yaml
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.cli.execute import ENDING_SECONDS, run_notebook
 from ddlnb.cli.notebooks import all_notebooks, catalogue, check_parameters, get_notebook
+from ddlnb.cli.report import Outcome
+from ddlnb.cli.survey_evidence import NOT_JUDGED
+from ddlnb.cli.survey_index import entries
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.paths import NOTEBOOKS
 
@@ -236,6 +239,10 @@ def test_a_notebook_runs_with_small_parameters(name, tmp_path):
     assert str(tmp_path) not in str(executed.metadata)
     # No small parameter changes what these cells show.
     assert kept_texts(executed) == kept_texts(read(name))
+    index = entries([Outcome(get_notebook(name), "done")], tmp_path)
+    for item in get_notebook(name).items:
+        entry = index[item]
+        assert entry.verdict != NOT_JUDGED or entry.item.missing, f"nothing judges {item}"
 
 
 @pytest.mark.notebook
