@@ -34,7 +34,8 @@ def techniques_overview(found: Overview) -> Figure:
     one gradient, the graphs of part 6 are built; parts 4 and 5 are pictures.
     """
     figure = plt.figure(figsize=(15, 8.6))
-    parts = figure.subfigures(2, 3, wspace=0.03, hspace=0.05).ravel()
+    grid = figure.add_gridspec(2, 3, wspace=0.03, hspace=0.05)
+    parts = [figure.add_subfigure(grid[number // 3, number % 3]) for number in range(6)]
     _synchronisation(parts[0], found.activity)
     _compression(parts[1], found.compressed)
     _scheduling(parts[2], found.schedules)
