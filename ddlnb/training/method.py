@@ -74,6 +74,20 @@ class TrainingMethod:
         """Whether its all-to-all averages can travel layer by layer during the backward pass."""
         return self.synchronisation.averages_gradients and self.architecture == "A2A"
 
+    @property
+    def pushes_gradients(self) -> bool:
+        """Whether servers average every gradient."""
+        return self.synchronisation.averages_gradients and self.architecture == "PS"
+
+    @property
+    def pushes_layers(self) -> bool:
+        """Whether every iteration ends with a push, which can leave layer by layer."""
+        return (
+            self.architecture == "PS"
+            and self.synchronisation.pushes_every_iteration
+            and not self.whole_model
+        )
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise InputError, with the reason, if the method cannot use this optimizer."""
         self.synchronisation.check_optimizer(optimizer)

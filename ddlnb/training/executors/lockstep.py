@@ -21,8 +21,9 @@ from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.activity import Activity
-from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.clock import HELD_PULL, PULL, PUSH, Clock
 from ddlnb.training.executors.links import Event, Links
+from ddlnb.training.executors.server_links import ServerLinks
 from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.profiling import torch_threads
@@ -41,9 +42,9 @@ class _Message:
 class Lockstep:
     """Runs the loops of some workers, ``steps`` iterations each.
 
-    ``rule`` is that of the parameter server. One is simulated, for key 0, and it takes and gives
-    at full speed whatever other workers do. ``on_step`` is called after every iteration of every
-    worker. With ``recording``, ``activities`` lists what the workers did.
+    ``rule`` is that of the parameter server. One is simulated, for key 0; pushes and answers queue
+    for the links that the clock names. ``on_step`` is called after every iteration of every worker.
+    With ``recording``, ``activities`` lists what the workers did.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Lockstep:
         self._serial = 0
         self._joined: dict[int, Any] = {}  # requests of the collective that is forming, by rank
         self._links = Links(self._at)
+        self._server_links = ServerLinks()
         self._mailboxes: dict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._awaiting: dict[int, Messages] = {}
         self._pulls: list[int] = []
@@ -192,7 +194,11 @@ class Lockstep:
             raise DdlnbError(f"worker {rank} pushes, and there is no parameter server; give a rule")
         self.bytes_sent[rank] += tensor.nbytes
         arrives = partial(self._serve, rank, tensor)  # not written to before the answer
-        self._at(now + self._seconds(PushPull, tensor.nbytes), arrives)
+        self._at(self._arrival(rank, PUSH, tensor, now), arrives)
+
+    def _arrival(self, rank: int, way: str, tensor: Tensor, now: float) -> float:
+        trip = self._clock.trip_of(rank, way, tensor.nbytes, len(self._workers))
+        return self._server_links.arrival(trip, now)
 
     def _serve(self, rank: int, tensor: Tensor, now: float) -> None:
         assert self._rule is not None
@@ -206,5 +212,5 @@ class Lockstep:
             else:
                 self._pushes[one] += 1
                 self.bytes_received[one] += answer.nbytes
-                back = now + self._seconds(PushPull, answer.nbytes)
+                back = self._arrival(one, PULL if one == rank else HELD_PULL, answer, now)
                 self._at(back, partial(self._resume, one, answer.clone()))

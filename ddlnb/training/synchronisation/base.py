@@ -20,13 +20,15 @@ class Synchronisation(ABC):
 
     ``architectures`` are those that it runs on (A2A, PS, gossip), ``why_not_elsewhere`` says why it
     runs on no other. It ``averages_gradients`` if it averages each one, so that layers can be sent
-    early, and keeps the ``model_on_server`` if a server holds the common model at all times.
+    early; it ``pushes_every_iteration`` if on servers a layer can be pushed when its gradient is
+    there, and keeps the ``model_on_server`` if a server holds the common model at all times.
     """
 
     name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]
     why_not_elsewhere: ClassVar[str] = ""
     averages_gradients: ClassVar[bool] = False
+    pushes_every_iteration: ClassVar[bool] = False
     model_on_server: ClassVar[bool] = False
 
     @property
@@ -68,6 +70,7 @@ class BulkSynchronousParallel(Synchronisation):
     name = "bsp"
     architectures = ("A2A", "PS")
     averages_gradients = True
+    pushes_every_iteration = True
     why_not_elsewhere = "it needs the average over all workers"
 
     def rule(self, workers: int) -> Rule:

@@ -24,6 +24,7 @@ class Relaxed(Synchronisation):
     """Workers push updates to a server, which sums them and decides when to answer."""
 
     architectures = ("PS",)
+    pushes_every_iteration = True
     model_on_server = True
     why_not_elsewhere = (
         "some workers go on while others are behind, which takes a server that keeps what is common"
