@@ -31,16 +31,17 @@ from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.cluster_clock import compute_seconds
 from ddlnb.training.cost.compressed_program import CompressedMessage, compressed
-from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
+from ddlnb.training.cost.machines import with_own_plans
 from ddlnb.training.cost.overlapped import overlapped_cost
 from ddlnb.training.cost.requests import request_cost, requests_cost
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.dry_run import dry_workers
 from ddlnb.training.executors.links import Link
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.stragglers import OneSlow
+from ddlnb.training.executors.stragglers import Alternating, LogNormal, OneSlow
 from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.graphs import make_graph
@@ -69,8 +70,9 @@ def waiting_share(cost: IterationCost) -> float:
 @pytest.mark.parametrize("name", CLUSTERS)
 @pytest.mark.parametrize("base", BASES)
 def test_free_compression_at_ratio_one_is_the_dense_forecast(name, base):
-    dense = iteration_cost(WORKLOAD, cluster(name), base)
-    lossy = iteration_cost(WORKLOAD, cluster(name), ratio_one(), compression=FREE, base=base)
+    here = with_own_plans(cluster(name))  # lossy methods are planned by the cluster's own cost
+    dense = iteration_cost(WORKLOAD, here, base)
+    lossy = iteration_cost(WORKLOAD, here, ratio_one(), compression=FREE, base=base)
     assert lossy.iteration_seconds == pytest.approx(dense.iteration_seconds, rel=1e-9)
     assert lossy.bytes == pytest.approx(dense.bytes)
 
@@ -170,6 +172,38 @@ def test_a_straggler_holds_everybody_up_under_bsp():
     delay = held_up.iteration_seconds - even.iteration_seconds
     assert delay == pytest.approx(compute_seconds(WORKLOAD, here))
     assert waiting_share(held_up) > waiting_share(even)
+
+
+@pytest.mark.parametrize("law", [OneSlow(2.0, rank=3), Alternating(3.0)], ids=str)
+@pytest.mark.parametrize("architecture", ["A2A", "PS"])
+def test_stragglers_cost_lossless_methods_what_they_cost_in_lockstep(architecture, law):
+    """Where no message overlaps, each step of the loop waits for its slowest worker."""
+    here = cluster("survey-10GbE")
+    played = iteration_cost(WORKLOAD, here, f"BSP-{architecture}", slower=law, steps=4)
+    stepped = iteration_cost(
+        WORKLOAD, here, f"bsp on {architecture}", slower=law, steps=4, overlap=False
+    )
+    assert played.iteration_seconds == pytest.approx(stepped.iteration_seconds, rel=1e-6)
+    assert played.compute_seconds == pytest.approx(stepped.compute_seconds)
+
+
+@pytest.mark.parametrize("method", ["MG-WFBP", "bsp + top-k(0.01)", "WFBP-PS", "ByteScheduler-PS"])
+def test_who_overlaps_waits_for_a_straggler_too(method):
+    here = cluster("survey-10GbE")
+    even, slowed, uneven = (
+        iteration_cost(WORKLOAD, here, method, compression=SLOW, slower=law, steps=4)
+        for law in (None, OneSlow(2.0, rank=3), LogNormal(0.3))
+    )
+    computed = compute_seconds(WORKLOAD, here)
+    assert slowed.iteration_seconds >= 2 * computed + even.compression_seconds - 1e-9
+    assert slowed.iteration_seconds <= even.iteration_seconds + computed + 1e-9
+    assert slowed.compute_seconds == pytest.approx(
+        even.compute_seconds + computed / here.workers, rel=1e-6
+    )
+    assert even.iteration_seconds < uneven.iteration_seconds < slowed.iteration_seconds
+    for cost in (even, slowed, uneven):
+        parts = cost.compute_seconds + cost.compression_seconds + cost.waiting_seconds
+        assert cost.iteration_seconds == pytest.approx(parts)
 
 
 @pytest.mark.parametrize("period", [2, 8, 13, 25, 32])
@@ -325,17 +359,41 @@ def test_one_worker_asks_nobody(method):
     assert iteration_cost(WORKLOAD, alone, "WFBP-PS").bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "hidden", "machines"),
+    [
+        ("BSP-A2A", "nothing", 0),
+        ("WFBP-PS", "backward pass", 4),
+        ("ByteScheduler-A2A", "backward and next forward pass", 0),
+        ("bsp + fp16", "backward pass", 0),
+        ("bsp + fp16 + whole-model", "nothing", 0),
+        ("local(8)", "nothing", 0),
+        ("local(8) on PS", "nothing", 4),
+        ("choco", "nothing", 0),
+    ],
+)
+def test_costs_say_what_hides_communication_and_which_machines_they_take(method, hidden, machines):
+    found = iteration_cost(WORKLOAD, cluster("survey-10GbE"), method, steps=2)
+    assert (found.hidden_behind, found.server_machines) == (hidden, machines)
+    beside = replace(cluster("survey-10GbE"), server_place="workers' nodes")
+    assert iteration_cost(WORKLOAD, beside, method, steps=2).server_machines == 0
+    inside = cluster("survey-10GbE", 4)
+    assert iteration_cost(WORKLOAD, inside, method, steps=2).server_machines == 0
+
+
 def test_one_entry_takes_every_method_to_what_simulates_it():
-    here = cluster("survey-10GbE")
+    here = with_own_plans(cluster("survey-10GbE"))
     method = training_method("bsp + top-k(0.01)")
     overlapped = overlapped_cost(WORKLOAD, here, method, SLOW, ddlnb.get_method("MG-WFBP"))
     assert iteration_cost(WORKLOAD, here, str(method), compression=SLOW) == overlapped
     after = iteration_cost(WORKLOAD, here, method, compression=SLOW, overlap=False, steps=2)
     assert after == lockstep_cost(WORKLOAD, here, method, SLOW, None, steps=2)
     assert after.waiting_seconds > overlapped.waiting_seconds
-    servers, free = training_method("bsp on PS"), compression_profile(FREE)
-    found = iteration_cost(WORKLOAD, "survey-10GbE", "bsp on PS", workers=16, steps=2)
-    assert found == lockstep_cost(WORKLOAD, here, servers, free, None, steps=2)
+    servers, free = training_method("asp"), compression_profile(FREE)
+    found = iteration_cost(WORKLOAD, "survey-10GbE", "asp", workers=16, steps=2)
+    assert found == lockstep_cost(WORKLOAD, here, servers, free, None, 2, overlap=True)
+    pushed = iteration_cost(WORKLOAD, "survey-10GbE", "bsp on PS", workers=16)
+    assert pushed == iteration_cost(WORKLOAD, here, "WFBP-PS")
     row = ddlnb.get_method("WFBP-A2A")
     assert iteration_cost(WORKLOAD, here, row) == iteration_cost(WORKLOAD, here, "WFBP-A2A")
 
@@ -348,10 +406,13 @@ def test_what_does_not_fit_is_refused():
         iteration_cost(WORKLOAD, here, "bsp + top-k(0.01)", base="WFBP-PS")
     with pytest.raises(InputError, match=r"no seconds for top-k\(0.5\).*--also"):
         iteration_cost(WORKLOAD, here, "bsp + top-k(0.5)", compression=SLOW)
-    with pytest.raises(InputError, match="pass overlap=False"):
-        iteration_cost(WORKLOAD, here, "bsp", slower=OneSlow(2.0))
     with pytest.raises(InputError, match="ask for 'bsp on A2A'"):
-        iteration_cost(WORKLOAD, here, "WFBP-A2A", slower=OneSlow(2.0))
+        iteration_cost(WORKLOAD, here, "WFBP-A2A", overlap=False)
+    for method in ("bsp + fp16", "WFBP-A2A", "asp"):
+        with pytest.raises(InputError, match="slows a worker that is not there"):
+            iteration_cost(WORKLOAD, here, method, slower=OneSlow(2.0, rank=16))
+    with pytest.raises(InputError, match="slows a worker that is not there"):
+        best_lossless(WORKLOAD, here, OneSlow(2.0, rank=16))
     with pytest.raises(UnknownName, match=r"unknown method 'MGWFBP'.*did you mean 'MG-WFBP'"):
         iteration_cost(WORKLOAD, here, "MGWFBP")
     with pytest.raises(UnknownName, match=r"unknown method 'locale'.*did you mean 'local'"):

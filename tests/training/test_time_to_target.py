@@ -17,6 +17,7 @@ from ddlnb.training.cost.estimate import best_lossless
 from ddlnb.training.cost.recommendation import NO, UNSURE, YES, recommendation, recommendations
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
+from ddlnb.training.executors.stragglers import OneSlow
 from ddlnb.units import MB
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -80,11 +81,42 @@ def test_seconds_are_iterations_times_seconds_of_one():
 
 def test_the_dense_row_is_the_quickest_lossless_method_and_its_own_measure():
     dense = table().iloc[0]
-    best = best_lossless(WORKLOAD, SLOW_NETWORK.with_workers(16))
+    best = best_lossless(WORKLOAD, SLOW_NETWORK.with_workers(16), most_machines=0)
     assert dense["is_dense"]
     assert dense["carried_by"] == best.method
     assert dense["speedup"] == pytest.approx(1.0)
     assert dense["iteration_seconds"] == best.iteration_seconds
+
+
+def test_methods_are_compared_with_lossless_ones_on_as_many_machines():
+    """WFBP-PS takes four machines more; what takes none was said to be slower than that."""
+    served = "ssp(3) on PS"
+    rows = table({"bsp on A2A": [100, 100], TOP_K: [100, 100], served: [100, 100]})
+    alone, with_servers = rows[rows["is_dense"]].to_dict("records")
+    assert (alone["server_machines"], with_servers["server_machines"]) == (0, 4)
+    assert with_servers["carried_by"] == best_lossless(WORKLOAD, here16()).method == "WFBP-PS"
+    for method, dense in ((TOP_K, alone), (served, with_servers)):
+        (row,) = rows[rows["method"] == method].to_dict("records")
+        assert row["server_machines"] == dense["server_machines"]
+        ratio = dense["iteration_seconds"] / row["iteration_seconds"]
+        assert row["speedup"] == pytest.approx(ratio)
+        (found,) = (one for one in recommendations(rows) if one.method == method)
+        assert found.speedup == row["speedup"]
+
+
+def here16() -> ddlnb.Cluster:
+    return SLOW_NETWORK.with_workers(16)
+
+
+def test_stragglers_slow_down_both_sides_of_a_comparison():
+    made, law = curves(SEEDS), OneSlow(3.0)
+    even, uneven = (
+        time_to_target(made, 0.5, WORKLOAD, [SLOW_NETWORK], steps=4, slower=slower)
+        for slower in (None, law)
+    )
+    assert (uneven["iteration_seconds"] > even["iteration_seconds"] + 0.3).all()
+    best = best_lossless(WORKLOAD, here16(), law, 4, most_machines=0)
+    assert uneven["iteration_seconds"].iloc[0] == best.iteration_seconds
 
 
 def test_the_same_iterations_gain_what_an_iteration_gains():
@@ -186,7 +218,11 @@ def test_an_interval_around_one_is_no_clear_gain():
     dense, lossy = table().to_dict("records")
     around = {**lossy, "speedup": 1.1, "speedup_low": 0.9, "speedup_high": 1.3}
     assert recommendation(around, dense).choice == UNSURE
-    assert "no clear reason" in str(recommendation(around, dense))
+    said = str(recommendation(around, dense))
+    assert "no clear reason" in said
+    assert "ties with the dense best (0.90x to 1.30x)" in said
+    apart = {**lossy, "speedup": 0.9, "speedup_low": 0.85, "speedup_high": 0.95}
+    assert "is 0.90x (0.85 to 0.95) the dense best" in str(recommendation(apart, dense))
 
 
 def test_local_steps_are_no_compression_in_words():

@@ -1,7 +1,8 @@
 """The clock of a cluster: what a gradient and a request take there, for runs in lockstep.
 
 Requests cost what the simulator says of one message after the backward pass, since nothing overlaps
-in lockstep. With equal workers a BSP run therefore takes as long as BSP-A2A and BSP-PS.
+in lockstep, but for servers: what is pushed layer by layer takes what is left of it then. With
+equal workers a BSP run therefore takes as long as BSP-A2A and BSP-PS, or WFBP-PS where it overlaps.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from functools import partial
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.requests import message_link, push_pull_seconds, request_cost
-from ddlnb.training.executors.clock import Clock
+from ddlnb.training.cost.uneven import Slowness
+from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock
+from ddlnb.training.executors.server_links import Passage, Trip
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workloads.workload import Workload
-
-Slowness = Callable[[int, int, int], float]  # a factor by rank, step and number of workers
 
 
 def cluster_clock(
@@ -29,32 +29,60 @@ def cluster_clock(
     method: str | TrainingMethod = "bsp",
     slower: Slowness | None = None,
     workers: int | None = None,
+    overlap: bool = False,
 ) -> Clock:
     """Return the clock of this method there; ``slower`` multiplies seconds of computation.
 
     Workers of a node that push at the same time, as a bulk-synchronous rule makes them do, sum
-    inside the node first. Those of other rules share the link of their node, which is taken to be
-    either free or never idle, so that an iteration lasts max(c + t(M), t(g M)) with c seconds of
-    computation, g workers on a node and t(M) for a push and a pull. Raises InputError for servers
-    that the cluster lacks.
+    inside the node first. Those of other rules push one by one, and queue for two links: that of
+    their node, which passes M more bytes in (t(g M) - t(M)) / (g - 1) seconds, with g workers on a
+    node and t(M) for a push and a pull of every node at once, and those of the servers together.
+    With ``overlap`` layers are pushed while the backward pass goes on, if the method can. Raises
+    InputError for servers that the cluster lacks.
     """
     cluster, method = get_cluster(cluster, workers), training_method(method)
     compute = compute_seconds(workload, cluster)
-    joined = isinstance(method.synchronisation.rule(cluster.workers), BulkSynchronous)
+    trip = None
+    if method.architecture == "PS":
+        trip = _trips(workload, cluster, method, overlap and method.pushes_layers)
 
     def computing(rank: int, step: int, workers: int) -> float:
         return compute * (slower(rank, step, workers) if slower else 1.0)
 
     def communicating(kind: type, size: int, _: int) -> float:
-        if kind is not PushPull:
-            return request_cost(cluster, kind, size).seconds
-        alone = push_pull_seconds(workload, cluster, size)
-        if joined:
-            return alone / 2  # the clock is asked for the push, and again for the pull
-        shared = push_pull_seconds(workload, cluster, size * cluster.workers_per_node)
-        return max(alone, shared - compute) / 2
+        return request_cost(cluster, kind, size).seconds
 
-    return Clock(computing, communicating, partial(message_link, cluster))
+    return Clock(computing, communicating, partial(message_link, cluster), trip)
+
+
+def _trips(
+    workload: Workload, cluster: Cluster, method: TrainingMethod, overlap: bool
+) -> Callable[[int, str, int, int], Trip]:
+    joined = isinstance(method.synchronisation.rule(cluster.workers), BulkSynchronous)
+    per_node, effects = cluster.workers_per_node, cluster.effects
+    ready = workload.ready_seconds
+    early = (ready[-1] - ready[0]) * effects.compute_factor if overlap else 0.0
+    at_servers = min(effects.server_bandwidth, effects.between_bandwidth) * cluster.default_servers
+
+    def trip(rank: int, way: str, size: int, _: int) -> Trip:
+        after = push_pull_seconds(workload, cluster, size)
+        shown = push_pull_seconds(workload, cluster, size, overlap=True) if overlap else after
+        if joined:  # all pushes and all answers are on the same links at the same time
+            return Trip(shown / 2)
+        passages = []
+        if per_node > 1:
+            together = push_pull_seconds(workload, cluster, size * per_node)
+            more = (together - after) / (per_node - 1)
+            # Both ways take turns: parts of the model are pulled while others are pushed.
+            passages.append(Passage(("node", rank // per_node), more / 2))
+        if cluster.nodes_in_use > 1:
+            link = ("servers", "out of" if way != PUSH else "into")
+            passages.append(Passage(link, size / at_servers))
+        if way == HELD_PULL:  # nothing is left to hide it
+            return Trip(after / 2, tuple(passages))
+        return Trip(shown / 2, tuple(passages), early)
+
+    return trip
 
 
 def compute_seconds(workload: Workload, cluster: Cluster) -> float:

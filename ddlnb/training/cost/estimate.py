@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ddlnb.clusters.cluster import Cluster
@@ -9,10 +10,11 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.methods import METHODS, Method, get_method
-from ddlnb.training.cost.cluster_clock import Slowness
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
+from ddlnb.training.cost.machines import server_machines, with_own_plans
 from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost
+from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.workloads.workload import Workload
@@ -41,15 +43,17 @@ def iteration_cost(
 
     Rows of METHODS are simulated as `ddlnb.simulate` does. So is BSP on A2A, compressed or not:
     its messages leave during the backward pass like those of ``base``, a method that ends in A2A
-    and cuts no tensors. With ``overlap`` false its communication follows the computation, as that
-    of all other methods does: their own loops run in lockstep, ``steps`` iterations of every
-    worker, rounded up to whole cycles. In lockstep ``slower(rank, step, workers)`` multiplies the
-    seconds of a worker's computation. ``compression`` is a profile of what compressing takes, by
-    default nothing.
+    and cuts no tensors; one that merges gradients merges them by what is sent and the cluster's
+    own cost of it. BSP on PS without compression is WFBP-PS. The loops of all other methods run in lockstep, ``steps`` iterations of every
+    worker, rounded up to whole cycles. There workers push to servers layer by layer, and all other
+    communication follows the computation. With ``overlap`` false all of it does.
+    ``slower(rank, step, workers)`` multiplies the seconds of a worker's computation, in each of
+    ``steps`` iterations. ``compression`` is a profile of what compressing takes, by default
+    nothing.
 
     Raises UnknownName, and InputError for servers that the cluster lacks, a compressor that the
-    profile lacks, a base that does not fit, ``slower`` where messages overlap, and a
-    synchronisation whose iterations have no one cost, as those of post-local SGD.
+    profile lacks, a base that does not fit, and a synchronisation whose iterations have no one
+    cost, as those of post-local SGD.
 
     >>> import ddlnb
     >>> resnet = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -63,19 +67,18 @@ def iteration_cost(
         method = _named(method)
     if isinstance(method, Method):
         require(
-            overlap and slower is None,
-            f"lossless method {method.name} has a schedule of its own and equal workers; leave out "
-            f"overlap and slower, or ask for 'bsp on A2A' or 'bsp on PS'",
+            overlap,
+            f"lossless method {method.name} has a schedule of its own; leave out overlap, or ask "
+            f"for 'bsp on A2A' or 'bsp on PS'",
         )
-        return lossless_cost(workload, cluster, method)
+        return lossless_cost(workload, cluster, method, slower, steps)
     profile = compression_profile(compression)
+    if overlap and method.pushes_gradients and method.compressor is None:
+        return lossless_cost(workload, cluster, METHODS["WFBP-PS"], slower, steps)
     if not (overlap and method.overlaps):
-        return lockstep_cost(workload, cluster, method, profile, slower, steps)
-    require(
-        slower is None,
-        f"stragglers cannot be simulated while messages of {method} overlap; pass overlap=False",
-    )
-    return overlapped_cost(workload, cluster, method, profile, get_method(base))
+        return lockstep_cost(workload, cluster, method, profile, slower, steps, overlap)
+    here = with_own_plans(cluster)
+    return overlapped_cost(workload, here, method, profile, get_method(base), slower, steps)
 
 
 def _named(text: str) -> Method | TrainingMethod:
@@ -89,15 +92,30 @@ def _named(text: str) -> Method | TrainingMethod:
         raise
 
 
-def best_lossless(workload: Workload, cluster: Cluster) -> IterationCost:
+def best_lossless(
+    workload: Workload,
+    cluster: Cluster,
+    slower: Slowness | None = None,
+    steps: int = STEPS,
+    *,
+    most_machines: float = math.inf,
+) -> IterationCost:
     """Return the cost of the quickest lossless method there, of those that the cluster can run.
 
-    Raises InputError if it can run none of them.
+    Methods merge gradients by the cluster's own cost, as compressed ones do, even where the cluster
+    says that they were run with another. ``most_machines`` is how many machines for parameter
+    servers the method may take beside those of the workers; ``slower`` and ``steps`` are those of
+    `iteration_cost`. Raises InputError if the cluster can run none of them.
     """
+    cluster = with_own_plans(cluster)
+    if slower is not None:
+        slower(0, 0, cluster.workers)  # raises InputError for a worker that is not there
     costs = []
     for method in METHODS.values():
+        if server_machines(cluster, method.architecture) > most_machines:
+            continue
         try:
-            costs.append(lossless_cost(workload, cluster, method))
+            costs.append(lossless_cost(workload, cluster, method, slower, steps))
         except InputError:  # no servers, say
             continue
     require(bool(costs), f"no lossless method runs on {cluster!r}; give the cluster servers")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOTHING, BACKWARD, BOTH_PASSES = "nothing", "backward pass", "backward and next forward pass"
+
 
 @dataclass(frozen=True)
 class IterationCost:
@@ -11,6 +13,8 @@ class IterationCost:
 
     ``waiting_seconds`` are those of communication that nothing hides and of waiting for others.
     ``gathers`` is true when payloads go to all workers, so that traffic grows with their number.
+    ``hidden_behind`` is the computation that communication may overlap, NOTHING where it follows
+    all of it. ``server_machines`` are those that parameter servers take beside the workers'.
     ``source`` says how the seconds were found.
     """
 
@@ -22,6 +26,8 @@ class IterationCost:
     bytes_sent: float
     bytes_received: float
     gathers: bool = False
+    hidden_behind: str = NOTHING
+    server_machines: int = 0
     source: str = ""
 
     @property

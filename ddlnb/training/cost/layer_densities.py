@@ -97,7 +97,7 @@ def layer_densities(
     require(0 <= longer < math.inf, f"longer {longer!r} must be a share of the computation")
     plan = plan_on(cluster, workload, base)
     program = lower(workload, cluster, plan)
-    groups = pieces_of_messages(workload, plan, list(tensor_shapes(workload).values()))
+    groups = pieces_of_messages(plan, tensor_shapes(workload))
     densities = sorted(set(candidates))
     seconds = [
         [_seconds(group, density, program, cluster, profile, feedback) for group in groups]

@@ -1,7 +1,8 @@
 """The cost of iterations under any synchronisation, by the method's own loop in a cluster's time.
 
 The loop runs on workers without values, so that stragglers, waiting and staleness are those of its
-definition. Nothing overlaps in lockstep: a worker's communication follows its computation.
+definition. A worker's communication follows its computation, but for pushes to servers: with
+``overlap`` what the backward pass hides of them is left out.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from ddlnb.compression.base import Codec
 from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import require_whole
-from ddlnb.training.cost.cluster_clock import Slowness, cluster_clock
+from ddlnb.training.cost.cluster_clock import cluster_clock
 from ddlnb.training.cost.coding import coding_seconds, coding_source
-from ddlnb.training.cost.iteration import IterationCost
+from ddlnb.training.cost.iteration import BACKWARD, NOTHING, IterationCost
+from ddlnb.training.cost.machines import server_machines
 from ddlnb.training.cost.tensors import CompressedPiece, compressed_pieces, pieces
 from ddlnb.training.cost.traffic import gathers
+from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.executors.dry_run import DryRun, dry_run
 from ddlnb.training.method import TrainingMethod
 from ddlnb.workloads.workload import Workload
@@ -30,6 +33,7 @@ def lockstep_cost(
     profile: CompressionProfile,
     slower: Slowness | None,
     steps: int,
+    overlap: bool = False,
 ) -> IterationCost:
     """Return the mean cost of ``steps`` iterations, rounded up to cycles of the synchronisation.
 
@@ -41,7 +45,7 @@ def lockstep_cost(
     cycle = method.synchronisation.cycle()
     steps = cycle * math.ceil(steps / cycle)
     shapes = pieces(workload, whole_model=False)
-    clock = cluster_clock(workload, cluster, method, slower)
+    clock = cluster_clock(workload, cluster, method, slower, overlap=overlap)
     done = dry_run(method, shapes, cluster.workers, steps, clock, recording=True, cycle=cycle)
     seconds = done.iteration_seconds
     compute = min(seconds, done.compute_seconds)
@@ -59,8 +63,9 @@ def lockstep_cost(
         bytes_sent=done.bytes_sent * shared,
         bytes_received=done.bytes_received * shared,
         gathers=method.architecture == "A2A" and done.rounds > 0 and gathers(found),
-        source=f"lockstep in the cluster's time, communication after computation; "
-        f"compression {coding_source(found, profile)}",
+        hidden_behind=BACKWARD if overlap and method.pushes_layers else NOTHING,
+        server_machines=server_machines(cluster, method.architecture),
+        source=f"lockstep in the cluster's time; compression {coding_source(found, profile)}",
     )
 
 

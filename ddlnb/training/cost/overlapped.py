@@ -6,7 +6,8 @@ whole model as one vector leaves after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ddlnb.clusters.cluster import Cluster
@@ -14,25 +15,37 @@ from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import require
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
-from ddlnb.plans.plan import Plan
-from ddlnb.simulator.fast_player import play_fast
-from ddlnb.simulator.program import lower
+from ddlnb.plans.plan import Gate, Launch, Plan
+from ddlnb.simulator.program import Program, lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.coding import coding_seconds, coding_source
 from ddlnb.training.cost.compressed_program import CompressedMessage, compressed
-from ddlnb.training.cost.iteration import IterationCost
+from ddlnb.training.cost.iteration import BACKWARD, BOTH_PASSES, NOTHING, IterationCost
+from ddlnb.training.cost.machines import server_machines
 from ddlnb.training.cost.requests import requests_cost
+from ddlnb.training.cost.sent_plan import plans_for_sent
 from ddlnb.training.cost.tensors import CompressedPiece, compressed_pieces, pieces, tensor_shapes
 from ddlnb.training.cost.traffic import fused, gathers, link_bytes
+from ddlnb.training.cost.uneven import Slowness, play_uneven
 from ddlnb.training.method import TrainingMethod
 from ddlnb.workloads.workload import Workload
 
 T = TypeVar("T")
 
 
-def lossless_cost(workload: Workload, cluster: Cluster, method: Method) -> IterationCost:
-    """Return the cost of a lossless method, as `ddlnb.simulate` finds it."""
-    played = play_fast(lower(workload, cluster, plan_on(cluster, workload, method)))
+def lossless_cost(
+    workload: Workload,
+    cluster: Cluster,
+    method: Method,
+    slower: Slowness | None = None,
+    steps: int = 1,
+) -> IterationCost:
+    """Return the cost of a lossless method, as `ddlnb.simulate` finds it.
+
+    Stragglers hold everybody up, as `ddlnb.training.cost.uneven` says.
+    """
+    program = lower(workload, cluster, plan_on(cluster, workload, method))
+    played = play_uneven(program, _unchanged, cluster.workers, slower, steps)
     size = workload.gradient_bytes
     if method.architecture == "A2A":
         bytes_ = ring_bytes_sent(size, cluster.workers)
@@ -41,11 +54,13 @@ def lossless_cost(workload: Workload, cluster: Cluster, method: Method) -> Itera
     return IterationCost(
         method.name,
         played.iteration_seconds,
-        compute_seconds=played.iteration_seconds - played.exposed_seconds,
+        compute_seconds=played.busy_seconds,
         compression_seconds=0.0,
-        waiting_seconds=played.exposed_seconds,
+        waiting_seconds=played.iteration_seconds - played.busy_seconds,
         bytes_sent=bytes_,
         bytes_received=bytes_,
+        hidden_behind=_hidden_behind(method),
+        server_machines=server_machines(cluster, method.architecture),
         source="simulated",
     )
 
@@ -56,38 +71,69 @@ def overlapped_cost(
     method: TrainingMethod,
     profile: CompressionProfile,
     base: Method,
+    slower: Slowness | None = None,
+    steps: int = 1,
 ) -> IterationCost:
     """Return the cost of BSP on A2A, its messages launched as those of ``base``.
 
-    A method with the whole-model flag has one message after the backward pass, whatever the base.
+    A base that merges gradients merges them by what is sent of them, unless its plan for dense
+    gradients is quicker (`ddlnb.training.cost.sent_plan`). A method with the whole-model flag has
+    one message after the backward pass, whatever the base. Stragglers hold everybody up.
     Raises InputError for a base that goes through servers or cuts tensors, for gradients other than
     float32, and for a compressor that the profile lacks.
     """
-    compressor = method.compressor
-    if compressor is None:
-        return lossless_cost(workload, cluster, base)
-    if method.whole_model:
-        base = get_method("BSP-A2A")
+    if method.compressor is None:
+        return lossless_cost(workload, cluster, base, slower, steps)
     require_all_to_all(base)
     _require_float32(workload)
-    plan = plan_on(cluster, workload, base)
-    found = compressed_pieces(compressor, pieces(workload, method.whole_model))
-    by_message = [found] if method.whole_model else pieces_of_messages(workload, plan, found)
-    made = [compressed_message(one, cluster, profile, method.feedback) for one in by_message]
-    played = play_fast(compressed(lower(workload, cluster, plan), made))
-    coding = sum(message.encode_seconds + message.decode_seconds for message in made)
-    bytes_ = sum(message.bytes for message in made)
+    found = compressed_pieces(method.compressor, pieces(workload, method.whole_model))
+    message = partial(
+        compressed_message, cluster=cluster, profile=profile, feedback=method.feedback
+    )
+    if method.whole_model:
+        base = get_method("BSP-A2A")
+        planned = [(plan_on(cluster, workload, base), [message(found)])]
+    else:
+        planned = _planned(workload, cluster, base, found, message)
+    costs = []
+    for plan, made in planned:
+        program = lower(workload, cluster, plan)
+        played = play_uneven(
+            program, partial(compressed, messages=made), cluster.workers, slower, steps
+        )
+        costs.append((played, made))
+    played, made = min(costs, key=lambda cost: cost[0].iteration_seconds)
+    coding = sum(one.encode_seconds + one.decode_seconds for one in made)
+    bytes_ = sum(one.bytes for one in made)
     return IterationCost(
         str(method),
         played.iteration_seconds,
-        compute_seconds=played.iteration_seconds - played.exposed_seconds - coding,
+        compute_seconds=played.busy_seconds - coding,
         compression_seconds=coding,
-        waiting_seconds=played.exposed_seconds,
+        waiting_seconds=played.iteration_seconds - played.busy_seconds,
         bytes_sent=bytes_,
         bytes_received=bytes_,
         gathers=gathers(found),
-        source=f"simulated as {base.name}; compression {coding_source(found, profile)}",
+        hidden_behind=_hidden_behind(base),
+        source=f"simulated as {base.name}, {_messages(len(made))}; "
+        f"compression {coding_source(found, profile)}",
     )
+
+
+def _planned(
+    workload: Workload,
+    cluster: Cluster,
+    base: Method,
+    found: Sequence[CompressedPiece],
+    message: Callable[[Sequence[CompressedPiece]], CompressedMessage],
+) -> list[tuple[Plan, list[CompressedMessage]]]:
+    """Return the plans that may be the quickest, with what compression makes of their messages."""
+    by_name = dict(zip(tensor_shapes(workload), found, strict=True))
+    dense = plan_on(cluster, workload, base)
+    pieces_of_messages(dense, by_name)  # raises InputError where tensors are cut
+    alone = [message([by_name[gradient.name]]) for gradient in workload.gradients]
+    plans = [dense, *plans_for_sent(workload, cluster, base, dense, alone, message(found))]
+    return [(plan, [message(one) for one in pieces_of_messages(plan, by_name)]) for plan in plans]
 
 
 def compressed_message(
@@ -108,19 +154,18 @@ def compressed_message(
     )
 
 
-def pieces_of_messages(workload: Workload, plan: Plan, found: Sequence[T]) -> list[list[T]]:
-    """Group what was found for every tensor, in the order of parameters, as tensors travel.
+def pieces_of_messages(plan: Plan, by_name: Mapping[str, T]) -> list[list[T]]:
+    """Group what was found for every tensor, by its name, as tensors travel.
 
     Raises InputError for a plan that cuts tensors.
     """
-    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
+    sizes = {gradient.name: gradient.elements for gradient in plan.gradients}
     sent = [piece for message in plan.messages for piece in message.pieces]
     require(
         all(piece.elements == sizes[piece.gradient] for piece in sent),
         f"method {plan.method!r} cuts tensors, and compressors take whole ones; choose a base "
         f"method that does not, say WFBP-A2A or MG-WFBP",
     )
-    by_name = dict(zip(tensor_shapes(workload), found, strict=True))
     return [[by_name[piece.gradient] for piece in message.pieces] for message in plan.messages]
 
 
@@ -130,6 +175,20 @@ def require_all_to_all(base: Method) -> None:
         base.architecture == "A2A",
         f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
     )
+
+
+def _hidden_behind(method: Method) -> str:
+    if method.launch is Launch.AFTER_BACKWARD:
+        return NOTHING
+    return BACKWARD if method.gate is Gate.ALL_LAYERS else BOTH_PASSES
+
+
+def _unchanged(program: Program) -> Program:
+    return program
+
+
+def _messages(count: int) -> str:
+    return "one message" if count == 1 else f"{count} messages"
 
 
 def _require_float32(workload: Workload) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,18 @@ class Recommendation:
     def __str__(self) -> str:
         what = "compress" if training_method(self.method).compressor else "relax synchronisation"
         said = {YES: what, UNSURE: f"no clear reason to {what}", NO: f"do not {what}"}[self.choice]
-        times = f"{self.speedup:.2f}x"
-        if not math.isnan(self.low):
-            times += f" ({self.low:.2f} to {self.high:.2f})"
-        return f"{said} here: {self.method} is {times} the dense best; {self.reason}"
+        if math.isnan(self.low):
+            found = f"is {self.speedup:.2f}x the dense best"
+        elif self.is_tie:
+            found = f"ties with the dense best ({self.low:.2f}x to {self.high:.2f}x)"
+        else:
+            found = f"is {self.speedup:.2f}x ({self.low:.2f} to {self.high:.2f}) the dense best"
+        return f"{said} here: {self.method} {found}; {self.reason}"
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether the interval of the speed-up contains 1: neither is known to be quicker."""
+        return self.low <= 1 <= self.high
 
 
 def recommendations(table: pd.DataFrame) -> list[Recommendation]:
@@ -45,9 +53,21 @@ def recommendations(table: pd.DataFrame) -> list[Recommendation]:
     found = []
     for _, group in table.groupby(["machine", "task", "workers"], sort=False):
         rows = group.to_dict("records")
-        (dense,) = [row for row in rows if row["is_dense"]]
-        found += [recommendation(row, dense) for row in rows if not row["is_dense"]]
+        dense = [row for row in rows if row["is_dense"]]
+        found += [
+            recommendation(row, _on_as_many_machines(row, dense))
+            for row in rows
+            if not row["is_dense"]
+        ]
     return found
+
+
+def _on_as_many_machines(
+    row: Mapping[str, Any], dense: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Return the quickest lossless row that takes no more machines for servers than this one."""
+    allowed = [one for one in dense if one["server_machines"] <= row["server_machines"]]
+    return min(allowed, key=lambda one: float(one["iteration_seconds"]))
 
 
 def recommendation(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Recommendation:

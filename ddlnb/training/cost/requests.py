@@ -26,7 +26,7 @@ from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.executors.links import Link
-from ddlnb.workloads.workload import Gradient, Workload
+from ddlnb.workloads.workload import Workload
 
 
 class RequestCost(NamedTuple):
@@ -78,26 +78,32 @@ def _gathered(cluster: Cluster, size: float) -> RequestCost:
     return RequestCost(software + hops / 2, max(inside, between) / 2 * workers * size)
 
 
-def push_pull_seconds(workload: Workload, cluster: Cluster, size: int) -> float:
+def push_pull_seconds(
+    workload: Workload, cluster: Cluster, size: int, overlap: bool = False
+) -> float:
     """Return the seconds of a push and a pull of ``size`` bytes by all nodes at once, as in BSP-PS.
 
-    Tensors share the bytes in the proportions of the workload, so that servers get their keys.
+    Tensors share the bytes in the proportions of the workload, so that servers get their keys. With
+    ``overlap`` they are pushed during the backward pass, as in WFBP-PS, and the seconds are those
+    that it does not hide.
     """
-    return _push_pull_seconds(Identity((workload,)), cluster, size)
+    return _push_pull_seconds(
+        Identity((workload,)), cluster, size, "WFBP-PS" if overlap else "BSP-PS"
+    )
 
 
 @lru_cache(maxsize=4096)
-def _push_pull_seconds(of: Identity, cluster: Cluster, size: int) -> float:
+def _push_pull_seconds(of: Identity, cluster: Cluster, size: int, method: str) -> float:
     workload: Workload = of.parts[0]
     if cluster.workers == 1:
         return 0.0
     share = size / workload.gradient_bytes
     gradients = tuple(
-        Gradient(one.name, one.layer, max(1, round(one.bytes * share)), bytes_per_element=1)
+        replace(one, elements=max(1, round(one.bytes * share)), bytes_per_element=1)
         for one in workload.gradients
     )
     resized = replace(workload, gradients=gradients)
-    plan = plan_on(cluster, resized, METHODS["BSP-PS"])
+    plan = plan_on(cluster, resized, METHODS[method])
     return play_fast(lower(resized, cluster, plan)).exposed_seconds
 
 

@@ -24,6 +24,7 @@ from ddlnb.results.statistics import Interval, bracket_interval, ratio_interval
 from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_cost
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.requests import request_cost
+from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.summaries import target_bracket
 from ddlnb.workloads.workload import Workload
@@ -71,6 +72,7 @@ def time_to_target(
     *,
     dense: str = DENSE,
     steps: int = STEPS,
+    slower: Slowness | None = None,
 ) -> pd.DataFrame:
     """Return one row per cluster, number of workers and method, the quickest lossless one first.
 
@@ -83,8 +85,8 @@ def time_to_target(
     seeds); they hold no other uncertainty. A run that never reaches the target makes seconds
     infinite and the speed-up 0. ``bytes`` pass a worker's link in an iteration, both ways, and
     ``ring_bytes`` would in a dense ring. The other columns are the fields of
-    `ddlnb.training.cost.iteration.IterationCost`. ``compression``, ``base`` and ``steps`` are those
-    of `ddlnb.iteration_cost`. Raises InputError when the curves lack ``dense``.
+    `ddlnb.training.cost.iteration.IterationCost`. ``compression``, ``base``, ``steps`` and
+    ``slower`` are those of `ddlnb.iteration_cost`. Raises InputError when the curves lack ``dense``.
 
     >>> import ddlnb
     >>> import pandas as pd
@@ -110,17 +112,29 @@ def time_to_target(
                 f"curves of {task!r} with {workers} workers lack {dense!r}, which all others are "
                 f"compared with; they hold {', '.join(by_method)}",
             )
-            best = best_lossless(workload, cluster)
             average = request_cost(cluster, AllReduce, workload.gradient_bytes).seconds
             ours = {
                 method: iteration_cost(
-                    workload, cluster, method, compression=compression, base=base, steps=steps
+                    workload,
+                    cluster,
+                    method,
+                    compression=compression,
+                    base=base,
+                    steps=steps,
+                    slower=slower,
                 )
                 for method in by_method
                 if method != dense
             }
+            machines = sorted({cost.server_machines for cost in ours.values()} or {0})
+            best = {
+                most: best_lossless(workload, cluster, slower, steps, most_machines=most)
+                for most in machines
+            }
+            lossless = [(dense, cost) for cost in dict.fromkeys(best.values())]
             cell = {"network": cluster.network, "machine": cluster.name, "task": task}
-            for method, cost in {dense: best, **ours}.items():
+            for method, cost in [*lossless, *ours.items()]:
+                beside = cost if method == dense else best[cost.server_machines]
                 rows.append(
                     {
                         **cell,
@@ -128,7 +142,7 @@ def time_to_target(
                         "target": target,
                         "model": workload.model,
                         "is_dense": method == dense,
-                        **_times(by_method[method], by_method[dense], cost, best, average),
+                        **_times(by_method[method], by_method[dense], cost, beside, average),
                         **asdict(cost),
                         "bytes": cost.bytes,
                         "ring_bytes": 2 * ring_bytes_sent(workload.gradient_bytes, int(workers)),

@@ -1,0 +1,118 @@
+"""Pushes queue for the links of parameter servers, and who spreads them waits less."""
+
+from __future__ import annotations
+
+import pytest
+
+import ddlnb
+from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.executors.clock import PUSH, Clock
+from ddlnb.training.executors.dry_run import dry_run
+from ddlnb.training.executors.server_links import Passage, ServerLinks, Trip
+from ddlnb.training.executors.stragglers import Constant, LogNormal, OneSlow
+from ddlnb.training.method import training_method
+
+WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+
+
+def behind_one_server(seconds: float, law=None) -> Clock:
+    """Gradients take 4 s; a push and an answer each occupy the server's link in their direction."""
+
+    def trip(rank: int, way: str, size: int, workers: int) -> Trip:
+        return Trip(0.0, (Passage("in" if way == PUSH else "out", seconds),))
+
+    return Clock(law or Constant(4.0), trip=trip)
+
+
+def period(method: str, clock: Clock, workers: int = 4, steps: int = 40) -> float:
+    """Seconds of an iteration once the workers have found their rhythm."""
+    done = dry_run(training_method(method), [(4,)], workers, steps, clock)
+    later = [times[steps // 2 :] for times in done.times]
+    return sum((times[-1] - times[0]) / (len(times) - 1) for times in later) / workers
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds", "expected"),
+    [
+        # Compute 4, in 1, out 1: with four workers the link is idle a third of the time.
+        ("r2sp", 1.0, 6.0),
+        ("asp", 1.0, 6.0),
+        ("ssp(2)", 1.0, 6.0),
+        # All wait for the last push, whose worker had its answer last: 4 + (4 + 1) seconds.
+        ("bsp on PS", 1.0, 9.0),
+        # The link is never idle: four messages of 3 s each way.
+        ("r2sp", 3.0, 12.0),
+        ("asp", 3.0, 12.0),
+        ("bsp on PS", 3.0, 19.0),
+        ("bsp on PS", 0.0, 4.0),
+    ],
+)
+def test_rounds_of_four_workers_by_hand(method, seconds, expected):
+    """Round-robin keeps its promise against BSP; nobody needs an order to spread pushes, though."""
+    assert period(method, behind_one_server(seconds)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("law", [OneSlow(2.0, seconds=4.0), LogNormal(0.5, seconds=4.0)], ids=str)
+def test_a_fixed_order_waits_for_those_who_are_late(law):
+    turns, free = (period(name, behind_one_server(1.0, law)) for name in ("r2sp", "asp"))
+    assert turns > 1.1 * free
+
+
+@pytest.mark.parametrize(
+    ("trips", "ends"),
+    [
+        # Three messages of 2 s that are ready together, and one when the link is free again.
+        ([(0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (9.0, 0.0)], [2.0, 4.0, 6.0, 11.0]),
+        # They travel for 5 s, while they pass: only the third waits for the link.
+        ([(0.0, 5.0), (0.0, 5.0), (0.0, 5.0)], [5.0, 5.0, 6.0]),
+    ],
+)
+def test_a_link_passes_one_message_after_the_other(trips, ends):
+    links = ServerLinks()
+    found = [links.arrival(Trip(travel, (Passage("l", 2.0),)), now) for now, travel in trips]
+    assert found == ends
+
+
+def test_what_left_early_has_passed_before():
+    links = ServerLinks()
+    early = Trip(1.0, (Passage("l", 3.0),), early=2.5)
+    assert [links.arrival(early, 10.0), links.arrival(early, 10.0)] == [11.0, 13.5]
+
+
+@pytest.mark.parametrize("network", ["survey-10GbE", "survey-100GbE"])
+def test_on_a_cluster_round_robin_is_no_quicker_than_going_on_at_once(network):
+    turns, free = (iteration_cost(WORKLOAD, network, name).iteration_seconds
+                   for name in ("r2sp", "asp"))  # fmt: skip
+    assert turns > 1.1 * free
+
+
+@pytest.mark.parametrize("method", ["asp", "ssp(3)"])
+def test_a_link_of_a_node_carries_what_its_workers_push(method):
+    """Four workers move four models each way through the link of their node, never less."""
+    here = ddlnb.get_cluster("survey-10GbE")
+    least = 4 * WORKLOAD.gradient_bytes / here.effects.between_bandwidth
+    assert iteration_cost(WORKLOAD, here, method).iteration_seconds >= least
+
+
+@pytest.mark.parametrize("network", ["survey-10GbE", "survey-100GbE"])
+@pytest.mark.parametrize("method", ["bsp + top-k(0.01)", "asp", "ssp(2) + top-k(0.01)", "r2sp"])
+def test_layers_are_pushed_during_the_backward_pass(method, network):
+    pushed, after = (
+        iteration_cost(WORKLOAD, network, f"{method} on PS", workers=8, overlap=overlap)
+        for overlap in (True, False)
+    )
+    assert pushed.iteration_seconds < after.iteration_seconds
+    assert pushed.iteration_seconds >= pushed.compute_seconds
+    assert (pushed.hidden_behind, after.hidden_behind) == ("backward pass", "nothing")
+    whole = iteration_cost(WORKLOAD, network, "bsp + top-k(0.01) + whole-model on PS", workers=8)
+    assert whole.hidden_behind == "nothing"
+
+
+def test_bsp_on_servers_is_what_the_simulator_makes_of_it():
+    pushed, after = (
+        iteration_cost(WORKLOAD, "survey-10GbE", "bsp on PS", overlap=overlap)
+        for overlap in (True, False)
+    )
+    for found, name in ((pushed, "WFBP-PS"), (after, "BSP-PS")):
+        row = iteration_cost(WORKLOAD, "survey-10GbE", name)
+        assert found.iteration_seconds == pytest.approx(row.iteration_seconds, rel=1e-6)
