@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +45,13 @@ def lossy(
         str,
         typer.Option(help="The lossless method whose messages bsp sends: one that ends in A2A."),
     ] = "MG-WFBP",
+    straggler: Annotated[
+        str,
+        typer.Option(
+            help="Slows workers down, such as 'one-slow(2)' or 'log-normal(0.3)': its seconds are "
+            "taken as factors of the computation. See `ddlnb train --list`."
+        ),
+    ] = "",
     csv: Csv = False,
 ) -> None:
     """Print what lossy methods cost on a cluster and, given curves, whether to use them there.
@@ -52,53 +60,56 @@ def lossy(
     """
     from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
+    from ddlnb.training.executors.stragglers import get_straggler
 
     require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
     require((curves is None) == (target is None), "give --curves and --target together")
     require(curves is None or not method, "the curves say which methods; leave out --method")
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
     first = get_cluster(cluster)
+    slower = get_straggler(straggler) if straggler else None
     workload = workload_for(model, first, batch, throughput)
+    options = {"compression": compression, "base": base, "slower": slower}
+    how = _assumed(compression, base, straggler)
     if curves is not None:
         assert target is not None
-        _print_times(curves, target, workload, cluster, compression, base, csv)
+        _print_times(curves, target, workload, cluster, options, how, csv)
         return
     require(bool(method), "give at least one --method; see `ddlnb train --list`")
     rows = []
     for count in gpus or [first.workers]:
-        rows += _costs(workload, cluster, count, list(method or ()), compression, base)
-    sources = {row["source"] for row in rows}
+        rows += _costs(workload, cluster, count, list(method or ()), options)
+    shown = rows if csv else [_shown(row) for row in rows]
+    print_table(shown, csv, f"Simulated: {model} on {cluster}, {how}")
     if not csv:
-        rows = [_shown(row) for row in rows]
-    how = _assumed(compression, base)
-    print_table(rows, csv, f"Simulated: {model} on {cluster}, {how}")
-    if not csv:
-        if any("extrapolated" in source for source in sources):
-            typer.echo(
-                "Seconds of compression are extrapolated to larger tensors (--csv says where)."
-            )
-        typer.echo(
-            "An iteration of one method is not worth one of another: give --curves of "
-            "`ddlnb train` to judge the time to a target loss."
-        )
+        for note in _notes(rows):
+            typer.echo(note)
 
 
-def _assumed(compression: str, base: str) -> str:
+def _assumed(compression: str, base: str, straggler: str) -> str:
     cost = "free of cost (a bound)" if compression == "free" else f"as in profile {compression}"
-    return f"compression {cost}, messages of bsp with compression as of {base}"
+    slow = f", workers slowed down by {straggler}" if straggler else ""
+    return f"compression {cost}, messages of bsp with compression as of {base}{slow}"
 
 
 def _costs(
-    workload: Workload, cluster: str, workers: int, methods: list[str], compression: str, base: str
+    workload: Workload, cluster: str, workers: int, methods: list[str], options: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return one row of seconds and bytes per method, the fastest lossless one first."""
+    """Return one row of seconds and bytes per method, the quickest lossless ones first.
+
+    Every method is compared with the quickest lossless one that takes no more machines.
+    """
     from ddlnb.clusters.file import get_cluster
     from ddlnb.training.cost.estimate import best_lossless, iteration_cost
+    from ddlnb.training.cost.machines import server_machines
 
-    dense = best_lossless(workload, get_cluster(cluster, workers))
-    found = [dense] + [
-        iteration_cost(workload, cluster, one, compression=compression, base=base, workers=workers)
-        for one in methods
+    here, slower = get_cluster(cluster, workers), options["slower"]
+    best = {
+        most: best_lossless(workload, here, slower, most_machines=most)
+        for most in (0, server_machines(here, "PS"))
+    }
+    found = [*dict.fromkeys(best.values())] + [
+        iteration_cost(workload, here, one, **options) for one in methods
     ]
     return [
         {
@@ -110,7 +121,10 @@ def _costs(
             "waiting_seconds": cost.waiting_seconds,
             "bytes_sent": cost.bytes_sent,
             "bytes_received": cost.bytes_received,
-            "over_best_lossless": dense.iteration_seconds / cost.iteration_seconds,
+            "hidden_behind": cost.hidden_behind,
+            "server_machines": cost.server_machines,
+            "over_best_lossless": best[cost.server_machines].iteration_seconds
+            / cost.iteration_seconds,
             "source": cost.source,
         }
         for cost in found
@@ -121,7 +135,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     milliseconds = {
         what: round(1e3 * row[f"{name}_seconds"], 2)
         for what, name in (
-            ("ms per iteration", "iteration"),
+            ("ms", "iteration"),
             ("computing", "compute"),
             ("compressing", "compression"),
             ("waiting", "waiting"),
@@ -131,9 +145,40 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "gpus": row["gpus"],
         "method": row["method"],
         **milliseconds,
+        "hidden behind": row["hidden_behind"],
         "MB both ways": round((row["bytes_sent"] + row["bytes_received"]) / 1e6, 3),
-        "times as fast as the best lossless": round(row["over_best_lossless"], 3),
+        "servers": row["server_machines"],
+        "times as fast": round(row["over_best_lossless"], 3),
     }
+
+
+def _notes(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what a reader of the table must know."""
+    from ddlnb.training.cost.iteration import NOTHING
+
+    notes = [
+        "An iteration takes ms, and a method is so many times as fast as the best lossless one "
+        "that takes no more machines for parameter servers."
+    ]
+    alone = dict.fromkeys(row["method"] for row in rows if row["hidden_behind"] == NOTHING)
+    if alone:
+        notes.append(f"Communication follows the computation, and overlaps none: {_list(alone)}.")
+    served = dict.fromkeys(row["method"] for row in rows if row["server_machines"])
+    if served:
+        notes.append(f"Parameter servers run on machines of their own: {_list(served)}.")
+    if any("extrapolated" in row["source"] for row in rows):
+        notes.append(
+            "Seconds of compression are extrapolated to larger tensors (--csv says where)."
+        )
+    return [
+        *notes,
+        "An iteration of one method is not worth one of another: give --curves of "
+        "`ddlnb train` to judge the time to a target loss.",
+    ]
+
+
+def _list(names: Iterable[str]) -> str:
+    return "; ".join(names)
 
 
 def _print_times(
@@ -141,8 +186,8 @@ def _print_times(
     target: float,
     workload: Workload,
     cluster: str,
-    compression: str,
-    base: str,
+    options: dict[str, Any],
+    how: str,
     csv: bool,
 ) -> None:
     import pandas as pd
@@ -158,14 +203,15 @@ def _print_times(
         raise InputError(
             f"curves {str(curves)!r} cannot be read ({reason}); make them with ddlnb train --out"
         ) from error
-    table = time_to_target(measured, target, workload, [cluster], compression, base)
+    table = time_to_target(measured, target, workload, [cluster], **options)
     if csv:
         typer.echo(table.to_csv(index=False), nl=False)
         return
     columns = ["workers", "method", "seconds", "low", "high", "speedup", "iteration_seconds"]
+    columns += ["hidden_behind", "server_machines"]
     title = (
         f"Seconds to a test loss of {target}: iterations measured on {measured['task'].iloc[0]}, "
-        f"their seconds simulated for {workload.model} on {cluster}, {_assumed(compression, base)}"
+        f"their seconds simulated for {workload.model} on {cluster}, {how}"
     )
     shown = table[columns].round(4)
     shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")

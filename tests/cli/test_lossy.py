@@ -15,18 +15,44 @@ from tests.cli.test_app import ddlnb
 WORDS = ["--model", "resnet50", "--cluster", "survey-10GbE"]
 
 
-def test_methods_stand_beside_the_best_lossless_one():
+def test_methods_stand_beside_the_best_lossless_ones():
     words = [*WORDS, "--gpus", "8", "--gpus", "16", "--method", "bsp + top-k(0.01) + feedback"]
+    words += ["--method", "asp"]
     rows = pd.read_csv(StringIO(ddlnb("lossy", *words, "--csv", check=True).stdout))
-    assert list(rows["gpus"]) == [8, 8, 16, 16]
-    lossless = rows[rows["over_best_lossless"] == 1.0]
-    assert set(lossless["method"]) < {"BSP-PS", "WFBP-PS", "ByteScheduler-PS", "MG-WFBP"}
-    top_k = rows[rows["method"].str.startswith("bsp + top-k")]
-    assert (top_k["iteration_seconds"] < lossless["iteration_seconds"].to_numpy()).all()
-    assert (top_k["compression_seconds"] == 0).all()  # free, unless a profile is named
-    shown = ddlnb("lossy", *words, check=True).stdout
+    assert list(rows["gpus"]) == [8] * 4 + [16] * 4
+    for gpus, part in rows.groupby("gpus"):
+        alone, served, top_k, asp = part.to_dict("records")
+        assert alone["method"] == "MG-WFBP"
+        assert served["method"] == "WFBP-PS"
+        assert (top_k["server_machines"], asp["server_machines"]) == (0, gpus // 4)
+        for row, best in ((top_k, alone), (asp, served)):
+            ratio = best["iteration_seconds"] / row["iteration_seconds"]
+            assert row["over_best_lossless"] == pytest.approx(ratio)
+        assert top_k["over_best_lossless"] > 1
+        assert top_k["compression_seconds"] == 0  # free, unless a profile is named
+    shown = " ".join(ddlnb("lossy", *words, check=True).stdout.split())
     assert "free of cost (a bound)" in shown
     assert "give --curves" in shown
+    assert "Parameter servers run on machines of their own: WFBP-PS; asp on PS." in shown
+
+
+def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
+    words = [*WORDS, "--gpus", "8", "--method", "local(8)", "--method", "bsp + fp16"]
+    slow = ["--straggler", "one-slow(3)"]
+    shown = " ".join(ddlnb("lossy", *words, *slow, check=True).stdout.split())
+    assert "overlaps none: local(8) on A2A." in shown
+    assert "workers slowed down by one-slow(3)" in shown
+    even, uneven = (
+        pd.read_csv(StringIO(ddlnb("lossy", *words, *more, "--csv", check=True).stdout))
+        for more in ([], slow)
+    )
+    longer = uneven["iteration_seconds"] - even["iteration_seconds"]
+    assert (longer > 1.5 * even["compute_seconds"]).all()  # the lossless ones wait, too
+    assert (uneven["waiting_seconds"] > longer / 2).all()
+    nobody = ddlnb("lossy", *words, "--straggler", "one-slow(2, 8)")
+    assert nobody.returncode == 2
+    assert "slows a worker that is not there: 8 have ranks 0 to 7" in nobody.stderr
+    assert "did you mean 'one-slow'" in ddlnb("lossy", *words, "--straggler", "one-slo").stderr
 
 
 def made_up(path: Path) -> Path:
@@ -47,7 +73,7 @@ def test_curves_make_verdicts(tmp_path):
     said = ddlnb("lossy", *words, check=True).stdout
     assert "iterations measured on digits" in said
     assert "do not relax synchronisation here" in said
-    assert "the dense best; it leaves no less communication exposed" in said
+    assert "the dense best; it needs 4.00 times the iterations" in said
     assert "over seeds, widened by the steps between two evaluations" in said
     assert "messages of bsp with compression as of MG-WFBP" in " ".join(said.split())
 
