@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from ddlnb.plans.requests import AllReduce, PushPull
 from ddlnb.studies.sec3_1_2_synchronisation.learning import at_equal
 from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import link_bytes
+from ddlnb.training.cost.cluster_clock import cluster_clock
+from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
+from ddlnb.training.cost.requests import push_pull_seconds
 from ddlnb.training.executors.clock import Clock
+from ddlnb.training.method import training_method
+from ddlnb.training.runs.averaging import Averaging
 from ddlnb.training.runs.summaries import spent, summary, to_target
 from ddlnb.training.runs.train import train
 
@@ -79,3 +86,14 @@ def test_equal_costs_hold_the_average_too():
     assert rows["step"].to_dict() == {"bsp on A2A": 1, "local(8) on A2A": 6}
     rows = at_equal(curves, "seconds").set_index("method")
     assert rows["step"].to_dict() == {"bsp on A2A": 2, "local(8) on A2A": 5}
+
+
+def test_an_average_through_a_server_of_a_cluster_has_a_price():
+    workload = made_up_digits(1000)
+    here = replace(made_up_cluster("1 Gb/s", "50 us", 4), server_place="extra machines")
+    size = 4 * workload.parameters
+    for method in ("local(4) on PS", "bsp on PS"):
+        clock = cluster_clock(workload, here, method)
+        found = Averaging.of(training_method(method), 4, workload.parameters, clock)
+        assert found.seconds == pytest.approx(push_pull_seconds(workload, here, size))
+        assert found.seconds >= size / here.effects.between_bandwidth

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 
 from ddlnb.plans.alpha_beta import ring_bytes_sent
-from ddlnb.plans.requests import AllReduce, PushPull
-from ddlnb.training.executors.clock import Clock
+from ddlnb.plans.requests import AllReduce
+from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock
 from ddlnb.training.method import TrainingMethod
 
 
@@ -33,8 +33,7 @@ class Averaging:
         if method.synchronisation.model_on_server:
             return cls(0.0, 0.0)
         if method.architecture == "PS":
-            seconds = 2 * clock.communicate(PushPull, size, workers) if clock else math.nan
-            return cls(float(size), seconds)
+            return cls(float(size), _through_server(clock, size, workers) if clock else math.nan)
         seconds = clock.communicate(AllReduce, size, workers) if clock else math.nan
         return cls(ring_bytes_sent(size, workers), seconds)
 
@@ -46,3 +45,7 @@ class Averaging:
             "averaging_bytes_received": self.bytes_sent if needed else 0.0,
             "averaging_seconds": self.seconds if needed else 0.0,
         }
+
+
+def _through_server(clock: Clock, size: int, workers: int) -> float:
+    return sum(clock.trip_of(0, way, size, workers).seconds for way in (PUSH, HELD_PULL))
