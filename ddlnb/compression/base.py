@@ -119,7 +119,38 @@ class Compressor(ABC):
         return shown(self.name, self)
 
 
-class Codec(Compressor):
+class Encoder(Compressor):
+    """A compressor that makes one payload of a tensor, which a parameter server can take."""
+
+    def for_pieces(self, pieces: int) -> tuple[Encoder, ...]:
+        """Return encoders, as for every compressor."""
+        return (self,) * pieces
+
+    @abstractmethod
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """Return the payload: a flat uint8 tensor of exactly `payload_bytes`."""
+
+    @abstractmethod
+    def payload_bytes(self, elements: int) -> int:
+        """Return the length of a payload, which depends on the number of elements only."""
+
+
+class Voting(Encoder):
+    """A compressor whose payloads are votes: a server counts them and answers with the outcome.
+
+    The answer is a payload like those that are pushed, so that both ways are compressed.
+    """
+
+    @abstractmethod
+    def tally(self, payloads: Sequence[Tensor], elements: int, draw: torch.Generator) -> Tensor:
+        """Return the payload of the outcome; ``draw`` decides what the votes leave open."""
+
+    @abstractmethod
+    def outcome(self, payload: Tensor, elements: int) -> Tensor:
+        """Return the flat float32 tensor that the payload of an outcome stands for."""
+
+
+class Codec(Encoder):
     """A compressor that turns a tensor into bytes, and bytes into a tensor.
 
     Its payloads can travel anywhere: to all workers, to a parameter server, to neighbours.
@@ -130,16 +161,8 @@ class Codec(Compressor):
         return (self,) * pieces
 
     @abstractmethod
-    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        """Return the payload: a flat uint8 tensor of exactly `payload_bytes`."""
-
-    @abstractmethod
     def decode(self, payload: Tensor, elements: int) -> Tensor:
         """Return the flat float32 tensor that a payload stands for."""
-
-    @abstractmethod
-    def payload_bytes(self, elements: int) -> int:
-        """Return the length of a payload, which depends on the number of elements only."""
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """Gather all payloads on all workers, and average what they stand for in rank order."""

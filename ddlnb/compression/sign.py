@@ -1,6 +1,9 @@
 """signSGD with majority vote: one bit per element, and all workers step as the majority votes.
 
-Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291). Magnitudes are
+A parameter server counts the votes and answers with one bit per element; without a server every
+worker gathers all votes and counts them itself.
+
+Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291, algorithm 1). Magnitudes are
 lost, so the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847) and, for the
 remedy, `scaled_sign`.
 """
@@ -8,11 +11,13 @@ remedy, `scaled_sign`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
+from ddlnb.compression.base import Averaged, Memory, Round, Traffic, Voting
 from ddlnb.compression.literature import NONE, QUANTISATION, SURVEY, Bound, Quote
 from ddlnb.compression.packing import (
     flat_values,
@@ -26,10 +31,11 @@ from ddlnb.plans.requests import AllGather, Flow, made_once
 
 
 @dataclass(frozen=True)
-class SignVote(Compressor):
-    """Every worker counts all signs; an element moves by ``magnitude``, or not at all if tied.
+class SignVote(Voting):
+    """An element moves by ``magnitude`` as the majority of workers votes.
 
-    At magnitude 1 the learning rate is the length of every element's step, whatever the gradient:
+    Tied elements stay where they are if workers count; a server has no third answer in one bit, and
+    lets a coin decide. At magnitude 1 the learning rate is the length of every element's step, whatever the gradient:
     choose about the usual learning rate times the usual size of an element. Zero votes plus.
     """
 
@@ -40,7 +46,7 @@ class SignVote(Compressor):
     feedback = "refused"
     why_no_feedback = "a majority is no average of votes, and magnitudes are not sent; use ef-sign"
     why_no_payload = (
-        "votes are counted, and those who decode payloads add them up, as is right for ef-sign"
+        "votes are counted, and neighbours add up what they read, as is right for ef-sign"
     )
 
     def __post_init__(self) -> None:
@@ -56,14 +62,29 @@ class SignVote(Compressor):
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """Return the majority; ``sent`` is this worker's vote. Raises NotFinite."""
-        values = flat_values(tensor)
-        magnitudes(values)  # raises NotFinite: not-a-number has no sign
-        ballot = pack_signs(values)
+        elements, ballot = tensor.numel(), self.encode(tensor, round_, memory)
         ballots = yield AllGather(ballot)
-        counted = made_once(ballots, lambda: majority(ballots, len(values)))
+        counted = made_once(ballots, lambda: majority(ballots, elements))
         average = counted * self.magnitude
-        vote = unpack_signs(ballot, len(values), self.magnitude)
+        vote = self.outcome(ballot, elements)
         return Averaged(average.view_as(tensor), vote.view_as(tensor))
 
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """Return this worker's vote. Raises NotFinite."""
+        values = flat_values(tensor)
+        magnitudes(values)  # raises NotFinite: not-a-number has no sign
+        return pack_signs(values)
+
+    def tally(self, payloads: Sequence[Tensor], elements: int, draw: torch.Generator) -> Tensor:
+        votes = majority(payloads, elements)
+        coin = torch.randint(2, (elements,), generator=draw).float() - 0.5
+        return pack_signs(flat_values(torch.where(votes == 0, coin, votes)))
+
+    def outcome(self, payload: Tensor, elements: int) -> Tensor:
+        return unpack_signs(payload, elements, self.magnitude)
+
+    def payload_bytes(self, elements: int) -> int:
+        return -(-elements // 8)
+
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllGather, -(-math.prod(shape) // 8))]
+        return [Traffic(AllGather, self.payload_bytes(math.prod(shape)))]

@@ -28,7 +28,8 @@ class PushPull:
     """Give ``tensor`` to the parameter server and ask for what its rule answers.
 
     With the bulk-synchronous rule that is the sum over all workers. A tensor of uint8 is a
-    payload, answered with a tensor of float32. The answer may reuse the tensor's memory.
+    payload, answered with a tensor of float32, or with a payload where votes are counted. The
+    answer may reuse the tensor's memory.
     """
 
     tensor: Any

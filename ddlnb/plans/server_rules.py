@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,6 +101,52 @@ class Decoding:
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """Return what the inner rule answers."""
         return self.inner.pull(worker, key, clock)
+
+
+class Tallying:
+    """Another rule, ``inner``, for pushes that may be votes: bytes are counted when all are there.
+
+    Pushes of dtype uint8 are answered with ``tally(payloads in rank order, clock)`` once every
+    worker has pushed (majority vote; Bernstein et al. 2019, arXiv 1810.05291); all others pass as
+    they are. Workers push either at the same clock.
+    """
+
+    def __init__(
+        self,
+        inner: Rule,
+        workers: int,
+        tally: Callable[[Sequence[torch.Tensor], int], torch.Tensor],
+    ):
+        self.inner, self.workers, self._tally = inner, workers, tally
+        self._votes: dict[tuple[int, int], dict[int, torch.Tensor]] = defaultdict(dict)
+        self._outcomes: dict[tuple[int, int], torch.Tensor] = {}
+        self._pulled: dict[tuple[int, int], int] = defaultdict(int)
+
+    def push(
+        self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
+    ) -> None:
+        """Keep a vote, and count when it is the last; give anything else to the inner rule."""
+        if value.dtype != torch.uint8:
+            self.inner.push(worker, key, clock, value, now)
+            return
+        votes = self._votes[key, clock]
+        votes[worker] = value
+        if len(votes) == self.workers:
+            payloads = [votes[rank] for rank in range(self.workers)]
+            self._outcomes[key, clock] = self._tally(payloads, clock)
+
+    def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
+        """Return the outcome, None while votes are missing, or what the inner rule answers."""
+        if (key, clock) not in self._votes:
+            return self.inner.pull(worker, key, clock)
+        if (key, clock) not in self._outcomes:
+            return None
+        outcome = self._outcomes[key, clock]
+        self._pulled[key, clock] += 1
+        if self._pulled[key, clock] == self.workers:
+            for kept in (self._votes, self._outcomes, self._pulled):
+                del kept[key, clock]
+        return outcome
 
 
 class _Updates:

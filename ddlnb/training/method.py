@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlnb.choices import parts_of
-from ddlnb.compression.base import Codec, Compressor
+from ddlnb.compression.base import Codec, Compressor, Voting
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.sentence import sentence
-from ddlnb.plans.server_rules import Decoding, Rule
+from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import get_synchronisation
@@ -62,8 +62,14 @@ class TrainingMethod:
             f"feedback keeps what was not sent of a gradient, and {synchronisation} sends none; "
             f"leave feedback out (choco keeps and sends later what was lost, by itself)",
         )
+        votes = self.architecture == "PS" and isinstance(compressor, Voting)
         require(
-            self.architecture == "A2A" or isinstance(compressor, Codec),
+            not votes or isinstance(synchronisation.rule(1), BulkSynchronous),
+            f"a server counts the votes of {compressor} when all workers have voted, and "
+            f"{synchronisation} does not wait for all; use it on A2A, or with bsp on PS",
+        )
+        require(
+            self.architecture == "A2A" or votes or isinstance(compressor, Codec),
             f"{compressor} has no message that a server or a neighbour could read: "
             f"{compressor.why_no_payload}; use it on A2A",
         )
@@ -105,15 +111,19 @@ class TrainingMethod:
         return Compression(self.compressor, self.feedback, self.whole_model)
 
     def rule(self, workers: int, pieces: Sequence[tuple[int, int, tuple[int, ...]]]) -> Rule | None:
-        """Return a new rule for a parameter server, which decodes pushes; None without a server.
+        """Return a new rule for a parameter server; None without a server.
+
+        It decodes what is pushed, or counts it where workers vote.
 
         ``pieces`` are those of any `Worker`: the parts that are compressed on their own.
         """
         rule = self.synchronisation.rule(workers) if self.architecture == "PS" else None
-        if rule is None or not isinstance(self.compressor, Codec):
-            return rule
         elements = tuple(stop - start for start, stop, _ in pieces)
-        return Decoding(rule, Payloads(self.compressor, elements).decode)
+        if rule is not None and isinstance(self.compressor, Voting):
+            return Tallying(rule, workers, Payloads(self.compressor, elements).tally)
+        if rule is not None and isinstance(self.compressor, Codec):
+            return Decoding(rule, Payloads(self.compressor, elements).decode)
+        return rule
 
     def sentence(
         self, scheduling: str | None = None, protocol: str = "TCP/IP", topology: str | None = None

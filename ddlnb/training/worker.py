@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from ddlnb.compression.base import Codec, Compressor, Memory, Round
+from ddlnb.compression.base import Compressor, Encoder, Memory, Round, Voting
 from ddlnb.compression.feedback import average_with_feedback, encode_with_feedback
 from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import NotFinite
@@ -97,6 +97,8 @@ class Worker:
         """Return the average of the workers' flat tensors, compressed if there is a compression."""
         if self.architecture == "PS":
             total = yield from self.pushed(gradient)
+            if self.compression is not None and isinstance(self.compression.compressor, Voting):
+                return self.payloads().outcome(total)
             return total / self.workers
         if self.compression is None:
             total = yield from self.summed(gradient)
@@ -118,10 +120,13 @@ class Worker:
         return total
 
     def encoded(self, tensor: Tensor) -> Tensor:
-        """Return the joined payloads of a flat tensor's pieces; the compression must be a codec."""
+        """Return the joined payloads of a flat tensor's pieces; the compression must be an encoder."""
         assert self.compression is not None
         joint = self.payloads()
-        encode = encode_with_feedback if self.compression.feedback else _encode
+        # Feedback needs a codec, and methods refuse it otherwise.
+        encode: Callable[..., Tensor] = (
+            encode_with_feedback if self.compression.feedback else _encode
+        )
         parts = []
         for piece, (start, stop, shape) in enumerate(self.pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
@@ -139,7 +144,7 @@ class Worker:
         """Return how a flat tensor is compressed to one payload, and read from one."""
         assert self.compression is not None
         codec = self.compression.compressor
-        assert isinstance(codec, Codec), "training methods refuse others on servers and in gossip"
+        assert isinstance(codec, Encoder), "training methods refuse others on servers and in gossip"
         return Payloads(codec, tuple(stop - start for start, stop, _ in self.pieces))
 
     @cached_property
@@ -179,5 +184,5 @@ def _average(compressor: Compressor, tensor: Tensor, round_: Round, memory: Memo
     return compressor.average(tensor, round_, memory)
 
 
-def _encode(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+def _encode(codec: Encoder, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
     return codec.encode(tensor, round_, memory)

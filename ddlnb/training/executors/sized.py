@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Codec, Compressor, Memory, Round, Traffic
+from ddlnb.compression.base import (
+    Averaged,
+    Codec,
+    Compressor,
+    Encoder,
+    Memory,
+    Round,
+    Traffic,
+    Voting,
+)
 from ddlnb.compression.gtop_k import tree
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages
 
@@ -50,20 +60,43 @@ class Sized(Compressor):
 
 
 @dataclass(frozen=True)
-class SizedCodec(Sized, Codec):
-    """`Sized`, of a codec."""
+class SizedEncoder(Sized, Encoder):
+    """`Sized`, of what makes payloads."""
 
-    of: Codec
+    of: Encoder
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
         _count_round(memory)
         return _bytes(self.payload_bytes(tensor.numel()))
 
-    def decode(self, payload: Tensor, elements: int) -> Tensor:
-        return torch.empty(elements, device="meta")
-
     def payload_bytes(self, elements: int) -> int:
         return self.of.payload_bytes(elements)
+
+    def for_pieces(self, pieces: int) -> tuple[Encoder, ...]:
+        return (self,) * pieces
+
+
+@dataclass(frozen=True)
+class SizedVoting(SizedEncoder, Voting):
+    """`Sized`, of what makes votes."""
+
+    of: Voting
+
+    def tally(self, payloads: Sequence[Tensor], elements: int, draw: torch.Generator) -> Tensor:
+        return _bytes(self.payload_bytes(elements))
+
+    def outcome(self, payload: Tensor, elements: int) -> Tensor:
+        return torch.empty(elements, device="meta")
+
+
+@dataclass(frozen=True)
+class SizedCodec(SizedEncoder, Codec):
+    """`Sized`, of a codec."""
+
+    of: Codec
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return torch.empty(elements, device="meta")
 
     def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
         return tuple(map(SizedCodec, self.of.for_pieces(pieces)))
@@ -71,6 +104,8 @@ class SizedCodec(Sized, Codec):
 
 def sized(compressor: Compressor) -> Compressor:
     """Return the compressor's sizes without its work."""
+    if isinstance(compressor, Voting):
+        return SizedVoting(compressor)
     return SizedCodec(compressor) if isinstance(compressor, Codec) else Sized(compressor)
 
 
