@@ -605,10 +605,14 @@ def test_powersgd_saves_on_resnet18_what_its_paper_says(rank, ratio):
         ("gtop-k", "merge entries pairwise along a tree"),
         ("powersgd", "depends on the sum of the first"),
         ("dgc", "are longer while it warms up"),
-        ("signsgd", "votes are counted"),
     ],
 )
 @pytest.mark.parametrize("method", ["bsp + {} on PS", "choco + {}"])
 def test_what_has_no_message_of_its_own_says_why(method, text, reason):
     with pytest.raises(InputError, match=f"no message that a server.*{reason}"):
         training_method(method.format(text))
+
+
+def test_votes_are_nothing_that_neighbours_could_add_up():
+    with pytest.raises(InputError, match=r"no message that a server.*votes are counted"):
+        training_method("choco + signsgd")
