@@ -30,6 +30,7 @@ from ddlnb.cli.measure import (
     Methods,
     Optimizer,
     Partition,
+    Profile,
     Timeout,
     Warmup,
 )
@@ -197,6 +198,7 @@ def main(
     method: Methods = None,
     engine: Engines = None,
     baselines: Baselines = False,
+    profile: Profile = None,
     batch: LocalBatch = None,
     iterations: Iterations = DEFAULTS.iterations,
     warmup: Warmup = DEFAULTS.warmup,

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, Model, print_table
+from ddlnb.cli.options import Csv, Model, numbers, print_table
+from ddlnb.engines.profiles import MEASUREMENT_PROFILES, get_measurement_profile
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.site import HERE, Site, meanings
 
 _MEANINGS = meanings(MeasurementSettings) | meanings(Site)
@@ -18,6 +20,19 @@ _MEANINGS = meanings(MeasurementSettings) | meanings(Site)
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command()(measure)
+
+
+def _take_defaults(context: typer.Context, name: str | None) -> str | None:
+    """Make the values of a measurement profile the defaults of the options that have them."""
+    if name is not None:
+        profile = get_measurement_profile(name)
+        called = {
+            "repetitions": "repeat",
+            "timeout_seconds": "timeout",
+            "start_timeout_seconds": "start_timeout",
+        }
+        context.default_map = {called.get(k, k): value for k, value in profile.options.items()}
+    return name
 
 
 def option(name: str, *flags: str) -> Any:
@@ -30,6 +45,10 @@ Methods = Annotated[
 ]
 Engines = Annotated[list[str] | None, option("engine", "--engine")]
 Baselines = Annotated[bool, option("baselines")]
+Workers = Annotated[
+    list[int] | None,
+    numbers(f"{_MEANINGS['workers']} Several are measured in turn. Default: {DEFAULTS.workers}."),
+]
 LocalBatch = Annotated[int | None, option("local_batch", "--batch")]
 Iterations = Annotated[int, option("iterations")]
 Warmup = Annotated[int, option("warmup")]
@@ -37,13 +56,24 @@ Optimizer = Annotated[str, option("optimizer")]
 Partition = Annotated[str | None, option("partition")]
 Credit = Annotated[str | None, option("credit")]
 Timeout = Annotated[float, option("timeout_seconds", "--timeout")]
+StartTimeout = Annotated[float, option("start_timeout_seconds", "--start-timeout")]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{', '.join(MEASUREMENT_PROFILES)}: the survey's warm-up, iterations, runs and "
+        f"numbers of workers, as far as there is room; options that you give count instead.",
+        callback=_take_defaults,
+        is_eager=True,
+    ),
+]
 
 
 def measure(
     model: Model,
     method: Methods = None,
+    profile: Profile = None,
     batch: LocalBatch = None,
-    workers: Annotated[int, option("workers")] = DEFAULTS.workers,
+    workers: Workers = None,
     servers: Annotated[int | None, option("servers")] = DEFAULTS.servers,
     engine: Engines = None,
     baselines: Baselines = True,
@@ -70,12 +100,14 @@ def measure(
     backend: Annotated[str, option("backend")] = DEFAULTS.backend,
     topology: Annotated[str, option("topology")] = DEFAULTS.topology,
     timeout: Timeout = DEFAULTS.timeout_seconds,
+    start_timeout: StartTimeout = DEFAULTS.start_timeout_seconds,
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
     networks = network or [None]
+    counts = _counts(workers, profile)
     settings = MeasurementSettings(
-        workers=workers,
+        workers=max(counts),
         servers=servers,
         engine=engine or DEFAULTS.engine,
         baselines=baselines,
@@ -90,6 +122,7 @@ def measure(
         backend=backend,
         topology=topology,
         timeout_seconds=timeout,
+        start_timeout_seconds=start_timeout,
         site=Site(
             launcher=launcher,
             host=host,
@@ -99,13 +132,17 @@ def measure(
             ranks_per_node=ranks_per_node,
         ),
     )
-    from ddlnb.engines.measure import measure as measure_methods
-    from ddlnb.engines.measure import speedups
+    if profile and not workers:
+        counts, left_out = fitting_workers(counts, settings.site, settings.device)
+        if left_out:
+            typer.echo(left_out, err=True)
+    from ddlnb.engines.measure import measure_scaling
     from ddlnb.workloads.replay import replayed
 
-    rows = measure_methods(
+    rows = measure_scaling(
         model if replay is None else replayed(replay, of=model),
         method or "all",
+        workers=counts,
         settings=settings,
         out=out,
         progress=sys.stderr.isatty(),
@@ -113,8 +150,6 @@ def measure(
     if csv:
         typer.echo(rows.to_csv(index=False), nl=False)
         return
-    if baselines:
-        rows = speedups(rows)
     first = rows.iloc[0]
     print_table(
         [_shown(row) for row in rows.to_dict("records")],
@@ -124,6 +159,13 @@ def measure(
     )
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
+
+
+def _counts(workers: list[int] | None, profile: str | None) -> list[int]:
+    """Return the numbers of workers: as given, of the profile, or the default."""
+    if workers or profile is None:
+        return workers or [DEFAULTS.workers]
+    return list(get_measurement_profile(profile).workers)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlnb.errors import require
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -43,6 +45,28 @@ def numbers(help: str, number: Callable[[str], float] = int) -> Any:
         return [value for values in given for value in values] if given else None
 
     return typer.Option(help=help, parser=parse, callback=joined, metavar="N[,N...]")
+
+
+def parameters_from(texts: list[str]) -> dict[str, object]:
+    """Return the parameters that texts ``name=value`` give; values are YAML.
+
+    Raises InputError for a text that cannot be read.
+
+    >>> parameters_from(["iterations=4", "options={launcher: ssh, hosts: [a, b]}"])
+    {'iterations': 4, 'options': {'launcher': 'ssh', 'hosts': ['a', 'b']}}
+    """
+    import yaml
+
+    found: dict[str, object] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = yaml.safe_load(value)
+            readable = bool(equals) and name.strip().isidentifier()
+        except yaml.YAMLError:
+            readable = False
+        require(readable, f"--set {text!r} must be name=value, such as options={{launcher: mpi}}")
+    return found
 
 
 def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from ddlnb.engines.optimizers import optimizer_name
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, require, require_whole
 from ddlnb.files import require_writable_file
+from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine, provenance
 from ddlnb.results.columns import CELL
@@ -29,6 +31,10 @@ from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class LeftOut(UserWarning):
+    """Something that was asked for was not measured, for a reason that the text gives."""
 
 
 def measure(
@@ -70,15 +76,8 @@ def measure(
     settings = settings.changed(**options)
     if ranks is not None:
         settings = settings.at(ranks.site)
-    if out is not None:
-        require_writable_file(out, "rows.csv")  # before hours of work
-    task = get_task(model)
+    task, chosen = _checked(model, methods, settings, out)
     local_batch = settings.batch_of(task)
-    _require_device(settings)
-    slowed(task, settings.site.scale)  # refuses a scale for what really computes
-    chosen = contenders(methods, settings)
-    for name in {contender.engine for contender in chosen}:
-        require_installed(name)
     workload = task.recorded or trace(task, local_batch)  # which refuses what cannot be trained
     common = _common_columns(task, workload, local_batch, settings)
     cells = [{**common, **_own_columns(one, task, settings)} for one in chosen]
@@ -115,6 +114,7 @@ def measure_scaling(
     methods: Methods = "all",
     *,
     workers: Sequence[int] = (2, 4),
+    only_fitting: bool = False,
     settings: MeasurementSettings = DEFAULTS,
     out: str | Path | None = None,
     progress: bool = False,
@@ -123,8 +123,10 @@ def measure_scaling(
     """Return the rows of `measure` for every number of workers, with a column ``speedup``.
 
     The ranks are started once. The one-worker baseline is measured once, together with the first
-    number of workers, and ``speedup`` is the throughput over that baseline's. The other arguments
-    and what is raised are those of `ddlnb.measure`.
+    number of workers, and ``speedup`` is the throughput over that baseline's; there is none without
+    the baseline. With ``only_fitting``, numbers of workers that the site has no room for (see
+    `fitting_workers`) are left out, and a LeftOut warning says so. The other arguments and what is
+    raised are those of `ddlnb.measure`.
 
     >>> import ddlnb
     >>> rows = ddlnb.measure_scaling(  # doctest: +SKIP
@@ -140,11 +142,13 @@ def measure_scaling(
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(**{f"workers[{i}]": count for i, count in enumerate(workers)})
     settings = settings.changed(**options)
+    if only_fitting:
+        workers, left_out = fitting_workers(workers, settings.site, settings.device)
+        if left_out:
+            warnings.warn(left_out, LeftOut, stacklevel=2)
     most = settings.changed(workers=max(workers))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        _ranks_or(None, contenders(methods, most), most) as ranks,
-    ):
+    _, chosen = _checked(model, methods, most, out)
+    with tempfile.TemporaryDirectory() as folder, _ranks_or(None, chosen, most) as ranks:
         rows = [
             measure(
                 model,
@@ -158,7 +162,8 @@ def measure_scaling(
         ]
     joined = pd.concat(rows, ignore_index=True)
     repeated = joined.duplicated(["method", "gpus", "engine", "settings"])
-    return speedups(joined[~repeated].reset_index(drop=True))
+    rows_once = joined[~repeated].reset_index(drop=True)
+    return speedups(rows_once) if "single" in set(rows_once["method"]) else rows_once
 
 
 def record_timelines(
@@ -220,6 +225,22 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
         raise InputError(f"the table has no row of {baseline!r} to compare with for {lacking}")
     speedup = joined["throughput_samples_per_s"] / joined["base"]
     return rows.assign(speedup=speedup.to_numpy())
+
+
+def _checked(
+    model: str | Task, methods: Methods, settings: MeasurementSettings, out: str | Path | None
+) -> tuple[Task, list[Contender]]:
+    """Return what is to run, before anything starts; raise what `measure` raises then."""
+    if out is not None:
+        require_writable_file(out, "rows.csv")  # before hours of work
+    task = get_task(model)
+    settings.batch_of(task)
+    _require_device(settings)
+    slowed(task, settings.site.scale)  # refuses a scale for what really computes
+    chosen = contenders(methods, settings)
+    for name in {contender.engine for contender in chosen}:
+        require_installed(name)
+    return task, chosen
 
 
 def _common_columns(
@@ -304,7 +325,12 @@ def _ranks_or(
         yield ranks
         return
     needed = ranks_needed(chosen, settings.workers, settings.server_count)
-    with Ranks.at(settings.site, needed, timeout_seconds=settings.timeout_seconds) as started:
+    with Ranks.at(
+        settings.site,
+        needed,
+        timeout_seconds=settings.timeout_seconds,
+        start_timeout_seconds=settings.start_timeout_seconds,
+    ) as started:
         yield started
 
 

@@ -85,6 +85,10 @@ class MeasurementSettings:
     timeout_seconds: float = field(
         default=300.0, metadata={"meaning": "Seconds that one run may take."}
     )
+    start_timeout_seconds: float = field(
+        default=120.0,
+        metadata={"meaning": "Seconds that processes may take to start, such as in a queue."},
+    )
     site: Site = HERE
 
     def __post_init__(self) -> None:

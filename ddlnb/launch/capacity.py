@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from ddlnb.errors import InputError
-from ddlnb.launch.site import EMULATED
+from ddlnb.launch.site import EMULATED, Site
 
 # Private memory of a rank that trains small-conv, the smallest model of the catalogue: measured as
 # psutil's USS with torch 2 on the CPUs of a Linux x86-64 machine. Larger models take more.
@@ -25,8 +25,7 @@ def require_room(count: int, launcher: str, address: str) -> None:
 
     With MPI they are on this machine if they meet at one of its loopback addresses.
     """
-    local = launcher in ("local", EMULATED) or (launcher == "mpi" and address.startswith("127."))
-    if not local or count <= (most := most_ranks()):
+    if not _is_here(launcher, address) or count <= (most := most_ranks()):
         return
     raise InputError(
         f"{count:,} ranks do not fit on this machine: with {available_bytes() / 1e9:.3g} GB of "
@@ -34,6 +33,50 @@ def require_room(count: int, launcher: str, address: str) -> None:
         f"{RANK_BYTES / 1e6:.0f} MB each; take fewer workers, or start them on several machines "
         f"with launcher 'ssh' or 'slurm'"
     )
+
+
+def fitting_workers(
+    counts: Sequence[int], site: Site, device: str = "cpu"
+) -> tuple[list[int], str]:
+    """Return the numbers of workers that the site has room for, and a sentence on the others.
+
+    Workers that start on this machine want a core each, or a GPU each with device "cuda"; those
+    of an emulated network, which share the cores, the memory of a rank. What other machines have
+    is not known here, and nothing is left out. The sentence is empty if nothing is. Raises
+    InputError if the site has room for none of them.
+    """
+    if not _is_here(site.launcher, site.host):
+        return list(counts), ""
+    most, what = _places(site, device)
+    kept = [count for count in counts if count <= most]
+    left = [str(count) for count in counts if count > most]
+    if not left:
+        return kept, ""
+    listed = " and ".join(filter(None, (", ".join(left[:-1]), left[-1])))
+    sentence = (
+        f"{listed} workers are left out: this machine has {what}; start workers on several "
+        f"machines with launcher 'ssh' or 'slurm'"
+    )
+    if not kept:
+        raise InputError(f"nothing is left to measure: {sentence}")
+    return kept, f"{sentence}."
+
+
+def _places(site: Site, device: str) -> tuple[int, str]:
+    """Return how many workers this machine has a place for, and in words what the places are."""
+    if device == "cuda":
+        import torch
+
+        most, place = torch.cuda.device_count(), "GPU"
+    elif site.is_emulated:
+        return (most := most_ranks()), f"memory for {most:,} processes"
+    else:
+        most, place = os.cpu_count() or 1, "core"
+    return most, f"{most:,} {place}{'s' * (most != 1)}, and a measurement takes one per worker"
+
+
+def _is_here(launcher: str, address: str) -> bool:
+    return launcher in ("local", EMULATED) or (launcher == "mpi" and address.startswith("127."))
 
 
 def most_ranks() -> int:

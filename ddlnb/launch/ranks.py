@@ -107,7 +107,14 @@ class Ranks:
         self.verified = emulated and verify(self.run, emulated, self.launch.links, ranks_per_node)
 
     @classmethod
-    def at(cls, site: Site, count: int, *, timeout_seconds: float = 120) -> Ranks:
+    def at(
+        cls,
+        site: Site,
+        count: int,
+        *,
+        timeout_seconds: float = 120,
+        start_timeout_seconds: float = 120,
+    ) -> Ranks:
         """Start ranks at a site, whose network is only a name unless it is emulated."""
         return cls(
             count,
@@ -117,6 +124,7 @@ class Ranks:
             network=site.network if site.is_emulated else None,
             scale=site.scale,
             ranks_per_node=site.ranks_per_node,
+            start_timeout_seconds=start_timeout_seconds,
             timeout_seconds=timeout_seconds,
         )
 

@@ -8,7 +8,7 @@
 
 export SBATCH_PARTITION=gpu
 export SBATCH_ACCOUNT=project
-export SBATCH_TIMELIMIT=30          # minutes
+export SBATCH_TIMELIMIT=30          # minutes; with --profile paper as many as your queue allows
 export SBATCH_GPUS_PER_TASK=1       # a GPU for each rank: for parameter servers, too
 export SBATCH_EXCLUSIVE=user        # a measurement wants no neighbours
 

@@ -60,7 +60,11 @@ def test_a_plan_is_printed():
         (["plan", "--model", "smal-conv", "--method", "WFBP-PS"], "did you mean 'small-conv'"),
         (["measure", "--model", "small-conv", "--workers", "0"], "workers 0"),
         (["measure", "--model", "small-conv", "--engine", "horovod9"], "unknown engine"),
+        (["measure", "--model", "small-conv", "--profile", "papre"], "did you mean 'paper'"),
+        (["measure", "--model", "small-conv", "--workers", "2,0"], "workers[1] 0"),
         (["reproduce", "--profile", "quik"], "did you mean 'quick'"),
+        (["reproduce", "--set", "launcher"], "--set 'launcher' must be name=value"),
+        (["reproduce", "--set", "options={a"], "--set 'options={a' must be name=value"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(words, said):
@@ -77,7 +81,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(words, said):
         (["forcast"], "no such command 'forcast'. Did you mean 'forecast'"),
         (["plan", "--method", "BSP-PS"], "missing option '--model'; see 'ddlnb plan --help'"),
         (["models", "--cvs"], "no such option: --cvs (Possible options: --csv)"),
-        (["measure", "--model", "small-conv", "--workers", "two"], "'--workers': Input should be"),
+        (["measure", "--model", "small-conv", "--workers", "2,x"], "'2,x' must be whole numbers"),
         (["forecast", "--gpus", "8,x"], "'8,x' must be whole numbers, separated by commas"),
     ],
 )

@@ -1,0 +1,195 @@
+"""The survey's protocol: its numbers, what a machine has room for, and the ways to ask for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from ddlnb.cli.app import app
+from ddlnb.engines import measure as measuring
+from ddlnb.engines.profiles import PAPER, get_measurement_profile
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.launch import capacity
+from ddlnb.launch.capacity import fitting_workers
+from ddlnb.launch.site import HERE, Site, emulated
+from ddlnb.paths import NOTEBOOKS
+
+ALL = [1, 2, 4, 8, 16, 32]
+SURVEY_BATCHES = {"resnet50": 64, "bert-base": 64, "bert-large": 8}
+
+
+class Started(Exception):
+    """The measurement would have begun."""
+
+
+@pytest.fixture
+def four_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the command asks of the library, which does not run."""
+    found: dict = {}
+
+    def scaling(model, methods, **options):
+        found.update(options, model=model, methods=methods)
+        raise Started
+
+    monkeypatch.setattr(measuring, "measure_scaling", scaling)
+    return found
+
+
+def call(*words: str) -> None:
+    with contextlib.suppress(Started):
+        app(["measure", "--model", "small-conv", *words], standalone_mode=False)
+
+
+def test_the_paper_s_protocol_is_that_of_section_4_1():
+    settings = PAPER.settings
+    assert (settings.warmup, settings.iterations, settings.repetitions) == (10, 100, 5)
+    assert list(PAPER.workers) == ALL
+    assert settings.workers == 32
+
+
+def test_an_unknown_profile_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'paper'"):
+        get_measurement_profile("papre")
+
+
+@pytest.mark.parametrize("launcher", ["local", "mpi"])
+def test_workers_of_this_machine_take_a_core_each(launcher, four_cores):
+    kept, said = fitting_workers(ALL, Site(launcher))
+    assert kept == [1, 2, 4]
+    assert said.startswith("8, 16 and 32 workers are left out: this machine has 4 cores")
+    assert fitting_workers([1, 4], Site(launcher)) == ([1, 4], "")
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_workers_on_gpus_take_one_each(gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if not gpus:
+        with pytest.raises(InputError, match=r"nothing is left to measure: .* has 0 GPUs"):
+            fitting_workers(ALL, HERE, "cuda")
+        return
+    kept, said = fitting_workers(ALL, HERE, "cuda")
+    assert kept == [count for count in ALL if count <= gpus]
+    assert f"{gpus} GPU{'s' * (gpus > 1)}," in said
+
+
+def test_workers_of_an_emulated_network_take_memory_only(monkeypatch, four_cores):
+    monkeypatch.setattr(capacity, "most_ranks", lambda: 20)
+    kept, said = fitting_workers(ALL, emulated("10GbE"))
+    assert kept == [1, 2, 4, 8, 16]
+    assert said.startswith("32 workers are left out: this machine has memory for 20 processes")
+
+
+@pytest.mark.parametrize(
+    "site", [Site("slurm"), Site("ssh", hosts=("a", "b")), Site("mpi", "10.1.0.5")]
+)
+def test_other_machines_are_left_to_their_launcher(site, four_cores):
+    assert fitting_workers(ALL, site) == (ALL, "")
+
+
+def test_measure_takes_the_profile_and_says_what_it_leaves_out(asked, four_cores, capsys):
+    call("--profile", "paper")
+    settings = asked["settings"]
+    assert asked["workers"] == [1, 2, 4]
+    assert settings.changed(workers=32) == PAPER.settings
+    assert capsys.readouterr().err.startswith("8, 16 and 32 workers are left out")
+
+
+def test_options_that_are_given_count_more_than_the_profile(asked, four_cores, capsys):
+    call("--iterations", "3", "--workers", "2,8", "--timeout", "60", "--profile", "paper")
+    settings = asked["settings"]
+    assert asked["workers"] == [2, 8]  # more than there are cores, but asked for
+    assert (settings.warmup, settings.iterations, settings.repetitions) == (10, 3, 5)
+    assert settings.timeout_seconds == 60
+    assert not capsys.readouterr().err
+
+
+def test_without_a_profile_nothing_changes(asked):
+    call()
+    assert asked["workers"] == [2]
+    assert asked["settings"] == measuring.DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--launcher", "slurm", "--host", "10.1.0.5"],
+        ["--launcher", "ssh", "--on", "a", "--on", "b", "--host", "10.1.0.5"],
+        ["--launcher", "mpi", "--host", "10.1.0.5"],
+    ],
+)
+def test_every_launcher_is_asked_for_all_of_the_survey_s_workers(words, asked, four_cores, capsys):
+    call("--profile", "paper", *words)
+    assert asked["workers"] == ALL
+    assert asked["settings"].site.launcher == words[1]
+    assert asked["settings"].start_timeout_seconds == 86400  # a queue takes its time
+    assert not capsys.readouterr().err
+
+
+def test_the_notebooks_of_the_profile_measure_by_the_same_protocol():
+    content = yaml.safe_load((NOTEBOOKS / "parameters" / "paper.yaml").read_text())
+    entries = [one for one in content.values() if one.get("notebook") == "fig4_throughput"]
+    assert [entry["parameters"]["model"] for entry in entries] == list(SURVEY_BATCHES)
+    for entry in entries:
+        given = entry["parameters"]
+        options = dict(given["options"])
+        assert options.pop("only_fitting") is True
+        chosen = {name: given[name] for name in ("iterations", "repetitions")} | options
+        assert measuring.DEFAULTS.changed(workers=32, **chosen) == PAPER.settings
+        assert given["workers"] == list(PAPER.workers)
+    files = [entry["parameters"]["rows_file"] for entry in entries]
+    assert len(set(files)) == len(files)
+
+
+@pytest.mark.parametrize("model", SURVEY_BATCHES)
+def test_the_models_come_with_the_survey_s_batches(model):
+    assert measuring.get_task(model).local_batch == SURVEY_BATCHES[model]
+
+
+def test_the_library_warns_of_what_it_leaves_out(four_cores, monkeypatch):
+    ran = []
+
+    def one(model, methods, *, settings, **_):
+        ran.append(settings.workers)
+        row = {"method": "MG-WFBP", "gpus": settings.workers, "engine": "torch", "settings": ""}
+        return pd.DataFrame([row])
+
+    monkeypatch.setattr(measuring, "measure", one)
+    monkeypatch.setattr(measuring, "_ranks_or", lambda *_: contextlib.nullcontext())
+    with pytest.warns(measuring.LeftOut, match="16 workers are left out"):
+        measuring.measure_scaling("small-conv", workers=[2, 4, 16], only_fitting=True)
+    assert ran == [2, 4]
+    measuring.measure_scaling("small-conv", workers=[16])  # asked for as it is: no warning
+    assert ran == [2, 4, 16]
+
+
+@pytest.mark.ranks
+def test_a_short_run_through_the_profile_measures_one_worker_and_more(tmp_path):
+    words = ["--profile", "paper", "--model", "small-conv", "--batch", "4", "--method", "WFBP-A2A"]
+    words += ["--iterations", "2", "--repeat", "1", "--out", str(tmp_path / "rows.csv"), "--csv"]
+    words += ["--workers", "1,2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ddlnb.cli.app", "measure", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = pd.read_csv(io.StringIO(done.stdout)).set_index(["method", "gpus"])
+    assert sorted(rows.index) == [
+        ("DDP", 1), ("DDP", 2), ("WFBP-A2A", 1), ("WFBP-A2A", 2), ("single", 1)
+    ]  # fmt: skip
+    assert set(rows["warmup"]) == {10}
+    assert set(rows["iterations"]) == {2}
+    assert rows.loc[("single", 1), "speedup"] == 1
