@@ -32,7 +32,7 @@ $(VENV)/engines: $(VENV)/ready scripts/install_engines.sh $(wildcard scripts/eng
 engines: ## build Horovod and BytePS again if their recipes changed, or if it failed
 	sh scripts/install_engines.sh $(BIN)/python
 
-reproduce: env ## execute every notebook and write the report (PROFILE=quick|full)
+reproduce: env ## execute every notebook and write the report (PROFILE=quick|full|paper)
 	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS)
 
 # Side by side what starts no processes (a thread each), notebooks, and files of tests that start ranks. With more of them

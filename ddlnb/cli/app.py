@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from ddlnb.cli import calibrate, check, forecast, lossy, measure, methods, models, survey, train
-from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.options import Csv, parameters_from, print_table
 from ddlnb.cli.run import run
+from ddlnb.paths import BUILD
 
 app = typer.Typer(
     name="ddlnb",
@@ -42,16 +44,35 @@ def main() -> NoReturn:
 @app.command()
 def reproduce(
     profile: Annotated[
-        str, typer.Option(help="quick or full: a file of notebooks/parameters.")
+        str, typer.Option(help="quick, full or paper: a file of notebooks/parameters.")
     ] = "quick",
     jobs: Annotated[int, typer.Option(help="Notebooks at a time that do not take times.")] = 2,
     only: Annotated[str, typer.Option(help="Only notebooks whose name matches.")] = "*",
     fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A parameter of notebooks, as name=value, such as 'options={launcher: mpi}'; "
+            "repeatable.",
+        ),
+    ] = None,
+    build: Annotated[
+        Path, typer.Option(help="Folder in which the profile's results have theirs.")
+    ] = BUILD,
 ) -> None:
     """Execute the notebooks and write the report: every figure and table, one command."""
     from ddlnb.cli.reproduce import reproduce as run_all
 
-    report = run_all(profile, jobs=jobs, only=only, fresh=fresh, progress=True)
+    report = run_all(
+        profile,
+        jobs=jobs,
+        only=only,
+        fresh=fresh,
+        progress=True,
+        parameters=parameters_from(parameter or []),
+        build=build.absolute(),
+    )
     typer.echo(f"Report: {report}")
 
 

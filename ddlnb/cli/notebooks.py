@@ -123,12 +123,17 @@ def get_notebook(name: str, folder: Path = NOTEBOOKS) -> Notebook:
 
 def check_parameters(notebook: Notebook, parameters: Mapping[str, object]) -> None:
     """Raise UnknownName for a parameter that the notebook lacks; papermill only warns of it."""
-    import papermill
-
-    try:
-        known = papermill.inspect_notebook(str(notebook.path))
-    except ValueError as error:  # such as no kernel in the notebook's metadata
-        raise InputError(f"notebook {notebook.name!r} cannot be inspected: {error}") from error
+    known = parameters_of(notebook)
     for name in parameters:
         if name not in known:
             raise UnknownName(f"parameter of notebook {notebook.name!r}", name, known)
+
+
+def parameters_of(notebook: Notebook) -> list[str]:
+    """Return the names of the notebook's parameters. Raises InputError if it has no kernel."""
+    import papermill
+
+    try:
+        return list(papermill.inspect_notebook(str(notebook.path)))
+    except ValueError as error:  # such as no kernel in the notebook's metadata
+        raise InputError(f"notebook {notebook.name!r} cannot be inspected: {error}") from error

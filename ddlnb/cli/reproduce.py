@@ -7,17 +7,23 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 
 import yaml
 
 from ddlnb.cli.execute import execute
-from ddlnb.cli.notebooks import Notebook, all_notebooks, check_parameters, get_notebook
+from ddlnb.cli.notebooks import (
+    Notebook,
+    all_notebooks,
+    check_parameters,
+    get_notebook,
+    parameters_of,
+)
 from ddlnb.cli.report import Outcome, write_pages
 from ddlnb.cli.survey_index import entries, write_index
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
@@ -54,6 +60,7 @@ def reproduce(
     fresh: bool = False,
     progress: bool = True,
     *,
+    parameters: Mapping[str, object] | None = None,
     folder: Path = NOTEBOOKS,
     build: Path = BUILD,
 ) -> Path:
@@ -63,7 +70,8 @@ def reproduce(
     with the notebook that it executes (``notebook: fig4_forecast``). Notebooks that take times run
     alone, ``jobs`` others at a time. A notebook that was executed before is kept while its cells,
     its parameters, the package and its data are the same, unless ``fresh``. ``only`` is a pattern
-    of names, of entries or of notebooks.
+    of names, of entries or of notebooks. ``parameters`` replace those of the profile in all chosen
+    notebooks that have them; a mapping, such as ``options``, is added to the profile's.
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
     notebook does not stop the others; one DdlnbError at the end, when the report is written, names
@@ -84,6 +92,7 @@ def reproduce(
     ]
     if not chosen:
         raise UnknownName("notebook", only, [run.notebook.name for run in runs])
+    runs, chosen = _with_parameters(runs, chosen, parameters or {})
     for run in chosen:
         check_parameters(run.notebook, run.parameters)
     target = build / profile
@@ -139,6 +148,42 @@ def _runs(profile: str, folder: Path) -> list[NotebookRun]:
         runs.append(NotebookRun(notebook, **settings))
     order = list(all_notebooks(folder))
     return sorted(runs, key=lambda run: order.index(run.notebook.path.stem))
+
+
+def _with_parameters(
+    runs: list[NotebookRun], chosen: list[NotebookRun], given: Mapping[str, object]
+) -> tuple[list[NotebookRun], list[NotebookRun]]:
+    """Return both lists with the given parameters in the chosen notebooks that have them.
+
+    Raises UnknownName for a parameter that none of them has.
+    """
+    known = {run.notebook.name: parameters_of(run.notebook) for run in chosen} if given else {}
+    for name in given:
+        if not any(name in names for names in known.values()):
+            every = sorted({one for names in known.values() for one in names})
+            raise UnknownName("parameter of these notebooks", name, every)
+
+    def changed(run: NotebookRun) -> NotebookRun:
+        own = {k: v for k, v in given.items() if k in known.get(run.notebook.name, ())}
+        return replace(run, parameters=_merged(run.parameters, own)) if own else run
+
+    names = {run.notebook.name for run in chosen}
+    runs = [changed(run) for run in runs]
+    return runs, [run for run in runs if run.notebook.name in names]
+
+
+def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return the old parameters with the new ones; mappings are joined.
+
+    >>> _merged({"options": {"warmup": 10}, "servers": 1}, {"options": {"launcher": "mpi"}})
+    {'options': {'warmup': 10, 'launcher': 'mpi'}, 'servers': 1}
+    """
+    result = dict(old)
+    for name, value in new.items():
+        before = old.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return result
 
 
 def _run_all(

@@ -26,7 +26,7 @@ NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
 SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
 MOST_CODE_CELLS = 12
-MOST_PARAMETERS = 7
+MOST_PARAMETERS = 8
 CHECKED = "# NBVAL_CHECK_OUTPUT"
 
 
@@ -151,6 +151,14 @@ def test_every_profile_names_all_notebooks_and_only_parameters_they_have(profile
     assert set(notebooks.values()) == set(NAMES)
     for name, entry in content.items():
         check_parameters(get_notebook(notebooks[name]), entry.get("parameters", {}))
+
+
+def test_the_paper_s_profile_names_only_notebooks_and_parameters_that_exist():
+    content = yaml.safe_load((NOTEBOOKS / "parameters" / "paper.yaml").read_text())
+    for name, entry in content.items():
+        notebook = get_notebook(entry.get("notebook", name))
+        check_parameters(notebook, entry.get("parameters", {}))
+        assert notebook.section.startswith("4")
 
 
 def test_the_smoke_profile_has_every_notebook_under_its_own_name():

@@ -83,6 +83,25 @@ def test_a_misspelt_parameter_in_a_profile_is_refused_before_anything_runs(works
     assert workshop.runs_of("one") == 0
 
 
+def test_a_given_parameter_that_no_notebook_has_is_refused_before_anything_runs(workshop):
+    workshop.add("one", COUNT)
+    workshop.profile("one:")
+    with pytest.raises(UnknownName, match="did you mean 'name'"):
+        workshop.run(parameters={"nam": "x"})
+    assert workshop.runs_of("one") == 0
+
+
+def test_given_parameters_reach_the_notebooks_that_have_them(workshop):
+    workshop.add("one", COUNT)
+    workshop.profile("one: {parameters: {name: of_profile}}")
+    workshop.run(parameters={"name": "given"})
+    assert (workshop.runs_of("given"), workshop.runs_of("of_profile")) == (1, 0)
+    workshop.run(parameters={"name": "given"})  # which is done
+    assert workshop.runs_of("given") == 1
+    workshop.run()
+    assert workshop.runs_of("of_profile") == 1
+
+
 @pytest.mark.parametrize("text", ["", "- one", "one: 3"])
 def test_a_profile_that_is_no_mapping_is_refused(workshop, text):
     workshop.add("one", COUNT)
