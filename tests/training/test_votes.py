@@ -24,6 +24,7 @@ def test_an_odd_number_of_workers_votes_on_a_server_as_it_counts_itself(name, wo
     assert torch.equal(served.parameters, counted.parameters)
 
 
+@pytest.mark.item("A24", how="measured")
 def test_a_parameter_takes_a_bit_in_each_direction():
     trained = Trained("bsp + signsgd on PS", 8)
     bytes_ = sum(-(-(stop - start) // 8) for start, stop, _ in trained.workers[0].pieces)
