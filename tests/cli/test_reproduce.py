@@ -71,7 +71,7 @@ def workshop(tmp_path):
 
 
 def test_an_unknown_profile_is_refused_with_those_that_exist():
-    with pytest.raises(UnknownName, match=r"full, quick, smoke .*did you mean 'quick'"):
+    with pytest.raises(UnknownName, match=r"full, paper, quick, smoke .*did you mean 'quick'"):
         reproduce("quik")
 
 
