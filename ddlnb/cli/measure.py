@@ -104,7 +104,7 @@ def measure(
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
-    networks = network or [None]
+    networks: list[str | None] = [*network] if network else [None]
     counts = _counts(workers, profile)
     settings = MeasurementSettings(
         workers=max(counts),
