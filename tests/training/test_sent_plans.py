@@ -41,7 +41,7 @@ TWO = made_up_cluster("8 Mb/s", "50 ms", workers=2)  # a megabyte in a second
 
 
 def by_dense_plan(method: str, cluster: ddlnb.Cluster) -> float:
-    """Seconds of an iteration whose compressed messages are those of MG-WFBP without compression."""
+    """Seconds of an iteration whose compressed messages are merged as uncompressed ones are."""
     chosen = training_method(method)
     shapes = tensor_shapes(RESNET)
     by_name = dict(zip(shapes, compressed_pieces(chosen.compressor, shapes.values()), strict=True))
