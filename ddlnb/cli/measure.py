@@ -104,7 +104,6 @@ def measure(
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
-    networks: list[str | None] = [*network] if network else [None]
     counts = _counts(workers, profile)
     settings = MeasurementSettings(
         workers=max(counts),
@@ -127,7 +126,7 @@ def measure(
             launcher=launcher,
             host=host,
             hosts=tuple(on or ()),
-            network=networks[0] if len(networks) == 1 else networks,
+            network=network[0] if network and len(network) == 1 else network,
             scale=scale,
             ranks_per_node=ranks_per_node,
         ),
