@@ -3,9 +3,9 @@
 A parameter server counts the votes and answers with one bit per element; without a server every
 worker gathers all votes and counts them itself.
 
-Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291, algorithm 1). Magnitudes are
-lost, so the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847) and, for the
-remedy, `scaled_sign`.
+Source: Bernstein et al. 2018 (arXiv 1802.04434; majority vote: arXiv 1810.05291, algorithm 1).
+Magnitudes are lost, so the method need not converge: see Karimireddy et al. 2019 (arXiv 1901.09847)
+and, for the remedy, `scaled_sign`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class SignVote(Voting):
     """An element moves by ``magnitude`` as the majority of workers votes.
 
     Tied elements stay where they are if workers count; a server has no third answer in one bit, and
-    lets a coin decide. At magnitude 1 the learning rate is the length of every element's step, whatever the gradient:
-    choose about the usual learning rate times the usual size of an element. Zero votes plus.
+    lets a coin decide. At magnitude 1 the learning rate is the length of every element's step,
+    whatever the gradient: choose about the usual learning rate times the usual size of an element.
+    Zero votes plus.
     """
 
     magnitude: float = 1.0

@@ -120,7 +120,7 @@ class Worker:
         return total
 
     def encoded(self, tensor: Tensor) -> Tensor:
-        """Return the joined payloads of a flat tensor's pieces; the compression must be an encoder."""
+        """Return the joined payloads of a flat tensor's pieces; compression must be an encoder."""
         assert self.compression is not None
         joint = self.payloads()
         # Feedback needs a codec, and methods refuse it otherwise.

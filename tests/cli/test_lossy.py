@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from ddlnb.plans.methods import METHODS
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.workloads.workload import read_profile
 from tests.cli.test_app import ddlnb
 
-WORDS = ["--model", "resnet50", "--cluster", "survey-10GbE"]
+WORDS = ["--model", "bert-base", "--cluster", "survey-10GbE"]
 
 
 def test_methods_stand_beside_the_best_lossless_ones():
@@ -22,8 +23,8 @@ def test_methods_stand_beside_the_best_lossless_ones():
     assert list(rows["gpus"]) == [8] * 4 + [16] * 4
     for gpus, part in rows.groupby("gpus"):
         alone, served, top_k, asp = part.to_dict("records")
-        assert alone["method"] == "MG-WFBP"
-        assert served["method"] == "WFBP-PS"
+        assert METHODS[alone["method"]].architecture == "A2A"
+        assert METHODS[served["method"]].architecture == "PS"
         assert (top_k["server_machines"], asp["server_machines"]) == (0, gpus // 4)
         for row, best in ((top_k, alone), (asp, served)):
             ratio = best["iteration_seconds"] / row["iteration_seconds"]
@@ -33,7 +34,7 @@ def test_methods_stand_beside_the_best_lossless_ones():
     shown = " ".join(ddlnb("lossy", *words, check=True).stdout.split())
     assert "free of cost (a bound)" in shown
     assert "give --curves" in shown
-    assert "Parameter servers run on machines of their own: WFBP-PS; asp on PS." in shown
+    assert "Parameter servers run on machines of their own: ByteScheduler-PS; asp on PS." in shown
 
 
 def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
@@ -47,7 +48,7 @@ def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
         for more in ([], slow)
     )
     longer = uneven["iteration_seconds"] - even["iteration_seconds"]
-    assert (longer > 1.5 * even["compute_seconds"]).all()  # the lossless ones wait, too
+    assert (longer > even["compute_seconds"]).all()  # the lossless ones wait, too
     assert (uneven["waiting_seconds"] > longer / 2).all()
     nobody = ddlnb("lossy", *words, "--straggler", "one-slow(2, 8)")
     assert nobody.returncode == 2
@@ -93,7 +94,7 @@ def test_both_ways_of_asking_have_one_base(tmp_path):
             for table in (pd.read_csv(StringIO(text)) for text in (alone, joined.stdout))
         ]
         assert seconds[0] == seconds[1]
-        expected = iteration_cost(read_profile("resnet50_b64_rtx2080ti"), "survey-10GbE", method,
+        expected = iteration_cost(read_profile("bert-base_b64_rtx2080ti"), "survey-10GbE", method,
                               base=base, workers=8)  # fmt: skip
         assert seconds[0] == pytest.approx(expected.iteration_seconds)
 

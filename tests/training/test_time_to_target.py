@@ -21,7 +21,8 @@ from ddlnb.training.executors.stragglers import OneSlow
 from ddlnb.units import MB
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
-SLOW_NETWORK = ddlnb.get_cluster("survey-10GbE")
+# Slow enough that ResNet-50 cannot hide what it sends.
+SLOW_NETWORK = ddlnb.get_cluster("survey-10GbE").with_effects(between_bandwidth=0.45e9)
 FAST_NETWORK = SLOW_NETWORK.with_effects(
     between_bandwidth=50e9, inside_bandwidth=100e9, between_latency=1e-6, operation_latency=1e-6
 )
@@ -66,7 +67,8 @@ def test_a_model_that_no_worker_has_takes_one_average_more():
         time_to_target(one, 0.5, WORKLOAD, [SLOW_NETWORK], steps=8).iloc[1]
         for one in (made, dearer)
     ]
-    average = request_cost(SLOW_NETWORK.with_workers(16), AllReduce, WORKLOAD.gradient_bytes)
+    here, size = SLOW_NETWORK.with_workers(16), WORKLOAD.gradient_bytes
+    average = request_cost(here, AllReduce, size, is_merged=True)
     assert rows[1]["seconds"] - rows[0]["seconds"] == pytest.approx(average.seconds)
     assert rows[1]["speedup"] < rows[0]["speedup"]
 
@@ -94,7 +96,8 @@ def test_methods_are_compared_with_lossless_ones_on_as_many_machines():
     rows = table({"bsp on A2A": [100, 100], TOP_K: [100, 100], served: [100, 100]})
     alone, with_servers = rows[rows["is_dense"]].to_dict("records")
     assert (alone["server_machines"], with_servers["server_machines"]) == (0, 4)
-    assert with_servers["carried_by"] == best_lossless(WORKLOAD, here16()).method == "WFBP-PS"
+    assert with_servers["carried_by"] == best_lossless(WORKLOAD, here16()).method
+    assert with_servers["carried_by"].endswith("-PS")
     for method, dense in ((TOP_K, alone), (served, with_servers)):
         (row,) = rows[rows["method"] == method].to_dict("records")
         assert row["server_machines"] == dense["server_machines"]
@@ -114,7 +117,7 @@ def test_stragglers_slow_down_both_sides_of_a_comparison():
         time_to_target(made, 0.5, WORKLOAD, [SLOW_NETWORK], steps=4, slower=slower)
         for slower in (None, law)
     )
-    assert (uneven["iteration_seconds"] > even["iteration_seconds"] + 0.3).all()
+    assert (uneven["iteration_seconds"] > even["iteration_seconds"] + 0.2).all()
     best = best_lossless(WORKLOAD, here16(), law, 4, most_machines=0)
     assert uneven["iteration_seconds"].iloc[0] == best.iteration_seconds
 

@@ -50,7 +50,7 @@ def cluster_clock(
         return compute * (slower(rank, step, workers) if slower else 1.0)
 
     def communicating(kind: type, size: int, _: int) -> float:
-        return request_cost(cluster, kind, size).seconds
+        return request_cost(cluster, kind, size, is_merged=len(workload.gradients) > 1).seconds
 
     return Clock(computing, communicating, partial(message_link, cluster), trip)
 

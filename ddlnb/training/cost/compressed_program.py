@@ -49,8 +49,8 @@ def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Progr
     stage = replace(
         stage,
         name="compressed",
-        latency=np.array([message.cost.latency for message in messages]),
-        work=np.array([message.cost.work for message in messages]),
+        latency=np.array([one.cost.latency + one.cost.copies for one in messages]),
+        work=np.array([one.cost.work for one in messages]),
     )
     tasks, seconds = _with_compression(program, messages)
     return replace(

@@ -44,9 +44,10 @@ def iteration_cost(
     Rows of METHODS are simulated as `ddlnb.simulate` does. So is BSP on A2A, compressed or not:
     its messages leave during the backward pass like those of ``base``, a method that ends in A2A
     and cuts no tensors; one that merges gradients merges them by what is sent and the cluster's
-    own cost of it. BSP on PS without compression is WFBP-PS. The loops of all other methods run in lockstep, ``steps`` iterations of every
-    worker, rounded up to whole cycles. There workers push to servers layer by layer, and all other
-    communication follows the computation. With ``overlap`` false all of it does.
+    own cost of it. BSP on PS without compression is WFBP-PS. The loops of all other methods run in
+    lockstep, ``steps`` iterations of every worker, rounded up to whole cycles. There workers push
+    to servers layer by layer, and all other communication follows the computation. With ``overlap``
+    false all of it does.
     ``slower(rank, step, workers)`` multiplies the seconds of a worker's computation, in each of
     ``steps`` iterations. ``compression`` is a profile of what compressing takes, by default
     nothing.

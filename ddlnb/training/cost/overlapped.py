@@ -149,7 +149,7 @@ def compressed_message(
     return CompressedMessage(
         encode,
         decode,
-        requests_cost(cluster, traffic),
+        requests_cost(cluster, traffic, is_merged=len(group) > 1),
         sum(link_bytes(one, workers) for one in traffic) / 2,
     )
 

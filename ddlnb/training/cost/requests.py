@@ -30,29 +30,40 @@ from ddlnb.workloads.workload import Workload
 
 
 class RequestCost(NamedTuple):
-    """Seconds before bytes flow (``latency``) and while they do (``work``), on idle links."""
+    """Seconds before bytes flow (``latency``) and while they do (``work``), on idle links.
+
+    ``copies`` are those into a message that several tensors share, and out of it.
+    """
 
     latency: float
     work: float
+    copies: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Both together."""
-        return self.latency + self.work
+        """All together."""
+        return self.latency + self.work + self.copies
 
 
-def request_cost(cluster: Cluster, request: type, size: float) -> RequestCost:
+FREE = RequestCost(0.0, 0.0)
+
+
+def request_cost(
+    cluster: Cluster, request: type, size: float, is_merged: bool = False
+) -> RequestCost:
     """Return the cost of a request of ``size`` bytes, as `ddlnb.compression.base.Traffic` counts.
 
-    Raises InputError for a request that is none of AllReduce, AllGather and Messages.
+    Tensors that are merged into it are copied. Raises InputError for a request that is none of
+    AllReduce, AllGather and Messages.
     """
     if cluster.workers == 1:
-        return RequestCost(0.0, 0.0)
+        return FREE
+    copies = 2 * size / cluster.effects.copy_bandwidth if is_merged else 0.0
     if request is AllReduce:
         latency, per_byte, _ = cluster.all_reduce_seconds
-        return RequestCost(latency, per_byte * size)
+        return RequestCost(latency, per_byte * size, copies)
     if request is AllGather:
-        return _gathered(cluster, size)
+        return _gathered(cluster, size)._replace(copies=copies)
     if request is Messages:
         link = _link(cluster, None, leaves=cluster.nodes_in_use > 1)
         return RequestCost(link.latency, size * link.seconds_per_byte)
@@ -62,10 +73,12 @@ def request_cost(cluster: Cluster, request: type, size: float) -> RequestCost:
     )
 
 
-def requests_cost(cluster: Cluster, requests: Iterable[Traffic]) -> RequestCost:
+def requests_cost(
+    cluster: Cluster, requests: Iterable[Traffic], is_merged: bool = False
+) -> RequestCost:
     """Return the cost of requests one after the other."""
-    costs = [request_cost(cluster, one.request, one.bytes) for one in requests]
-    return RequestCost(sum(cost.latency for cost in costs), sum(cost.work for cost in costs))
+    costs = [request_cost(cluster, one.request, one.bytes, is_merged) for one in requests]
+    return RequestCost(*(sum(parts) for parts in zip(*costs, strict=True))) if costs else FREE
 
 
 def _gathered(cluster: Cluster, size: float) -> RequestCost:

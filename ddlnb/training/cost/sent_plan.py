@@ -59,7 +59,7 @@ def _cost(cluster: Cluster, joined: CompressedMessage) -> AlphaBeta:
     _, _, share = cluster.all_reduce_seconds
     return AlphaBeta(
         joined.cost.latency / cluster.effects.latency_share,
-        joined.cost.work / share / joined.bytes,
+        (joined.cost.work / share + joined.cost.copies) / joined.bytes,
     )
 
 

@@ -86,7 +86,7 @@ def time_to_target(
     infinite and the speed-up 0. ``bytes`` pass a worker's link in an iteration, both ways, and
     ``ring_bytes`` would in a dense ring. The other columns are the fields of
     `ddlnb.training.cost.iteration.IterationCost`. ``compression``, ``base``, ``steps`` and
-    ``slower`` are those of `ddlnb.iteration_cost`. Raises InputError when the curves lack ``dense``.
+    ``slower`` are those of `ddlnb.iteration_cost`. Raises InputError when curves lack ``dense``.
 
     >>> import ddlnb
     >>> import pandas as pd
@@ -112,7 +112,8 @@ def time_to_target(
                 f"curves of {task!r} with {workers} workers lack {dense!r}, which all others are "
                 f"compared with; they hold {', '.join(by_method)}",
             )
-            average = request_cost(cluster, AllReduce, workload.gradient_bytes).seconds
+            several = len(workload.gradients) > 1
+            average = request_cost(cluster, AllReduce, workload.gradient_bytes, several).seconds
             ours = {
                 method: iteration_cost(
                     workload,
