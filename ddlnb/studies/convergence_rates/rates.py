@@ -4,6 +4,8 @@ With a step size of c sqrt(n / T) theory says that the mean of |gradient|^2 over
 falls as 1/sqrt(n T) where noise dominates: as long as others average, compress or gossip, at the
 cost of terms that fall faster. Every training method runs by its own definition, in lockstep; a
 worker carries many independent runs, one per parameter tensor, which compressors take one by one.
+On servers gradients take times drawn from a log-normal law, so that workers without barriers see
+updates of varying age; runs draw samples independently, and share the order of the pushes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ddlnb.errors import require, require_whole
 from ddlnb.seeding import generator
 from ddlnb.studies.convergence_rates.problems import PROBLEMS, Problem, get_problem
 from ddlnb.studies.convergence_rates.theory import RATES
+from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.stragglers import LogNormal
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.worker import Worker
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOOKS = 250  # at the gradient in a run, at least, or at every step of a shorter one
+SPREAD = 0.3  # of the logarithm of a gradient's seconds, for workers without barriers
 AT_MEAN, AT_WORKERS = "at_mean", "at_workers"
 
 
@@ -55,13 +60,12 @@ def gradient_norms(
 ) -> Norms:
     """Return the means of the given number of runs, with the problem's step size.
 
-    Workers draw one sample per step, each of its own; runs draw independently, too. Raises
-    InputError for a method on parameter servers, and for too few steps.
+    Workers draw one sample per step, each of its own; runs draw independently, too. Without
+    barriers a step is as many gradients as there are workers. Raises InputError for too few steps.
     """
     require_whole(workers=workers, steps=steps, runs=runs)
     require_whole(0, seed=seed)
     method = training_method(method)
-    require(method.architecture != "PS", f"{method} needs a server; choose A2A or gossip")
     sgd = partial(torch.optim.SGD, lr=problem.rate(workers, steps))
     team = [
         _Runs(
@@ -72,6 +76,7 @@ def gradient_norms(
             partial(_drawn, seed * 100_003 + rank, runs, problem.samples),
             sgd,
             method.compression,
+            architecture=method.architecture,
             seed=seed,
             sampled=problem.sampled,
         )
@@ -79,7 +84,14 @@ def gradient_norms(
     ]
     watch = _Watch(problem, team, runs, steps)
     watch.look(0)
-    Lockstep(team, method.synchronisation.loop, steps, on_step=watch).run()
+    Lockstep(
+        team,
+        method.synchronisation.loop,
+        steps,
+        rule=method.rule(workers, team[0].pieces),
+        clock=Clock(LogNormal(SPREAD, seed)),
+        on_step=watch,
+    ).run()
     return watch.norms()
 
 

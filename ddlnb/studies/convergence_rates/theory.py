@@ -1,4 +1,8 @@
-"""What theory says of the convergence of each method (Tang et al., arXiv 2003.06307, section 8)."""
+"""What theory says of the convergence of each method (Tang et al., arXiv 2003.06307, section 8).
+
+What it says of methods without barriers is from Lian et al. 2015 (arXiv 1506.08272): updates of
+bounded age cost terms that fall faster than the leading one.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ RATES = (
     Rate("bsp", "O(1/sqrt(nT))", "[k]"),
     Rate("local(4)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
     Rate("local(16)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
+    Rate("ssp(3)", "O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
+    Rate("asp", "O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
     Rate("bsp + qsgd(1)", "O(sqrt(1+w)/sqrt(nT))", "[k]"),
     Rate("bsp + top-k(0.1) + feedback", "O(1/sqrt(nT)) + O(1/(delta^2 T))", "[k]"),
     Rate("d-psgd(ring)", "O(1/sqrt(nT) + n/(rho^2 T))", "[P CHOCO s.2]"),
