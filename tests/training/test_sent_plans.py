@@ -76,11 +76,19 @@ def test_what_compressing_takes_is_waited_for():
 
 
 def test_two_all_reduces_per_message_are_merged_further():
-    """Dense gradients fill a slow link, so that few are merged; what PowerSGD sends does not."""
-    here = ddlnb.get_cluster("survey-10GbE").with_effects(between_bandwidth=0.45e9)
+    """Messages that were merged for dense gradients took PowerSGD 16 % more time.
+
+    The survey's MG-WFBP believed in half a millisecond per all-reduce; here each takes 2 ms.
+    """
+    here = replace(
+        ddlnb.get_cluster("survey-10GbE").with_effects(
+            between_latency=100e-6, operation_latency=100e-6, rank_latency=3e-6
+        ),
+        planning=ddlnb.AlphaBeta(523e-6, 1 / 1.167e9),
+    )
     method = "bsp + powersgd + feedback"
     cost = iteration_cost(RESNET, here, method)
-    assert cost.iteration_seconds < 0.995 * by_dense_plan(method, here)
+    assert cost.iteration_seconds < 0.95 * by_dense_plan(method, here)
     assert cost.iteration_seconds < 1.1 * cost.compute_seconds
 
 
