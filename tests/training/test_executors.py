@@ -106,16 +106,7 @@ def layered_methods() -> list[TrainingMethod]:
     return allowed(f"bsp + {layered} + feedback", f"bsp + {layered} + feedback on PS")
 
 
-def other_choices() -> list[TrainingMethod]:
-    """Choices of a synchronisation that are not its default and have loops of their own."""
-    return allowed("local(2, local)", f"local(2, local) + {CODEC} on PS")
-
-
-METHODS = list(
-    dict.fromkeys(
-        synchronised_methods() + compressed_methods() + layered_methods() + other_choices()
-    )
-)
+METHODS = list(dict.fromkeys(synchronised_methods() + compressed_methods() + layered_methods()))
 
 
 def run_all(context, jobs):

@@ -43,49 +43,6 @@ def test_with_plain_sgd_a_round_ends_at_the_mean_of_where_the_workers_were():
         torch.testing.assert_close(mine, sum(ends) / 4)
 
 
-@pytest.mark.parametrize("architecture", ["A2A", "PS"])
-def test_local_momentum_with_one_step_a_round_is_momentum(architecture):
-    """Averages of the workers' momenta are the momentum of averages, up to rounding."""
-    local, bsp = (
-        Trained(f"{name} on {architecture}", 8, optimizer=MOMENTUM)
-        for name in ("local(1, local)", "bsp")
-    )
-    torch.testing.assert_close(local.parameters, bsp.parameters)
-
-
-@pytest.mark.parametrize(("optimizer", "same"), [(SGD, True), (MOMENTUM, False)])
-def test_local_and_outer_momentum_differ_only_where_there_is_one(optimizer, same):
-    local, outer = (
-        Trained(name, 8, optimizer=optimizer).parameters[0]
-        for name in ("local(4, local)", "local(4)")
-    )
-    assert torch.allclose(local, outer) is same
-
-
-@pytest.mark.parametrize("optimizer", [MOMENTUM, ADAM], ids=["momentum", "adam"])
-def test_with_local_momentum_a_round_ends_at_the_mean_of_where_the_workers_were(optimizer):
-    """The second round begins together, but every worker keeps its own momentum."""
-    modules = [model() for _ in range(4)]
-    optimizers = [optimizer(module.parameters()) for module in modules]
-    for step in range(6):
-        for rank, (module, own) in enumerate(zip(modules, optimizers, strict=True)):
-            own.zero_grad()
-            square_error(module, draw(rank, step)).backward()
-            own.step()
-        if step % 3 == 2:
-            averages = [
-                sum(parameters) / 4
-                for parameters in zip(*(m.parameters() for m in modules), strict=True)
-            ]
-            with torch.no_grad():
-                for module in modules:
-                    for mine, average in zip(module.parameters(), averages, strict=True):
-                        mine.copy_(average)
-    expected = torch.cat([p.detach().flatten() for p in modules[0].parameters()])
-    for mine in Trained("local(3, local)", 6, optimizer=optimizer).parameters:
-        torch.testing.assert_close(mine, expected)
-
-
 @pytest.mark.item("A22", how="measured")
 @pytest.mark.parametrize("rest", ["", " + top-k(0.3) + feedback", " on PS"])
 @pytest.mark.parametrize("period", [2, 3, 6])
@@ -139,7 +96,6 @@ def test_compressed_local_sgd_lowers_the_loss_and_keeps_workers_equal(compressio
     [
         ("local(4) on gossip", r"average over all workers; choose A2A or PS"),
         ("local(0)", r"period 0 must be a whole number"),
-        ("local(4, nesterov)", r"momentum 'nesterov' must be one of local, outer"),
         ("post-local(4, -1)", r"after -1"),
         ("adaptive-local(8, 2)", r"low 8 must be at most high 2"),
         ("adaptive-local(1, 8, often)", r"'often' must be one of frequent, rare"),

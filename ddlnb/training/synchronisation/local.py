@@ -10,10 +10,6 @@ gradients, as the outer optimizer of SlowMo (Wang et al. 2020) and FedOpt (Reddi
 it shares its rate with the steps within a round, LARS, LAMB and Adam are refused, whose rates mean
 something else.
 
-With local momentum (Lin et al. 2020, "Don't use large mini-batches, use local SGD") every worker's
-optimizer takes all H steps itself, and keeps its momentum from round to round; how far the workers
-have moved is averaged, and nothing else. Any optimizer will do.
-
 Stop at the end of a round: within one the workers are apart. Source: survey of Shi et al. 2020,
 sections 3.1.2 and 5.1.
 """
@@ -38,7 +34,6 @@ from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import Worker
 
 STARTS = ("frequent", "rare")
-OUTER, LOCAL = "outer", "local"  # whose momentum: that of the rounds, or every worker's own
 
 
 class Local(Synchronisation):
@@ -66,28 +61,14 @@ class Local(Synchronisation):
 
 @dataclass(frozen=True)
 class LocalSGD(Local):
-    """Average every ``period`` (H) gradients.
-
-    ``momentum`` says whether the optimizer acts on the sum of a round (outer), or every worker's
-    own optimizer takes all steps (local).
-    """
+    """Average every ``period`` (H) gradients."""
 
     period: int = 8
-    momentum: str = one_of(OUTER, (OUTER, LOCAL))
 
     name = "local"
 
     def __post_init__(self) -> None:
         require_whole(period=self.period)
-        words = (LOCAL, OUTER)
-        require(
-            self.momentum in words, f"momentum {self.momentum!r} must be one of {', '.join(words)}"
-        )
-
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise InputError for rates that mean something else, unless workers use them alone."""
-        if self.momentum == OUTER:
-            super().check_optimizer(optimizer)
 
     def cycle(self) -> int:
         return self.period
@@ -97,9 +78,8 @@ class LocalSGD(Local):
         return self.period
 
     def loop(self, worker: Worker) -> Flow:
-        take = one_round if self.momentum == OUTER else one_round_alone
         while True:
-            yield from take(worker, self.period)
+            yield from one_round(worker, self.period)
             yield StepDone()
 
 
@@ -211,19 +191,4 @@ def one_round(worker: Worker, period: int) -> Generator[Any, Any, float]:
     average = yield from worker.averaged(total)
     worker.parameters.copy_(anchor)
     worker.apply(average)
-    return loss / period
-
-
-def one_round_alone(worker: Worker, period: int) -> Generator[Any, Any, float]:
-    """Run a round in which the worker's own optimizer takes every step; return the mean loss."""
-    anchor = worker.parameters.clone()
-    loss = 0.0
-    for taken in range(period):
-        gradient = yield NextGradient()
-        loss += worker.last_loss
-        worker.apply(gradient)
-        if taken < period - 1:
-            yield StepDone()
-    average = yield from worker.averaged(anchor - worker.parameters)
-    worker.parameters.copy_(anchor - average)
     return loss / period
