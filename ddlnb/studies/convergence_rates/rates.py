@@ -89,7 +89,7 @@ def gradient_norms(
         method.synchronisation.loop,
         steps,
         rule=method.rule(workers, team[0].pieces),
-        clock=Clock(LogNormal(SPREAD, seed)),
+        clock=Clock(LogNormal(SPREAD, seed)) if method.architecture == "PS" else None,
         on_step=watch,
     ).run()
     return watch.norms()

@@ -175,8 +175,9 @@ def _seconds(
     compressor = LayerTopK((density,) * len(message))
     made = compressed_message(compressed_pieces(compressor, message), cluster, profile, feedback)
     (stage,) = program.stages
-    latency, work = made.cost.latency / stage.latency_share, made.cost.work / stage.share
-    return made.encode_seconds + latency + work
+    before = (made.cost.latency + made.cost.copies) / stage.latency_share
+    work = made.cost.work / stage.share
+    return made.encode_seconds + before + work
 
 
 def _by_parameter(workload: Workload, plan: Plan, densities: Numbers) -> tuple[float, ...]:
