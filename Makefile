@@ -73,7 +73,7 @@ bench-emulated: env ## all methods against DDP and Horovod on emulated links, an
 
 pictures: reproduce ## refresh the README's pictures from the report
 	mkdir -p docs/pictures
-	cp build/$(PROFILE)/figures/fig3_timelines-1.png docs/pictures/timelines.png
+	cp build/$(PROFILE)/figures/fig3_timelines-2.png docs/pictures/timelines.png
 	cp build/$(PROFILE)/figures/fig4_throughput-1.png docs/pictures/throughput.png
 	cp build/$(PROFILE)/figures/sec3_1_4_resnet50-2.png docs/pictures/breakdown.png
 

@@ -31,8 +31,10 @@ def quotes_table(ids: Iterable[str]) -> pd.DataFrame:
 
 
 def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows, followed by the published cells of Fig. 4."""
-    return pd.concat([rows, fig4_cells()], ignore_index=True)
+    """Return the rows, followed by the published cells of Fig. 4 of the models in them, if any."""
+    cells = fig4_cells()
+    cells = cells[cells["model"].isin(rows["model"]) & (cells["gpus"] > 1)]
+    return pd.concat([rows, cells], ignore_index=True) if len(cells) else rows
 
 
 def speed_findings(rows: pd.DataFrame) -> Findings:
