@@ -217,11 +217,14 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
 
     if throughput is None:
         return profile_for(model, on, batch)
+    from ddlnb.errors import require
+
+    require(throughput > 0, f"throughput {throughput:g} samples/s must be positive")  # no tracing
     from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.profiling import from_throughput
     from ddlnb.workloads.tracing import trace
 
-    source = f"FLOPs shared out over the time of one GPU at {throughput:g} samples/s"
+    source = f"FLOPs and bytes shared out over the time of one GPU at {throughput:g} samples/s"
     batch = get_task(model).local_batch if batch is None else batch
     return from_throughput(trace(model, batch), throughput, source)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pandas as pd
 import pytest
 
-from ddlnb.cli.forecast import _advice
+from ddlnb.cli.forecast import _advice, workload_for
 from ddlnb.clusters.file import get_cluster
+from ddlnb.errors import InputError
 from ddlnb.paths import CLUSTERS
 from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.forecast import forecast
@@ -108,6 +110,13 @@ def test_numbers_may_be_listed_or_repeated():
     listed = ddlnb(*words, "--gpus", "8, 16", check=True).stdout
     assert listed == ddlnb(*words, "--gpus", "8", "--gpus", "16", check=True).stdout
     assert listed.count("BSP-A2A") == 3  # two rows and the advice
+
+
+def test_a_throughput_that_cannot_be_is_refused_before_anything_is_traced(monkeypatch):
+    """Tracing BERT-Large takes seconds; torch need not even be there."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match="throughput -5 samples/s must be positive"):
+        workload_for("bert-large", get_cluster("survey-10GbE"), None, -5.0)
 
 
 def test_a_forecast_without_a_profile_takes_a_throughput():
