@@ -224,7 +224,7 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
     from ddlnb.workloads.profiling import from_throughput
     from ddlnb.workloads.tracing import trace
 
-    source = f"FLOPs and bytes shared out over the time of one GPU at {throughput:g} samples/s"
+    source = f"work shared out over the time of one GPU at {throughput:g} samples/s"
     batch = get_task(model).local_batch if batch is None else batch
     return from_throughput(trace(model, batch), throughput, source)
 
