@@ -8,7 +8,8 @@ import sys
 import pandas as pd
 import pytest
 
-from ddlnb.cli.forecast import _advice, workload_for
+from ddlnb.cli.advice import advice
+from ddlnb.cli.forecast import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import CLUSTERS
@@ -92,7 +93,7 @@ def rows_of(**rates):
     ],
 )
 def test_advice_says_what_further_machines_gain(rates, said):
-    assert _advice(rows_of(**rates), get_cluster("survey-10GbE")) == said
+    assert advice(rows_of(**rates), get_cluster("survey-10GbE")) == said
 
 
 def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
@@ -102,7 +103,7 @@ def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
     cells = cells[(cells["gpus"] == 8) & ~cells["method"].isin(["BSP-PS", "WFBP-PS"])]
     best = cells.set_index("method")["throughput_samples_per_s"].idxmax()
     rows = forecast("bert-large", "survey-100GbE", gpus=8, draws=0)
-    assert f"take {best}" in _advice(rows, get_cluster("survey-100GbE"))
+    assert f"take {best}" in advice(rows, get_cluster("survey-100GbE"))
 
 
 def test_numbers_may_be_listed_or_repeated():
