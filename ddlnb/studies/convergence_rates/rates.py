@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOOKS = 250  # at the gradient in a run, at least, or at every step of a shorter one
+RATED = tuple(rate.method for rate in RATES)
 SPREAD = 0.3  # of the logarithm of a gradient's seconds, for workers without barriers
 AT_MEAN, AT_WORKERS = "at_mean", "at_workers"
 
@@ -96,7 +97,7 @@ def gradient_norms(
 
 
 def rate_study(
-    methods: Sequence[str | TrainingMethod] = tuple(rate.method for rate in RATES),
+    methods: Sequence[str | TrainingMethod] = RATED,
     *,
     problems: Sequence[str] = tuple(PROBLEMS),
     steps: Sequence[int] = (500, 1000, 2000, 4000),

@@ -78,14 +78,8 @@ class AllGather(Function):
         return ctx.exchange.scattered_sum(gradients[0]), None, None
 
 
-class GatherOutputs(Function):
+class GatherOutputs(AllGather):
     """All outputs of the model forward; backward nothing is sent, for all know the whole loss."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, exchange: Exchange, width: int) -> Tensor:
-        """Return the outputs of all neurons of the last layer."""
-        ctx.exchange = exchange
-        return exchange.gathered(own, width)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
