@@ -109,8 +109,10 @@ def about_fig4_cells() -> str:
     """Return a sentence on how many published cells of Fig. 4 there are, and of which sizes."""
     cells = fig4_cells()
     counts = cells["gpus"].value_counts().sort_index()
-    each = ", ".join(f"{count} with {gpus}" for gpus, count in counts.items() if gpus > 1)
+    each = ", ".join(
+        f"{count} cells with {gpus} GPUs" for gpus, count in counts.items() if gpus > 1
+    )
     return (
-        f"{len(cells)} published rows of Fig. 4 are in this edition: cells by GPUs {each}; and "
+        f"{len(cells)} published rows of Fig. 4 are in this edition: {each}, and "
         f"{counts.get(1, 0)} rates of one GPU."
     )

@@ -79,7 +79,7 @@ def test_the_published_cells_are_here_with_up_to_eight_gpus():
         "bert-large": 49.0,
     }
     assert set(alone["network"]) == {""}
-    assert "63 with 4, 63 with 8" in about_fig4_cells()
+    assert "63 cells with 4 GPUs, 63 cells with 8 GPUs, and 3 rates" in about_fig4_cells()
 
 
 def test_only_one_gpu_needs_no_network(tmp_path):
