@@ -15,8 +15,9 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.calibration.baselines import TRIVIAL_FORECASTS
+from ddlnb.calibration.fig4 import HELD_OUT
 from ddlnb.calibration.survey import cell_observations, quoted_observations
-from ddlnb.calibration.testbed import HELD_OUT, survey_setup
+from ddlnb.calibration.testbed import survey_setup
 from ddlnb.calibration.validation import cross_validate
 from ddlnb.files import write_atomically
 

@@ -16,7 +16,6 @@ import numpy as np
 from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import require
-from ddlnb.plans.methods import METHODS
 from ddlnb.results.columns import SOURCES
 from ddlnb.simulator.simulate import Cell, steady_seconds
 
@@ -78,45 +77,11 @@ class IterationTime(Quantity):
 
     def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
         """Return the cell itself."""
-        return (_with_values(self.cell, values),)
+        return (with_values(self.cell, values),)
 
     def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
         """Return its seconds."""
         return seconds[0]
-
-
-@dataclass(frozen=True)
-class BestSpeedup(Quantity):
-    """How many times as fast as one worker alone the fastest of these cells trains."""
-
-    rivals: tuple[Cell, ...]
-
-    def __post_init__(self) -> None:
-        require(bool(self.rivals), "a speedup needs at least one cell")
-        first = self.rivals[0]
-        for cell in self.rivals:
-            require(
-                cell.workload == first.workload and cell.cluster == first.cluster,
-                "cells of one speedup must share workload and cluster; they differ in their method",
-            )
-
-    @property
-    def labels(self) -> Labels:
-        """Return those of the cells, without a method when there are several."""
-        first = self.rivals[0]
-        method = first.method.name if len(self.rivals) == 1 else None
-        names = "+".join(cell.method.name for cell in self.rivals)
-        return _labels(first, method, f"speedup {_what(first)} {names}, {_where(first.cluster)}")
-
-    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
-        """Return the rivals, and one worker alone, who sends nothing."""
-        rivals = tuple(_with_values(cell, values) for cell in self.rivals)
-        alone = rivals[0].cluster.with_workers(1).with_effects(message_compute=0.0)
-        return (*rivals, Cell(self.rivals[0].workload, alone, METHODS["WFBP-A2A"]))
-
-    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
-        """Return the workers times the seconds of one alone, over those of the fastest."""
-        return self.rivals[0].cluster.workers * seconds[-1] / min(seconds[:-1])
 
 
 @dataclass(frozen=True)
@@ -193,7 +158,8 @@ def _simulated(cells: Sequence[Cell]) -> Iterator[float]:
             yield found.iteration_seconds
 
 
-def _with_values(cell: Cell, values: ParameterValues) -> Cell:
+def with_values(cell: Cell, values: ParameterValues) -> Cell:
+    """Return the cell on its cluster with these values, planned with those that they name."""
     of = (cell.cluster, cell.workload.model, cell.method.name)
     planned_with = values.planned_with
     planned_on = cell.planned_on if planned_with is None else planned_with.on(*of)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ddlnb.calibration.fig4 import FITTED
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import Observation, observe
 from ddlnb.calibration.quantities import HopTime, IterationTime
 from ddlnb.calibration.testbed import (
     BATCHES,
     CLUSTERS,
-    FITTED,
     HARDWARE,
     cell_as_run,
     fig4_cluster,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,20 +16,6 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require
 
 FITTED = "fitted"  # the name of our own forecast beside the trivial ones
-
-
-@dataclass(frozen=True)
-class ErrorSummary:
-    """The mean and the median absolute relative error of one forecast.
-
-    ``rows`` observations were to be predicted, and ``count`` of them could be.
-    """
-
-    forecast: str
-    rows: int
-    count: int
-    mean: float
-    median: float
 
 
 @dataclass(frozen=True)
@@ -102,20 +87,6 @@ def cross_validate(
                 for name, forecast in (trivial or {}).items()
             ]
     return tuple(rows)
-
-
-def error_summary(rows: Iterable[Row]) -> list[ErrorSummary]:
-    """Summarise the errors of each forecast over the rows that it could predict."""
-    errors: dict[str, list[float]] = {}
-    for row in rows:
-        errors.setdefault(row.forecast, []).append(abs(row.relative_error))
-    summaries = []
-    for forecast, found in errors.items():
-        known = [error for error in found if not math.isnan(error)] or [math.nan]
-        count = len(found) - sum(map(math.isnan, found))
-        mean, median = float(np.mean(known)), float(np.median(known))
-        summaries.append(ErrorSummary(forecast, len(found), count, mean, median))
-    return summaries
 
 
 def ablation(

@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.calibration.baselines import TRIVIAL_FORECASTS
+from ddlnb.calibration.fig4 import HELD_OUT, fitted_values
 from ddlnb.calibration.observations import Observation, row_of
 from ddlnb.calibration.quantities import predictions
 from ddlnb.calibration.survey import cell_observations, quoted_observations
-from ddlnb.calibration.testbed import CLUSTERS, HELD_OUT, fitted_values, survey_setup
+from ddlnb.calibration.testbed import CLUSTERS, survey_setup
 from ddlnb.calibration.validation import FITTED, ablation
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS

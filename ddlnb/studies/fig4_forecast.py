@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import forecast_fig4
+from ddlnb.calibration.fig4 import forecast_fig4
 from ddlnb.results.columns import KEY, RATE
 from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes

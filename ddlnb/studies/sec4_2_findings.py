@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.fig4 import fig4_cells_to_forecast, forecast_fig4
 from ddlnb.calibration.testbed import (
     BATCHES,
     CLUSTERS,
     GPUS,
     as_run,
-    fig4_cells_to_forecast,
     fig4_workload,
-    forecast_fig4,
 )
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS

@@ -12,18 +12,15 @@ from ddlnb.calibration.observations import observe, require_small
 from ddlnb.calibration.parameters import NOMINAL, Parameter, ParameterValues
 from ddlnb.calibration.quantities import (
     AllReduceTime,
-    BestSpeedup,
     HopTime,
     IterationTime,
     predictions,
 )
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+from ddlnb.simulator.simulate import simulate, steady_seconds
 from tests.toy_clusters import (
     BANDWIDTH,
     FAST,
-    FAT,
     LATENCY,
     SLOW,
     SLOWNESS,
@@ -59,19 +56,6 @@ def test_an_all_reduce_takes_latency_and_bytes():
     assert calm == pytest.approx(latency + 1e6 * per_byte)
     with pytest.raises(InputError, match="two workers"):
         AllReduceTime(SLOW.with_workers(1), 1e6)
-
-
-def test_a_speedup_is_that_of_the_fastest_cell_over_one_worker():
-    cluster = PAIR.with_effects(update_latency=1e-3, message_compute=1e-4)
-    rivals = [Cell(FAT, cluster, METHODS[name]) for name in ("BSP-A2A", "MG-WFBP")]
-    alone = FAT.compute_seconds + 4 * 1e-3  # computation and four updates, nothing handed over
-    fastest = min(found.iteration_seconds for found in steady_seconds(rivals))
-    speedup = BestSpeedup(tuple(rivals))
-    assert predicted(speedup) == pytest.approx(4 * alone / fastest)
-    slower = ParameterValues((SLOWNESS,), (2.0,))
-    assert predicted(speedup, slower) > predicted(speedup)
-    with pytest.raises(InputError, match="share workload and cluster"):
-        BestSpeedup((rivals[0], replace(rivals[0], workload=THIN)))
 
 
 def test_everything_is_simulated_in_one_call_and_nothing_twice(monkeypatch):
@@ -118,9 +102,6 @@ def test_published_cells_of_more_than_eight_gpus_are_refused_by_name():
     disguised = [replace(row, labels=replace(row.labels, gpus=8)) for row in large]
     with pytest.raises(InputError, match="16 GPUs"):
         require_small(disguised)
-    speedup = BestSpeedup(tuple(cells((16,), ("BSP-A2A",), (THIN,), (SLOW,))))
-    with pytest.raises(InputError, match="16 GPUs"):
-        require_small([observe(speedup, 10.0, 0.01, "published")])
 
 
 def test_observations_that_cannot_be_are_refused():
