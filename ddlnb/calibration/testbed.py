@@ -18,7 +18,9 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import UnknownName
 from ddlnb.paths import CALIBRATION, PUBLISHED
 from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.bucketing import Bucketing, merged
 from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.plan import Message
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import MB
 from ddlnb.workloads.workload import Workload, read_profile
@@ -31,18 +33,36 @@ CLUSTERS = {
     "100GbIB": "survey-100GbIB",
 }
 GPUS = (4, 8, 16, 32)
+SMALL = 8192  # elements of a tensor that MG-WFBP's code does not send alone
 # By which of its tables MG-WFBP planned: the InfiniBand cards' also where they carried TCP.
 PLANNED_FOR = {"10GbE": "10GbE", "100GbE": "56GbIB", "100GbIB": "56GbIB"}
+
+
+def merged_as_run(workload: Workload, cost: AlphaBeta) -> list[Message]:
+    """Merge as MG-WFBP's public code does: a small tensor never travels alone.
+
+    One that the rule of `ddlnb.plans.bucketing.merged` leaves alone joins the message before it.
+    """
+    joined: list[Message] = []
+    for message in merged(workload, cost):
+        if joined and len(message.pieces) == 1 and message.elements < SMALL:
+            before = joined.pop()
+            priority = min(before.priority, message.priority)
+            message = Message((*before.pieces, *message.pieces), priority)
+        joined.append(message)
+    return joined
 
 
 def as_run(method: str | Method) -> Method:
     """Return the method the way the survey ran it.
 
-    ByteScheduler-A2A: parts of 4 million parameters, 16 million in flight. ByteScheduler-PS: the
-    schedule of WFBP-PS on BytePS, where only the server's queue differs. The others are as they
-    are in METHODS.
+    MG-WFBP: small tensors do not travel alone. ByteScheduler-A2A: parts of 4 million parameters, 16
+    million in flight. ByteScheduler-PS: the schedule of WFBP-PS on BytePS, where only the server's
+    queue differs. The others are as they are in METHODS.
     """
     method = get_method(method)
+    if method.name == "MG-WFBP":
+        return replace(method, bucketing=Bucketing(merged_as_run, needs_cost=True))
     if method.name == "ByteScheduler-A2A":
         return replace(method, partition_bytes=16 * MB, credit_bytes=64 * MB)
     if method.name == "ByteScheduler-PS":

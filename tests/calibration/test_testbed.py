@@ -22,14 +22,17 @@ from ddlnb.calibration.survey import (
     survey_setup,
 )
 from ddlnb.calibration.testbed import (
+    BATCHES,
     CLUSTERS,
     GPUS,
+    SMALL,
     as_run,
     fig4_workload,
 )
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName
 from ddlnb.paths import DATA, ROOT
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
 from ddlnb.results.published import FIG4_CELLS
@@ -114,6 +117,20 @@ def test_the_model_error_is_what_nine_in_ten_cells_of_a_method_left_out_keep_to(
     assert 0.86 <= within.mean() <= 0.94
 
 
+def test_no_small_tensor_travels_alone_in_mgwfbp_as_run():
+    cost = AlphaBeta(1e-9, 1e-12)  # so low a latency that the rule merges next to nothing
+    for model in BATCHES:
+        workload = fig4_workload(model)
+        plain, run = (
+            method.plan(workload, cost=cost).messages
+            for method in (METHODS["MG-WFBP"], as_run("MG-WFBP"))
+        )
+        assert any(len(one.pieces) == 1 and one.elements < SMALL for one in plain)
+        assert not any(len(one.pieces) == 1 and one.elements < SMALL for one in run[1:])
+        sent = [[piece.gradient for one in some for piece in one.pieces] for some in (plain, run)]
+        assert sent[0] == sent[1]
+
+
 def test_values_of_other_parameters_are_refused(tmp_path):
     file = tmp_path / "fitted.csv"
     for text in (None, "", "inside_bandwidth\n5e9\n", FITTED.read_text().splitlines()[0] + "\n"):
@@ -188,7 +205,7 @@ def test_networks_do_not_matter_inside_one_node():
 
 def test_methods_as_run_differ_only_where_the_scripts_do():
     for name, method in METHODS.items():
-        if not name.startswith("ByteScheduler"):
+        if not name.startswith(("ByteScheduler", "MG-WFBP")):
             assert as_run(name) == method
     a2a, ps = as_run("ByteScheduler-A2A"), as_run("ByteScheduler-PS")
     assert (a2a.partition_bytes, a2a.credit_bytes) == (16_000_000, 64_000_000)

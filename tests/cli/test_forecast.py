@@ -12,7 +12,7 @@ from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
-from ddlnb.paths import CLUSTERS
+from ddlnb.paths import CLUSTERS, ROOT
 from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.forecast import forecast
 from tests.cli.test_app import ddlnb
@@ -104,6 +104,21 @@ def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
     best = cells.set_index("method")["throughput_samples_per_s"].idxmax()
     rows = forecast("bert-large", "survey-100GbE", gpus=8, draws=0)
     assert f"take {best}" in advice(rows, get_cluster("survey-100GbE"))
+
+
+def test_the_readme_shows_what_the_command_prints():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    (start,) = (
+        number for number, line in enumerate(lines) if line.startswith("$ .venv/bin/ddlnb f")
+    )
+    command = lines[start].split()[2:]
+    shown = lines[start + 2 : lines.index("```", start)]  # below the head of the table
+    said = ddlnb(*command, check=True).stdout.replace("│", " ")
+    printed = [" ".join(line.split()) for line in said.splitlines()]
+    assert len(shown) == 7 + 1  # methods, and the advice
+    for line in shown[:-1]:
+        assert " ".join(line.split()) in printed
+    assert shown[-1] in " ".join(printed)
 
 
 def test_numbers_may_be_listed_or_repeated():
