@@ -88,7 +88,7 @@ def calibrate(
     >>> print(found.parameter_table())  # doctest: +SKIP
     """
     if what == SURVEY:
-        return _survey(write, seed)
+        return _survey(write, seed, progress)
     if what == HERE:
         return _here(Path(out or BUILD / HERE), list(workers or (2, 4)), seed, progress)
     cluster = get_cluster(what)
@@ -103,10 +103,10 @@ def calibrate(
     return _written(found, found.clusters([cluster]), Path(out or BUILD / cluster.name))
 
 
-def _survey(write: bool, seed: int) -> Calibrated:
+def _survey(write: bool, seed: int, progress: bool) -> Calibrated:
     from ddlnb.calibration.survey import calibrate_survey, survey_setup, write_survey
 
-    found = calibrate_survey(seed=seed)
+    found = calibrate_survey(seed=seed, progress=progress)
     clusters = tuple(found.clusters(survey_setup().clusters))
     return Calibrated(found, clusters, tuple(write_survey(found)) if write else ())
 

@@ -128,6 +128,7 @@ def calibrate_parameters(
     robust: bool = False,
     starts: int = 1,
     seed: int = 0,
+    progress: bool = False,
 ) -> Calibration:
     """Fit the parameters: the most probable values, and how sure they are.
 
@@ -141,7 +142,7 @@ def calibrate_parameters(
     require_whole(starts=starts)
     require_parameters(parameters)
     require_small(observations)
-    objective = Objective(observations, parameters, robust=robust)
+    objective = Objective(observations, parameters, robust=robust, progress=progress)
     generator = np.random.default_rng(seed)
     minima = [objective.minimise(np.log([parameter.prior for parameter in parameters]))]
     minima += [objective.minimise(objective.draw(generator)) for _ in range(starts - 1)]

@@ -40,9 +40,10 @@ class Objective:
         parameters: Sequence[Parameter],
         *,
         robust: bool = False,
+        progress: bool = False,
     ):
         self.observations, self.parameters = tuple(observations), tuple(parameters)
-        self.robust = robust
+        self.robust, self._progress = robust, progress
         self._values = ParameterValues(self.parameters)
         self._quantities = [observation.quantity for observation in observations]
         self.low, self.high = log_bounds(parameters)
@@ -57,9 +58,15 @@ class Objective:
     def minimise(self, start: Numbers) -> Minimum:
         """Search for the minimum within the bounds, from ``start``."""
         from scipy.optimize import least_squares
+        from tqdm.auto import tqdm
 
+        def residuals(x: Numbers) -> Numbers:
+            bar.update()
+            return np.concatenate([self.at([x])[0], self.prior_residuals(x)])
+
+        bar = tqdm(desc="search", unit="evaluation", disable=not self._progress)
         found = least_squares(
-            lambda x: np.concatenate([self.at([x])[0], self.prior_residuals(x)]),
+            residuals,
             np.clip(start, self.low, self.high),
             jac=lambda x: np.vstack([self.slope(x), self.prior_slope]),
             bounds=(self.low, self.high),
@@ -70,6 +77,7 @@ class Objective:
             gtol=1e-8,
             max_nfev=MOST_EVALUATIONS,
         )
+        bar.close()
         return Minimum(found.x, float(found.cost), bool(found.success))
 
     def draw(self, generator: np.random.Generator) -> Numbers:

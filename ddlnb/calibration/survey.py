@@ -47,12 +47,14 @@ HOP = 0.3
 DRAWS = 300  # of the parameters together, kept for forecasts
 
 
-def calibrate_survey(*, starts: int = 1, seed: int = 0, cells: Path = FIG4_CELLS) -> Calibration:
+def calibrate_survey(
+    *, starts: int = 1, seed: int = 0, cells: Path = FIG4_CELLS, progress: bool = False
+) -> Calibration:
     """Fit the survey's testbed to its quotes and its published cells."""
     setup = survey_setup()
     observations = [*quoted_observations(setup.clusters), *cell_observations(cells)]
     found = calibrate_parameters(
-        observations, setup.parameters, starts=starts, seed=seed, robust=True
+        observations, setup.parameters, starts=starts, seed=seed, robust=True, progress=progress
     )
     return replace(found, model_error=max(found.model_error, setup.model_error))
 
