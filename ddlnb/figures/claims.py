@@ -93,7 +93,9 @@ def _bar(ax: Axes, y: float, height: float, row: pd.Series, *, published: bool) 
     if row["cells"]:
         text = f"{verdict}: {round(share * row['cells'])} of {row['cells']}"
     elif verdict == "not judged":
-        text = "not judged: the table lacks the cells"
+        reason = row.get("reason", "")
+        lacks = not reason or reason.startswith("the table has no")
+        text = f"not judged: {'the table lacks the cells' if lacks else reason}"
     beside(
         ax,
         max(width, 1.0) if row["cells"] else 0.0,

@@ -33,7 +33,7 @@ class QuotedSpeedup:
 
     @property
     def fitted(self) -> bool:
-        """Return whether the clusters in data are fitted to it: to one node of the testbed."""
+        """Return whether the clusters in data were fitted to its cells, those of one node."""
         return self.gpus <= GPUS_PER_NODE and self.network is None
 
 
@@ -72,7 +72,8 @@ def beside_quotes(rows: pd.DataFrame) -> pd.DataFrame:
             continue
         best = cells.loc[cells["speedup"].idxmax()]
         difference = 100 * (best["speedup"] / quote.value - 1)
-        network, fit = quote.network or "any", "has seen it" if quote.fitted else "has not seen it"
+        network = quote.network or "any"
+        fit = "saw its cells" if quote.fitted else "has not seen it"
         values = (quote.model, quote.gpus, network, quote.value, best["speedup"], difference)
         found.append((quote.id, *values, best["method"], fit))
     table = pd.DataFrame(found, columns=["id", *COLUMNS]).set_index("id")

@@ -468,6 +468,10 @@ def test_every_verdict_is_written_beside_its_bar():
     assert "fails: 4 of 8" in said
     assert "not judged: the table lacks the cells" in said
     assert "1 of 2 judged claims hold" in said
+    table = judged()
+    table.loc[table["cells"] == 0, "reason"] = "forecasts do not tell them apart"
+    said = text_of(figures.claim_verdicts({"simulated": table}))
+    assert "not judged: forecasts do not tell them apart" in said
 
 
 def test_frames_of_different_claims_are_refused():

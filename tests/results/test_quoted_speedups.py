@@ -36,7 +36,7 @@ def test_a_quote_stands_beside_the_best_method_of_its_cells():
 def test_quotes_of_more_than_one_node_were_never_fitted():
     table = beside_quotes(forecasts())
     assert set(table.loc[table["GPUs"] == 32, "the fit"]) == {"has not seen it"}
-    assert set(table.loc[table["GPUs"] == 4, "the fit"]) == {"has seen it"}
+    assert set(table.loc[table["GPUs"] == 4, "the fit"]) == {"saw its cells"}
 
 
 def test_a_panel_has_only_its_own_quotes():
