@@ -1,0 +1,1 @@
+"""Networks as graphs: machines, switches and links; routes, flows, and collectives on them."""

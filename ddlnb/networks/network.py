@@ -1,0 +1,183 @@
+"""A network as a graph: devices, and directed links with bandwidth and latency.
+
+Everything else in this room asks two things of it: which devices the ranks run on, and what a link
+can carry. Generators make networks, routes lead through them, flows share their links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.errors import UnknownName, require
+
+Kind = Literal["gpu", "nic", "host", "switch"]
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, a NIC, a host (a machine with one GPU, or the machine around its GPUs) or a switch.
+
+    ``node`` is the number of the machine that it is in, None for a switch outside of machines.
+    ``position`` are its coordinates where the network has any: row and column on a torus, digits
+    in BCube, pod and index in a fat-tree.
+    """
+
+    name: str
+    kind: Kind
+    node: int | None = None
+    position: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a cable, from a device to another one, by their numbers.
+
+    ``bandwidth`` is in bytes per second, ``latency`` the seconds that a byte takes along it.
+    """
+
+    start: int
+    end: int
+    bandwidth: float
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(
+            self.bandwidth > 0,
+            f"bandwidth {self.bandwidth} of a link must be positive bytes per second; "
+            f"cut the link instead",
+        )
+        require(
+            0 <= self.latency < math.inf,
+            f"latency {self.latency} of a link must be finite seconds, not negative",
+        )
+
+
+@dataclass(frozen=True)
+class Network:
+    """Devices, directed links, and the rule by which routes are chosen.
+
+    Links are listed one direction after the other: links 2i and 2i + 1 are the two directions of
+    cable i. ``routing`` is a name of `ddlnb.networks.routes.ROUTINGS`.
+
+    Raises InputError for a link to a device that is not there, or a cable whose second direction
+    is missing.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    routing: str = "ecmp"
+    about: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        names = [device.name for device in self.devices]
+        require(len(set(names)) == len(names), f"network {self.name!r} names a device twice")
+        for link in self.links:
+            require(
+                0 <= link.start < len(names) and 0 <= link.end < len(names),
+                f"network {self.name!r} has a link from {link.start} to {link.end}, and "
+                f"{len(names)} devices",
+            )
+        for one, other in zip(self.links[::2], self.links[1::2], strict=False):
+            require(
+                (one.start, one.end) == (other.end, other.start),
+                f"network {self.name!r}: links come in pairs, one for each direction of a cable",
+            )
+        require(len(self.links) % 2 == 0, f"network {self.name!r} has a cable of one direction")
+
+    @cached_property
+    def endpoints(self) -> tuple[int, ...]:
+        """Return the devices that ranks run on, in the order of ranks: GPUs, or else hosts."""
+        kind = "gpu" if any(device.kind == "gpu" for device in self.devices) else "host"
+        return tuple(i for i, device in enumerate(self.devices) if device.kind == kind)
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of endpoints."""
+        return len(self.endpoints)
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Return the machine of every rank, in the order of ranks."""
+        found = (self.devices[endpoint].node for endpoint in self.endpoints)
+        return tuple(-1 if node is None else node for node in found)
+
+    @property
+    def cables(self) -> int:
+        """Return the number of cables, inside machines too."""
+        return len(self.links) // 2
+
+    @property
+    def switches(self) -> int:
+        """Return the number of switches outside of machines."""
+        return sum(device.kind == "switch" and device.node is None for device in self.devices)
+
+    @cached_property
+    def bandwidths(self) -> Numbers:
+        """Return the bytes per second of every link."""
+        return np.array([link.bandwidth for link in self.links])
+
+    @cached_property
+    def latencies(self) -> Numbers:
+        """Return the seconds of every link."""
+        return np.array([link.latency for link in self.links])
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Return the graph of devices by number; edges have ``link``, the number of the link.
+
+        Parallel cables are refused: give one cable the bandwidth of both.
+        """
+        graph = nx.DiGraph()
+        for number, device in enumerate(self.devices):
+            graph.add_node(number, name=device.name, kind=device.kind, node=device.node)
+        for number, link in enumerate(self.links):
+            require(
+                not graph.has_edge(link.start, link.end),
+                f"network {self.name!r} has two links from {self.devices[link.start].name} to "
+                f"{self.devices[link.end].name}; give one the bandwidth of both",
+            )
+            graph.add_edge(
+                link.start, link.end, link=number, bandwidth=link.bandwidth, latency=link.latency
+            )
+        return graph
+
+    @cached_property
+    def _number(self) -> Mapping[str, int]:
+        return {device.name: number for number, device in enumerate(self.devices)}
+
+    def device(self, name: str) -> int:
+        """Return the number of the device of that name. Raises UnknownName."""
+        if name not in self._number:
+            raise UnknownName("device", name, self._number)
+        return self._number[name]
+
+    def cable(self, one: str, other: str) -> int:
+        """Return the number of the cable between two devices, by their names.
+
+        Raises UnknownName for a device, InputError when no cable joins them.
+        """
+        start, end = self.device(one), self.device(other)
+        require(
+            self.graph.has_edge(start, end),
+            f"no cable joins {one!r} and {other!r} in network {self.name!r}; {one!r} is joined to "
+            + ", ".join(self.devices[near].name for near in self.graph.successors(start)),
+        )
+        return int(self.graph[start][end]["link"]) // 2
+
+    def with_links(self, links: tuple[Link, ...]) -> Network:
+        """Return the same devices with other links."""
+        return replace(self, links=links)
+
+    def __repr__(self) -> str:
+        counts = f"ranks={self.ranks}, switches={self.switches}, cables={self.cables}"
+        return f"Network({self.name!r}, {counts})"
