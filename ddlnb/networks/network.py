@@ -61,7 +61,7 @@ class Link:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
     """Devices, directed links, and the rule by which routes are chosen.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,15 @@ TRANSFER = np.dtype(
 ``target``, which adds them to its own (``reduces``) or puts them in their place."""
 
 Transfers = NDArray[np.void]
+Whole = NDArray[np.integer[Any]]
 
 
 def transfers(
     step: int,
-    source: Sequence[int] | NDArray,
-    target: Sequence[int] | NDArray,
-    first: Sequence[int] | NDArray | int,
-    stop: Sequence[int] | NDArray | int,
+    source: Sequence[int] | Whole,
+    target: Sequence[int] | Whole,
+    first: Sequence[int] | Whole | int,
+    stop: Sequence[int] | Whole | int,
     reduces: bool,
 ) -> Transfers:
     """Return transfers of one step; arguments are numbers, or arrays with one for each transfer.
@@ -128,4 +129,4 @@ class Collective:
 
     def bytes_sent(self, message_bytes: float) -> NDArray[np.float64]:
         """Return the bytes that every rank sends for a message of this many bytes."""
-        return self.parts_sent * (message_bytes / self.parts)
+        return np.asarray(self.parts_sent * (message_bytes / self.parts), np.float64)

@@ -1,0 +1,271 @@
+"""Routes through a network: which links a flow takes, and what share of it each one carries.
+
+GPUs pass nothing on; switches, NICs and hosts do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.networks.network import Network
+from ddlnb.seeding import mixed
+
+
+class NoRoute(InputError):
+    """Two devices that no route joins any more: hosts that have lost each other."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """The links from one device to another, by number, and the share of the bytes on each.
+
+    Shares are 1 on a single path. Where the flow is split, links are listed in the order in which
+    they are reached, and ``latency`` is that of the longest path, in seconds.
+    """
+
+    links: tuple[int, ...]
+    shares: tuple[float, ...]
+    latency: float
+
+
+def route(network: Network, source: int, target: int) -> Route:
+    """Return the route between two devices by the routing of the network; kept once found.
+
+    Raises NoRoute, with the names of both, when nothing joins them; UnknownName for a routing that
+    does not exist.
+    """
+    return _router(network).between(source, target)
+
+
+@lru_cache(maxsize=32)
+def _router(network: Network) -> _Router:
+    return _Router(network)
+
+
+class _Router:
+    """The routes of one network that were asked for."""
+
+    def __init__(self, network: Network):
+        if network.routing not in ROUTINGS:
+            raise UnknownName("routing", network.routing, ROUTINGS)
+        self.network = network
+        self._find = ROUTINGS[network.routing]
+        self._known: dict[tuple[int, int], Route] = {}
+        self._searches: dict[int, _Search] = {}
+        count = len(network.devices)
+        self.following: list[dict[int, int]] = [{} for _ in range(count)]  # device: link
+        self.before: list[list[int]] = [[] for _ in range(count)]
+        for number, link in enumerate(network.links):
+            self.following[link.start][link.end] = number
+            self.before[link.end].append(link.start)
+        self.passes_on = [device.kind != "gpu" for device in network.devices]
+
+    def between(self, source: int, target: int) -> Route:
+        """Return the route, found or known."""
+        pair = (source, target)
+        if pair not in self._known:
+            self._known[pair] = self._find(self, source, target)
+        return self._known[pair]
+
+    def hops(self, source: int, target: int) -> dict[int, int] | None:
+        """Return the links to the target from all devices as near as the source; None if lost."""
+        if target not in self._searches:
+            self._searches[target] = _Search({target: 0}, deque([target]))
+        found, queue = self._searches[target]
+        while queue and source not in found:
+            here = queue.popleft()
+            if not self.passes_on[here] and here != target:
+                continue
+            for near in self.before[here]:
+                if near not in found:
+                    found[near] = found[here] + 1
+                    queue.append(near)
+        return found if source in found else None
+
+    def nearer(self, here: int, target: int) -> list[int]:
+        """Return the neighbours that are one link nearer to the target, by number.
+
+        Raises NoRoute when no route leads there.
+        """
+        hops = self.hops(here, target)
+        if hops is None:
+            raise self.lost(here, target, "no route joins them; restore a cable between them")
+        return sorted(
+            near
+            for near in self.following[here]
+            if hops.get(near, -1) == hops[here] - 1 and (near == target or self.passes_on[near])
+        )
+
+    def along(self, path: list[int]) -> Route:
+        """Return the route along these devices."""
+        links = tuple(self.following[one][other] for one, other in pairwise(path))
+        latency = sum(self.network.links[link].latency for link in links)
+        return Route(links, (1.0,) * len(links), latency)
+
+    def lost(self, source: int, target: int, why: str) -> NoRoute:
+        """Return the error for two devices that have lost each other."""
+        one, other = (self.network.devices[end].name for end in (source, target))
+        return NoRoute(f"{one} and {other} have lost each other in {self.network.name!r}: {why}")
+
+
+class _Search(NamedTuple):
+    """A search in breadth from a target that goes on when somebody farther off asks."""
+
+    found: dict[int, int]
+    queue: deque[int]
+
+
+def _shortest(router: _Router, source: int, target: int) -> Route:
+    """Return one shortest path, always the same: the neighbour with the lowest number."""
+    return _walk(router, source, target, lambda here, near: near[0])
+
+
+def _hashed(router: _Router, source: int, target: int) -> Route:
+    """Return one shortest path, drawn at every device by a hash of source, target and device."""
+    return _walk(
+        router, source, target, lambda here, near: near[mixed(source, target, here) % len(near)]
+    )
+
+
+def _walk(
+    router: _Router, source: int, target: int, choose: Callable[[int, list[int]], int]
+) -> Route:
+    path = [source]
+    while path[-1] != target:
+        path.append(choose(path[-1], router.nearer(path[-1], target)))
+    return router.along(path)
+
+
+def _split(router: _Router, source: int, target: int) -> Route:
+    """Return all shortest paths: every device splits evenly among the neighbours on one."""
+    share, longest, order = {source: 1.0}, {source: 0.0}, deque([source])
+    links: dict[int, float] = {}
+    while order:  # by distance, so that all that reaches a device is known before it is left
+        here = order.popleft()
+        near = router.nearer(here, target) if here != target else []
+        for following in near:
+            link = router.following[here][following]
+            links[link] = links.get(link, 0.0) + share[here] / len(near)
+            if following not in share:
+                order.append(following)
+            share[following] = share.get(following, 0.0) + share[here] / len(near)
+            latency = longest[here] + router.network.links[link].latency
+            longest[following] = max(longest.get(following, 0.0), latency)
+    return Route(tuple(links), tuple(links.values()), longest.get(target, 0.0))
+
+
+def _between_hosts(router: _Router, source: int, target: int) -> tuple[list[int], list[int]]:
+    """Return the ways from an endpoint up to its host, and from the other's host down to it."""
+
+    def up(device: int) -> list[int]:
+        here = router.network.devices[device]
+        if here.kind != "gpu":
+            return [device]
+        hosts = (
+            near for near in router.following[device] if router.network.devices[near].kind == "host"
+        )
+        return [device, next(hosts)]
+
+    return up(source), up(target)[::-1]
+
+
+def _by_digits(router: _Router, source: int, target: int, orders: Iterator[list[int]]) -> Route:
+    """Return the first route that is whole, among those that correct sides in one of the orders."""
+    first, last = _between_hosts(router, source, target)
+    if first[-1] == last[0]:
+        return router.along(first + last[1:] if len(first) + len(last) > 2 else [source])
+    for order in orders:
+        path = _corrected(router, first[-1], last[0], order)
+        if path is not None:
+            return router.along(first[:-1] + path + last[1:])
+    raise router.lost(
+        source,
+        target,
+        f"routing {router.network.routing!r} goes round no cable that is cut; choose 'ecmp', "
+        f"or restore the cable",
+    )
+
+
+def _corrected(router: _Router, here: int, target: int, order: list[int]) -> list[int] | None:
+    """Return the path that corrects one coordinate after the other; None if a cable is missing."""
+    path, goal = [here], router.network.devices[target].position
+    at = dict(_hosts_at(router.network))
+    for side in order:
+        while (place := router.network.devices[path[-1]].position)[side] != goal[side]:
+            following = _next_along(router.network, place, goal, side)
+            step = at[(*place[:side], following, *place[side + 1 :])]
+            if step in router.following[path[-1]]:
+                path.append(step)
+                continue
+            between = [
+                middle
+                for middle in router.following[path[-1]]
+                if router.network.devices[middle].kind == "switch"
+                and step in router.following[middle]
+            ]
+            if not between:
+                return None
+            path += [between[0], step]
+    return path
+
+
+@lru_cache(maxsize=32)
+def _hosts_at(network: Network) -> tuple[tuple[tuple[int, ...], int], ...]:
+    return tuple(
+        (device.position, number)
+        for number, device in enumerate(network.devices)
+        if device.kind == "host"
+    )
+
+
+def _next_along(network: Network, place: tuple[int, ...], goal: tuple[int, ...], side: int) -> int:
+    """Return the next coordinate: in BCube the goal's at once, on a torus the shorter way round.
+
+    Where both ways are as long, even coordinates go up and odd ones down, so that both directions
+    are used.
+    """
+    if network.routing == "bcube":
+        return goal[side]
+    length = 1 + max(position[side] for position, _ in _hosts_at(network))
+    up = (goal[side] - place[side]) % length
+    rises = 2 * up < length or (2 * up == length and sum(place) % 2 == 0)
+    return (place[side] + (1 if rises else -1)) % length
+
+
+def _dimension_order(router: _Router, source: int, target: int) -> Route:
+    """Correct the last coordinate first, then the ones before it, and never go round a cut."""
+    sides = len(_hosts_at(router.network)[0][0])
+    return _by_digits(router, source, target, iter([list(reversed(range(sides)))]))
+
+
+def _bcube(router: _Router, source: int, target: int) -> Route:
+    """Choose at the source: digits from another level on by pair, the next one if a cable is cut.
+
+    BCube has as many paths without a common link between two hosts as it has levels.
+    """
+    levels = len(_hosts_at(router.network)[0][0])
+    begin = mixed(source, target) % levels
+
+    def rotations() -> Iterator[list[int]]:
+        for turn in range(levels):
+            first = (begin + turn) % levels
+            yield [(first - step) % levels for step in range(levels)]
+
+    return _by_digits(router, source, target, rotations())
+
+
+ROUTINGS: dict[str, Callable[[_Router, int, int], Route]] = {
+    "shortest": _shortest,
+    "ecmp": _split,
+    "ecmp hash": _hashed,
+    "dimension order": _dimension_order,
+    "bcube": _bcube,
+}
+"""Ways to choose a route: one shortest path, all of them evenly or one by hash (equal-cost
+multi-path), one coordinate after the other on a torus, source routing of BCube."""
