@@ -1,0 +1,149 @@
+"""How flows share links: max-min fairness by progressive filling, and the proof that rates are so.
+
+Rates are max-min fair when no flow can be given more without taking from one that has no more.
+They are unique, and easy to recognise: every flow runs at its own cap, or crosses a link that is
+full and on which no flow is faster (Bertsekas & Gallager, Data Networks, 2nd edition, 1992,
+section 6.5.2). Transfers in flight are taken for such flows, and no packets are played: for long
+transfers this is known to come close to what TCP does, and to be off for short ones and where
+acknowledgements meet data (Velho, Schnorr, Casanova, Legrand, On the validity of flow-level TCP
+network models for grid and cloud simulations, ACM TOMACS 23(4), 2013).
+
+This file is for reading; `ddlnb.networks.fast_flows` finds the same rates, compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.errors import require
+from ddlnb.networks.network import Numbers
+
+CAP = -1
+"""Stands for a flow's own cap where `bottlenecks` names links."""
+
+CLOSE = 1e-9
+"""Rates and loads that differ by less than this share are equal."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow on its links, by their numbers, which is never faster than ``cap`` bytes per second.
+
+    A flow that is split over paths puts the part ``shares[i]`` of its rate on ``links[i]``: 1 where
+    all of it passes. All its paths are as fast as the slowest of them lets them be.
+
+    Raises InputError for shares outside of (0, 1], a link that is named twice, and a cap of zero.
+    """
+
+    links: tuple[int, ...]
+    shares: tuple[float, ...]
+    cap: float = math.inf
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.links) == len(self.shares) == len(set(self.links)),
+            f"a flow on the links {self.links} needs one share for each of them, and each once; "
+            f"it has {self.shares}",
+        )
+        require(
+            all(0 < share <= 1 for share in self.shares),
+            f"shares {self.shares} of a flow must be above 0 and at most 1",
+        )
+        require(self.cap > 0, f"cap {self.cap} of a flow must be positive bytes per second")
+
+
+def max_min_rates(flows: Sequence[Flow], bandwidths: Numbers) -> Numbers:
+    """Return the max-min fair rate of every flow, in bytes per second.
+
+    All rates grow from zero alike. When a link is full, the flows on it stop growing; a flow also
+    stops at its cap. A flow without links has its cap, or an infinite rate.
+    """
+    rates = np.zeros(len(flows))
+    room = np.array(bandwidths, dtype=float)
+    growing = [number for number, flow in enumerate(flows) if flow.links]
+    rates[[number for number, flow in enumerate(flows) if not flow.links]] = [
+        flow.cap for flow in flows if not flow.links
+    ]
+    level = 0.0
+    while growing:
+        weight = np.zeros(len(room))
+        for number in growing:
+            np.add.at(weight, list(flows[number].links), flows[number].shares)
+        used = np.flatnonzero(weight)
+        growth = min(
+            (room[used] / weight[used]).min(), min(flows[number].cap for number in growing) - level
+        )
+        level += growth
+        room -= growth * weight
+        full = {int(link) for link in used if room[link] <= 1e-12 * bandwidths[link]}
+        stopped = [
+            number
+            for number in growing
+            if flows[number].cap <= level or not full.isdisjoint(flows[number].links)
+        ]
+        rates[growing] = level
+        growing = [number for number in growing if number not in stopped]
+    return rates
+
+
+def loads(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> Numbers:
+    """Return the bytes per second on every link."""
+    carried = np.zeros(len(bandwidths))
+    for flow, rate in zip(flows, rates, strict=True):
+        if flow.links:
+            np.add.at(carried, list(flow.links), rate * np.array(flow.shares))
+    return carried
+
+
+def bottlenecks(
+    flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers
+) -> tuple[int | None, ...]:
+    """Return what holds each flow: a full link on which no flow is faster, `CAP`, or None.
+
+    Where none is None and no link carries more than its bandwidth, the rates are max-min fair, and
+    this is the proof.
+    """
+    carried = loads(flows, bandwidths, rates)
+    full = carried >= (1 - CLOSE) * bandwidths
+    fastest = np.zeros(len(bandwidths))
+    for flow, rate in zip(flows, rates, strict=True):
+        for link in flow.links:
+            fastest[link] = max(fastest[link], rate)
+    found: list[int | None] = []
+    for flow, rate in zip(flows, rates, strict=True):
+        holding = (
+            link for link in flow.links if full[link] and rate >= (1 - CLOSE) * fastest[link]
+        )
+        found.append(CAP if rate >= (1 - CLOSE) * flow.cap else next(holding, None))
+    return tuple(found)
+
+
+def unfair(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> list[str]:
+    """Return what is wrong with the rates, a sentence each; nothing if they are max-min fair.
+
+    >>> two = [Flow((0,), (1.0,)), Flow((0, 1), (1.0, 1.0))]
+    >>> unfair(two, np.array([2.0, 9.0]), np.array([1.0, 1.0]))
+    []
+    >>> unfair(two, np.array([2.0, 9.0]), np.array([0.5, 1.5]))
+    ['flow 0 of rate 0.5 has no full link on which it is among the fastest']
+    """
+    carried = loads(flows, bandwidths, rates)
+    wrong = [
+        f"link {link} carries {carried[link]:g} of its {bandwidths[link]:g} bytes per second"
+        for link in np.flatnonzero(carried > (1 + CLOSE) * bandwidths)
+    ]
+    wrong += [
+        f"flow {number} of rate {rates[number]:g} exceeds its cap {flow.cap:g}"
+        for number, flow in enumerate(flows)
+        if rates[number] > (1 + CLOSE) * flow.cap
+    ]
+    wrong += [
+        f"flow {number} of rate {rates[number]:g} has no full link on which it is among the fastest"
+        for number, holding in enumerate(bottlenecks(flows, bandwidths, rates))
+        if holding is None
+    ]
+    return wrong
