@@ -17,7 +17,7 @@ from torch import nn
 from ddlnb.errors import ModelError, require, require_whole
 from ddlnb.files import write_atomically
 from ddlnb.paths import PROFILES
-from ddlnb.provenance import processor
+from ddlnb.provenance import cores, processor
 from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_training
@@ -30,14 +30,27 @@ from ddlnb.workloads.workload import Workload
 def torch_threads(count: int | None) -> Iterator[None]:
     """Let torch compute with this number of threads for a while; None changes nothing.
 
-    One thread is faster on small tensors, and its sums always have the same order.
+    One thread is faster on small tensors, and its sums always have the same order. Raises
+    InputError for more threads than cores: they slow each other down, and 100,000 end the process.
     """
+    require_threads(count)
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def require_threads(count: int | None) -> None:
+    """Raise InputError unless this machine has a core for each thread; None is torch's default."""
+    if count is not None:
+        require_whole(threads=count)
+        require(
+            count <= cores(),
+            f"threads {count} exceed the {cores()} cores that this process may use; "
+            f"give at most {cores()}",
+        )
 
 
 SLOWEST, FASTEST = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026
@@ -75,9 +88,9 @@ def profile(
     >>> len(workload.gradients), workload.compute_seconds > 0  # doctest: +SKIP
     (28, True)
     """
-    require(iterations >= 1, f"iterations {iterations} must be at least 1")
-    require(warmup >= 0, f"warmup {warmup} must not be negative")
-    require(threads is None or threads >= 1, f"threads {threads} must be at least 1")
+    require_whole(iterations=iterations)
+    require_whole(0, warmup=warmup)
+    require_threads(threads)
     task = get_task(task)
     local_batch = task.local_batch if local_batch is None else local_batch
     require_whole(local_batch=local_batch)

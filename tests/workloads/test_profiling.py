@@ -8,7 +8,9 @@ from time import perf_counter
 import pytest
 import torch
 
+from ddlnb.compression.profiling import profile_compression
 from ddlnb.errors import InputError, ModelError
+from ddlnb.provenance import cores
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import (
     Iteration,
@@ -143,6 +145,13 @@ def test_settings_that_measure_nothing_are_refused():
         profile("small-conv", 1, iterations=0)
     with pytest.raises(InputError, match="threads 0"):
         profile("small-conv", 1, threads=0)
+
+
+def test_more_threads_than_cores_are_refused_before_the_process_dies_of_them():
+    with pytest.raises(InputError, match=rf"threads 100000 .* give at most {cores()}"):
+        profile("small-conv", 1, threads=100_000)
+    with pytest.raises(InputError, match="threads 100000"):
+        profile_compression(sides=(16, 64), repeats=1, threads=100_000)
 
 
 @pytest.mark.parametrize(
