@@ -7,6 +7,7 @@ DdlnbError
 |   |-- NotFinite               numbers to compress that are infinite or none: a run diverged
 |   `-- PlanError               a plan that loses, repeats or misorders gradient elements
 |-- ResultsError (ValueError)   a results file that cannot be read as the tidy table
+|-- NotWritten (OSError)         a file that a full disk or a read-only place did not take
 |-- MissingPart (RuntimeError)  this machine lacks an optional part
 `-- RankError (RuntimeError)    a rank failed, died or did not answer in time
 """
@@ -63,6 +64,10 @@ class PlanError(InputError):
 
 class ResultsError(DdlnbError, ValueError):
     """A results file that cannot be read as the tidy table."""
+
+
+class NotWritten(DdlnbError, OSError):
+    """A file that could not be written, and why; what was there before is as it was."""
 
 
 class MissingPart(DdlnbError, RuntimeError):

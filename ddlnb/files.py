@@ -7,20 +7,30 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError, NotWritten, UnknownName
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
+PAGE = 4096  # bytes: the least that a disk has room for, if it has any
 Schema = TypeVar("Schema", bound="BaseModel")
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write the content, text as UTF-8, and return the path.
 
-    A crash or a full disk leaves the old file as it was.
+    A crash or a full disk leaves the old file as it was. Raises NotWritten, which says why.
     """
-    path = Path(path)
+    try:
+        return _written(Path(path), content)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NotWritten(
+            f"{path} cannot be written: {reason}; make room or choose another place"
+        ) from error
+
+
+def _written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     part = Path(name)
@@ -50,11 +60,16 @@ def require_writable_file(path: str | Path, example: str) -> None:
 
 
 def require_writable(folder: str | Path) -> None:
-    """Make the folder, with those above it. Raises InputError if no file can be written there."""
+    """Make the folder, with those above it. Raises InputError if no file can be written there.
+
+    A page is really written: on a full disk an empty file can still be made.
+    """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(PAGE))
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
         raise InputError(
             f"no file can be written in {str(folder)!r} ({error.strerror}); name another folder"

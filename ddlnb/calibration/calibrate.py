@@ -13,6 +13,7 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError
+from ddlnb.files import require_writable
 from ddlnb.paths import BUILD
 
 if TYPE_CHECKING:
@@ -99,8 +100,10 @@ def calibrate(
         )
     from ddlnb.calibration.measured import calibrate_rows
 
+    folder = Path(out or BUILD / cluster.name)
+    require_writable(folder)
     found = calibrate_rows(cluster, rows)
-    return _written(found, found.clusters([cluster]), Path(out or BUILD / cluster.name))
+    return _written(found, found.clusters([cluster]), folder)
 
 
 def _survey(write: bool, seed: int, progress: bool) -> Calibrated:
@@ -115,6 +118,7 @@ def _here(folder: Path, workers: list[int], seed: int, progress: bool) -> Calibr
     from ddlnb.calibration.micro_benchmark import micro_benchmark
     from ddlnb.calibration.twin import calibrate_here
 
+    require_writable(folder)
     found, clusters = calibrate_here(
         micro_benchmark(folder, workers=workers, progress=progress), seed=seed
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 from ddlnb.cli.notebooks import Notebook, check_parameters, get_notebook
 from ddlnb.errors import DdlnbError, MissingPart, require
-from ddlnb.files import write_atomically
+from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import BUILD, NOTEBOOKS
 
 ENDING_SECONDS = 15.0  # for a notebook to shut its kernel down before it is killed
@@ -58,7 +58,7 @@ def execute(
     cancelled: threading.Event | None = None,
 ) -> Path:
     """Execute a notebook whose parameters have been checked, and return ``out``."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(out.parent)
     failed = out.with_suffix(".failed.ipynb")
     failed.unlink(missing_ok=True)
     # A kernel outlives a process that had to be killed by a second, and may still write there.

@@ -55,8 +55,10 @@ def profile(
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine."""
     from ddlnb.workloads.profiling import profile as measure_profile
-    from ddlnb.workloads.profiling import write_profile
+    from ddlnb.workloads.profiling import require_profile_place, write_profile
 
+    if name is not None:
+        require_profile_place(name)
     workload = measure_profile(model, batch, iterations=iterations, threads=threads)
     backward: dict[str, float] = dict.fromkeys((layer.name for layer in workload.layers), 0.0)
     size = dict.fromkeys(backward, 0)

@@ -27,7 +27,7 @@ from ddlnb.cli.notebooks import (
 from ddlnb.cli.report import Outcome, write_pages
 from ddlnb.cli.survey_index import entries, write_index
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
-from ddlnb.files import write_atomically
+from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
 from ddlnb.provenance import provenance
 
@@ -96,7 +96,7 @@ def reproduce(
     for run in chosen:
         check_parameters(run.notebook, run.parameters)
     target = build / profile
-    target.mkdir(parents=True, exist_ok=True)
+    require_writable(target)
     waiting = [run for run in chosen if fresh or not _is_done(run, target)]
     with _progress(waiting, len(chosen), progress) as advance:
         _run_all(waiting, target, jobs, fresh, advance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ FAILED = 2  # the exit status of a wrong call and of every expected error
 INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
 
 # The base of all complaints about the words of a call, which typer does not export by itself.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 
 
@@ -36,6 +38,9 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     except DdlnbError as error:
         _end(name, _in_one_line(error), FAILED)
     except OSError as error:
+        if error.errno in NO_ROOM and error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left of it
+            _end(name, "the output cannot be written: No space left on device", FAILED)
         if error.filename is None:  # of a socket or a process, and unexpected
             raise
         reason = (error.strerror or type(error).__name__).lower()

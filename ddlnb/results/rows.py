@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.errors import ResultsError, require
+from ddlnb.errors import NotWritten, ResultsError, require
 from ddlnb.files import write_atomically
 from ddlnb.results.columns import (
     CELL,
@@ -151,10 +151,10 @@ class ResultsFile:
         try:
             write_atomically(self.runs_path, self.runs.to_csv(index=False))
             write_atomically(self.path, self.rows.to_csv(index=False))
-        except OSError as error:
+        except NotWritten as error:
             raise ResultsError(
-                f"results file {self.path} cannot be written: {error}; the runs that were "
-                f"finished before are in {self.runs_path.name}, and the same call goes on with them"
+                f"{error}; the runs that were finished before "
+                f"are in {self.runs_path.name}, and the same call goes on with them"
             ) from error
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import ModelError, require, require_whole
-from ddlnb.files import write_atomically
+from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.provenance import cores, processor
 from ddlnb.units import MS
@@ -230,9 +230,15 @@ def from_throughput(
     )
 
 
+def require_profile_place(name: str, folder: Path = PROFILES) -> None:
+    """Raise InputError if no profile of that name can be written into the folder."""
+    require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
+    require_writable(folder)
+
+
 def write_profile(workload: Workload, name: str, folder: Path = PROFILES) -> Path:
     """Write the file that ``read_profile(name, folder)`` reads, and return its path."""
-    require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
+    require_profile_place(name, folder)
     return write_atomically(folder / f"{name}.json", workload.to_json() + "\n")
 
 
