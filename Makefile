@@ -45,7 +45,9 @@ test: env ## run all tests, the notebooks included
 test-quick: env ## only the tests that start no processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
 
-launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (root installs what is missing)
+launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (as root: installs them)
+	scripts/launchers/ssh_loopback.sh install
+	scripts/launchers/slurm_one_node.sh install
 	$(BIN)/python -m pytest tests/launch/test_launchers.py --durations=10
 
 faults: env ## inject 500 faults into sweeps and count what became of them (an hour; resumable)

@@ -1,19 +1,25 @@
-"""Find out what this machine can run, and how to fix what it cannot."""
+"""Find out what this machine can run, and how to fix what it cannot.
+
+Launchers are tried: that a program is installed does not mean that it starts anything.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddlnb.engines.catalogue import ENGINES
-from ddlnb.launch import leftovers
+from ddlnb.launch import leftovers, slurm
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.provenance import cores, machine
+
+TRY_SECONDS = 20.0  # for a launcher that is tried
 
 
 @dataclass(frozen=True)
@@ -85,13 +91,48 @@ def _package(part: str, name: str, detail: str, fix: str) -> Callable[[], Findin
 
 
 def _mpi() -> Finding:
-    program = shutil.which("mpiexec")
-    has_binding = importlib.util.find_spec("mpi4py") is not None
-    detail = program or "no mpiexec"
-    if program and not has_binding:
-        detail += ", but no mpi4py"
+    # As root Open MPI wants to be asked twice.
+    variables = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    silence = _silence("mpiexec", "-n", "1", "true", **variables)
+    if not silence and importlib.util.find_spec("mpi4py") is None:
+        silence = f"{shutil.which('mpiexec')}, but no mpi4py"
+    detail = silence or f"{shutil.which('mpiexec')} starts processes"
     fix = "apt-get install openmpi-bin libopenmpi-dev, then .venv/bin/pip install mpi4py"
-    return Finding("launcher mpi", bool(program) and has_binding, detail, fix)
+    return Finding("launcher mpi", not silence, detail, fix)
+
+
+def _slurm() -> Finding:
+    lack = slurm.lacking()
+    fix = (
+        "run on a Slurm cluster's login node; to try it: make launchers, as root, then "
+        "scripts/launchers/slurm_one_node.sh start"
+    )
+    return Finding("launcher slurm", not lack, lack or "sinfo shows a partition that is up", fix)
+
+
+def _ssh() -> Finding:
+    silence = _silence("ssh", "-V")
+    detail = silence or f"{shutil.which('ssh')}; hosts were not tried"
+    return Finding("launcher ssh", not silence, detail, "apt-get install openssh-client")
+
+
+def _silence(*command: str, **variables: str) -> str:
+    """Run a command; return why it is of no use here, "" if it succeeded."""
+    if shutil.which(command[0]) is None:
+        return f"no {command[0]}"
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TRY_SECONDS,
+            env={**os.environ, **variables},
+        )
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(command)} was not done after {TRY_SECONDS:g} s"
+    last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+    return f"{' '.join(command)} failed: {last}" if done.returncode else ""
 
 
 def _engine(name: str) -> Callable[[], Finding]:
@@ -142,12 +183,8 @@ _CHECKS: list[Callable[[], Finding]] = [
     _package("launcher local", "ipyparallel", "ranks on this machine", "pip install ipyparallel"),
     _emulated,
     _mpi,
-    _program(
-        "launcher slurm",
-        "sbatch",
-        "run on a Slurm cluster's login node; to try it: scripts/launchers/slurm_one_node.sh start",
-    ),
-    _program("launcher ssh", "ssh", "apt-get install openssh-client"),
+    _slurm,
+    _ssh,
     _program("C++ compiler", "g++", "apt-get install g++ make"),
     _program("make", "make", "apt-get install make"),
     _batch_policy,

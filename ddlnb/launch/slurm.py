@@ -7,9 +7,21 @@ cancelled without its number, also by somebody who never learnt it: the reaper o
 from __future__ import annotations
 
 import getpass
+import shutil
 import subprocess
 
 _SECONDS = 15.0  # for a command of Slurm; without a controller they try for a minute
+
+
+def lacking() -> str:
+    """Return why no job can be submitted from here, as sinfo answers; "" if one can."""
+    if shutil.which("sbatch") is None:
+        return "no sbatch"
+    try:
+        partitions = _said("sinfo", "--noheader", "--format=%P %a")
+    except OSError as silence:
+        return f"Slurm's programs are here, but {silence}"
+    return "" if any(line.endswith(" up") for line in partitions) else "no partition is up"
 
 
 def job_environment(name: str) -> dict[str, str]:
@@ -32,13 +44,18 @@ def jobs_in_queue(name: str) -> list[str]:
 
     Raises OSError if Slurm does not answer.
     """
-    command = ["squeue", "--me", f"--name={name}", "--noheader", "--format=job %i: %T %R"]
+    return _said("squeue", "--me", f"--name={name}", "--noheader", "--format=job %i: %T %R")
+
+
+def _said(program: str, *words: str) -> list[str]:
+    """Return what a command of Slurm prints, line by line; OSError if it fails or is silent."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            [program, *words], capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise OSError(f"squeue did not answer within {_SECONDS:g} s") from error
+        raise OSError(f"{program} did not answer within {_SECONDS:g} s") from error
     if done.returncode:
-        raise OSError(f"squeue failed: {done.stderr.strip()}")
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise OSError(f"{program} failed: {said[-1]}")
     return done.stdout.splitlines()

@@ -1,13 +1,14 @@
 #!/bin/sh
 # A Slurm of one node on this machine, to try the launcher "slurm": for tests, not for work.
 #
+#     scripts/launchers/slurm_one_node.sh install          # the missing packages, as root
 #     scripts/launchers/slurm_one_node.sh start [FOLDER]   # prints the variable to export
 #     scripts/launchers/slurm_one_node.sh stop  [FOLDER]
 #
 # munged, slurmctld and slurmd run as the calling user, listen on the loopback only, and keep keys,
 # configuration, logs and state in FOLDER (default: ddlnb-slurm-UID in TMPDIR), which stop removes.
-# Missing packages are installed where root on Debian or Ubuntu. The node claims 64 CPUs, however
-# many there are: ranks share them.
+# Only install installs anything, on Debian or Ubuntu. The node claims 64 CPUs, however many there
+# are: ranks share them.
 set -eu
 umask 077
 action=${1:-}
@@ -20,18 +21,22 @@ fail() {
     exit 1
 }
 
-install_missing() {
-    lacking=""
-    command -v munged >/dev/null || lacking="munge"
+missing_packages() {
+    command -v munged >/dev/null || echo munge
     for program in slurmctld slurmd sbatch; do
-        command -v $program >/dev/null || lacking="$lacking slurm-wlm"
+        command -v $program >/dev/null || { echo slurm-wlm && break; }
     done
-    [ -z "$lacking" ] && return
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
-        fail "needs munge and Slurm: sudo apt-get install munge slurm-wlm"
+}
+
+install_packages() {
+    packages=$(missing_packages | tr '\n' ' ')
+    [ -n "$packages" ] || return 0
+    [ "$(id -u)" = 0 ] || fail "not root; as root: apt-get install $packages"
+    command -v apt-get >/dev/null || fail "no apt-get: install what is called $packages on Debian"
+    export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq >&2
     # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $lacking >&2
+    apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
 # Two ports that nobody listens on.
@@ -108,7 +113,8 @@ start() {
     fi
     stop
     [ ${#folder} -le 80 ] || fail "the folder $folder is too long a name for a socket: give another"
-    install_missing
+    packages=$(missing_packages | tr '\n' ' ')
+    [ -z "$packages" ] || fail "needs ${packages}(sudo apt-get install $packages)"
     trap 'stop' EXIT
     trap 'exit 1' INT TERM HUP
     mkdir -p "$folder/state" "$folder/spool"
@@ -149,10 +155,11 @@ stop() {
 }
 
 case $action in
+install) install_packages ;;
 start)
     start
     echo "export SLURM_CONF=$SLURM_CONF"
     ;;
 stop) stop ;;
-*) fail "say start or stop, and a folder if the default is not right" ;;
+*) fail "say install, start or stop, and a folder if the default is not right" ;;
 esac

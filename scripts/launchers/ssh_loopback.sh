@@ -1,13 +1,14 @@
 #!/bin/sh
 # An SSH server on the loopback of this machine, to try the launcher "ssh": for tests, not for work.
 #
+#     scripts/launchers/ssh_loopback.sh install          # the missing packages, as root
 #     scripts/launchers/ssh_loopback.sh start [FOLDER]   # prints the variable to export
 #     scripts/launchers/ssh_loopback.sh stop  [FOLDER]
 #
 # The server lets in the calling user only, with a key made for it. Its keys, its configuration and
 # that of the client are in FOLDER (default: ddlnb-ssh-UID in TMPDIR), which stop removes; ~/.ssh is
 # neither read nor written. The client's configuration calls the server "loopback":
-# Ranks(4, launcher="ssh", hosts=["loopback"]). Missing packages are installed where root on Debian.
+# Ranks(4, launcher="ssh", hosts=["loopback"]). Only install installs anything, on Debian or Ubuntu.
 set -eu
 umask 077
 action=${1:-}
@@ -19,16 +20,20 @@ fail() {
     exit 1
 }
 
-install_missing() {
-    lacking=""
-    command -v ssh >/dev/null || lacking="openssh-client"
-    command -v sshd >/dev/null || lacking="$lacking openssh-server"
-    [ -z "$lacking" ] && return
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
-        fail "needs OpenSSH: sudo apt-get install openssh-client openssh-server"
+missing_packages() {
+    command -v ssh >/dev/null || echo openssh-client
+    command -v sshd >/dev/null || echo openssh-server
+}
+
+install_packages() {
+    packages=$(missing_packages | tr '\n' ' ')
+    [ -n "$packages" ] || return 0
+    [ "$(id -u)" = 0 ] || fail "not root; as root: apt-get install $packages"
+    command -v apt-get >/dev/null || fail "no apt-get: install what is called $packages on Debian"
+    export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq >&2
     # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $lacking >&2
+    apt-get install -y -qq --no-install-recommends $packages >&2
 }
 
 write_configurations() {
@@ -79,7 +84,8 @@ start() {
         return
     fi
     stop
-    install_missing
+    packages=$(missing_packages | tr '\n' ' ')
+    [ -z "$packages" ] || fail "needs ${packages}(sudo apt-get install $packages)"
     trap 'stop' EXIT
     trap 'exit 1' INT TERM HUP
     mkdir "$folder"
@@ -117,10 +123,11 @@ stop() {
 }
 
 case $action in
+install) install_packages ;;
 start)
     start
     echo "export DDLNB_SSH_CONFIG=$folder/ssh_config"
     ;;
 stop) stop ;;
-*) fail "say start or stop, and a folder if the default is not right" ;;
+*) fail "say install, start or stop, and a folder if the default is not right" ;;
 esac

@@ -121,12 +121,6 @@ def test_a_method_of_the_reader_s_own_is_listed(monkeypatch, capsys):
     assert "\nmine,BSP," in capsys.readouterr().out
 
 
-def test_the_doctor_names_a_fix_for_what_is_missing():
-    table = pd.read_csv(io.StringIO(ddlnb("doctor", "--csv").stdout))
-    missing = table[table.iloc[:, 1] != "yes"]
-    assert missing["fix"].notna().all()
-
-
 @pytest.mark.ranks
 def test_measure_writes_rows_that_can_be_read(tmp_path):
     out = tmp_path / "rows.csv"
