@@ -12,7 +12,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.write import write_cluster
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.files import require_writable
 from ddlnb.paths import BUILD
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HERE, SURVEY = "here", "survey"  # names that can be calibrated besides those of clusters
+USED = {HERE: ("workers", "out"), SURVEY: ("write",)}  # arguments of `calibrate`
+USED_BY_CLUSTERS = ("rows", "out")
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,14 @@ def calibrate(
     ``calibration``, the fit with its intervals. Its ``parameter_table()`` has one row per fitted
     parameter: value and 90 % interval with units, prior, and whether data or prior identify it.
     ``seed`` is that of the search. Raises UnknownName for an unknown cluster, InputError for a
-    cluster without rows and for rows that do not belong to it.
+    cluster without rows, for rows that do not belong to it, and for what would change nothing.
 
     >>> import ddlnb
     >>> found = ddlnb.calibrate("here", workers=[2], out="build/here")  # doctest: +SKIP
     >>> found.clusters, found.paths  # doctest: +SKIP
     >>> print(found.parameter_table())  # doctest: +SKIP
     """
+    _refuse_unused(what, rows=rows, workers=workers, out=out, write=write)
     if what == SURVEY:
         return _survey(write, seed, progress)
     if what == HERE:
@@ -104,6 +107,18 @@ def calibrate(
     require_writable(folder)
     found = calibrate_rows(cluster, rows)
     return _written(found, found.clusters([cluster]), folder)
+
+
+def _refuse_unused(what: str | Cluster, **given: object) -> None:
+    """Raise InputError for an argument that this calibration has no use for."""
+    used = USED.get(what, USED_BY_CLUSTERS) if isinstance(what, str) else USED_BY_CLUSTERS
+    unused = [name for name, value in given.items() if value and name not in used]
+    kind = repr(what) if isinstance(what, str) and what in USED else "a cluster"
+    require(
+        not unused,
+        f"calibrating {kind} makes no use of {' and '.join(unused)}; leave it out "
+        f"({kind} takes {' and '.join(used)})",
+    )
 
 
 def _survey(write: bool, seed: int, progress: bool) -> Calibrated:

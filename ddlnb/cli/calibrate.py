@@ -31,7 +31,10 @@ def calibrate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for what is measured and for cluster files; default build/NAME."),
+        typer.Option(
+            help="Folder for what is measured and for cluster files; default build/NAME. Not for "
+            "'survey', whose files --write replaces."
+        ),
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="For 'survey': replace the files in data/.")

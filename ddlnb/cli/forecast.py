@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlnb.cli.advice import advice
-from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table
+from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table, refuse_unused
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -104,6 +104,19 @@ def forecast(
     from ddlnb.simulator.forecast import sound_pairs
 
     require_whole(0, draws=draws)
+    if fig4:
+        refuse_unused(
+            "--fig4 forecasts all cells of the figure as they were run",
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            method=method,
+            batch=batch,
+            servers=servers,
+            throughput=throughput,
+            partition=partition,
+            credit=credit,
+        )
     if csv is not None:
         require_writable_file(csv, "rows.csv")
     if fig4:
@@ -226,7 +239,9 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
 
 
 def _methods(names: list[str] | None, partition: str | None, credit: str | None) -> list[Method]:
-    from ddlnb.plans.methods import METHODS, get_method
+    from ddlnb.plans.methods import METHODS, get_method, require_tunable
 
     asked = list(METHODS) if not names or "all" in names else names
-    return [get_method(name).tuned(partition=partition, credit=credit) for name in asked]
+    chosen = [get_method(name) for name in asked]
+    require_tunable(chosen, partition=partition, credit=credit)
+    return [method.tuned(partition=partition, credit=credit) for method in chosen]

@@ -12,6 +12,8 @@ from ddlnb.cli.forecast import ModelName, OneCluster, Throughput, workload_for
 from ddlnb.cli.options import Batch, Csv, numbers, print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ddlnb.workloads.workload import Workload
 
 
@@ -42,9 +44,12 @@ def lossy(
     ] = None,
     target: Annotated[float | None, typer.Option(help="The test loss to reach.")] = None,
     base: Annotated[
-        str,
-        typer.Option(help="The lossless method whose messages bsp sends: one that ends in A2A."),
-    ] = "MG-WFBP",
+        str | None,
+        typer.Option(
+            help="The lossless method whose messages bsp on A2A sends: one that ends in A2A. "
+            "Default: MG-WFBP."
+        ),
+    ] = None,
     straggler: Annotated[
         str,
         typer.Option(
@@ -60,6 +65,7 @@ def lossy(
     """
     from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
+    from ddlnb.training.cost.estimate import BASE
     from ddlnb.training.executors.stragglers import get_straggler
 
     require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
@@ -69,13 +75,18 @@ def lossy(
     first = get_cluster(cluster)
     slower = get_straggler(straggler) if straggler else None
     workload = workload_for(model, first, batch, throughput)
-    options = {"compression": compression, "base": base, "slower": slower}
-    how = _assumed(compression, base, straggler)
+    options = {"compression": compression, "base": base or BASE, "slower": slower}
+    how = _assumed(compression, base or BASE, straggler)
     if curves is not None:
         assert target is not None
-        _print_times(curves, target, workload, cluster, options, how, csv)
+        measured = _read_curves(curves)
+        if base is not None and "method" in measured:
+            _require_base_counts(base, measured["method"].unique())
+        _print_times(measured, target, workload, cluster, options, how, csv)
         return
     require(bool(method), "give at least one --method; see `ddlnb train --list`")
+    if base is not None:
+        _require_base_counts(base, list(method or ()))
     rows = []
     for count in gpus or [first.workers]:
         rows += _costs(workload, cluster, count, list(method or ()), options)
@@ -84,6 +95,20 @@ def lossy(
     if not csv:
         for note in _notes(rows):
             typer.echo(note)
+
+
+def _require_base_counts(base: str, names: Iterable[str]) -> None:
+    """Raise InputError if no method sends messages as those of a base."""
+    from ddlnb.errors import require
+    from ddlnb.plans.methods import METHODS
+    from ddlnb.training.method import training_method
+
+    listed = list(names)
+    require(
+        any(training_method(name).overlaps for name in listed if name not in METHODS),
+        f"base {base!r} changes nothing: only bsp on A2A sends messages as those of a lossless "
+        f"method, and {_list(listed)} does not; leave out --base",
+    )
 
 
 def _assumed(compression: str, base: str, straggler: str) -> str:
@@ -181,8 +206,22 @@ def _list(names: Iterable[str]) -> str:
     return "; ".join(names)
 
 
+def _read_curves(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    from ddlnb.errors import InputError
+
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise InputError(
+            f"curves {str(path)!r} cannot be read ({reason}); make them with ddlnb train --out"
+        ) from error
+
+
 def _print_times(
-    curves: Path,
+    measured: pd.DataFrame,
     target: float,
     workload: Workload,
     cluster: str,
@@ -190,19 +229,9 @@ def _print_times(
     how: str,
     csv: bool,
 ) -> None:
-    import pandas as pd
-
-    from ddlnb.errors import InputError
     from ddlnb.training.cost.recommendation import MARGIN, recommendations
     from ddlnb.training.cost.time_to_target import time_to_target
 
-    try:
-        measured = pd.read_csv(curves)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise InputError(
-            f"curves {str(curves)!r} cannot be read ({reason}); make them with ddlnb train --out"
-        ) from error
     table = time_to_target(measured, target, workload, [cluster], **options)
     if csv:
         typer.echo(table.to_csv(index=False), nl=False)

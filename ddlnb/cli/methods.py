@@ -65,7 +65,7 @@ def plan(
     """Print a method's plan: which gradients travel together, in what order."""
     from ddlnb.errors import require
     from ddlnb.plans.alpha_beta import AlphaBeta
-    from ddlnb.plans.methods import get_method
+    from ddlnb.plans.methods import get_method, require_tunable
     from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.workload import read_profile
 
@@ -75,7 +75,9 @@ def plan(
     )
     require(latency >= 0, f"latency {latency} must not be negative")
     require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
-    chosen = get_method(method).tuned(partition=partition, credit=credit)
+    named = get_method(method)
+    require_tunable([named], partition=partition, credit=credit)
+    chosen = named.tuned(partition=partition, credit=credit)
     if profile is not None:
         workload = read_profile(profile)
         task = get_task(model)

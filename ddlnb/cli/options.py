@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.errors import require
+from ddlnb.errors import InputError, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +67,18 @@ def parameters_from(texts: list[str]) -> dict[str, object]:
             readable = False
         require(readable, f"--set {text!r} must be name=value, such as options={{launcher: mpi}}")
     return found
+
+
+def refuse_unused(why: str, **given: object) -> None:
+    """Raise InputError if an option is given that would change nothing; ``why`` says the reason.
+
+    >>> refuse_unused("--fig4 has models of its own", model="resnet50", gpus=None)
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: --fig4 has models of its own; leave out --model
+    """
+    unused = [f"--{name}" for name, value in given.items() if value not in (None, "", [], False)]
+    if unused:
+        raise InputError(f"{why}; leave out {' and '.join(unused)}")
 
 
 def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:

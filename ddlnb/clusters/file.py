@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import UNITS, Effects
@@ -16,6 +16,7 @@ from ddlnb.paths import CLUSTERS
 from ddlnb.plans.alpha_beta import AlphaBeta
 
 CHECKED = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+Fact = Annotated[str, BeforeValidator(str)]  # free text, which may look like a number
 
 
 def get_cluster(
@@ -108,9 +109,9 @@ class PlanningEntry(BaseModel):
 
 
 class ClusterFile(BaseModel):
-    """The keys of a cluster file; `Cluster` has their meanings."""
+    """The keys of a cluster file; `Cluster` has their meanings. A word is no number."""
 
-    model_config = CHECKED
+    model_config = ConfigDict(extra="forbid")
 
     network: str
     nodes: int
@@ -123,7 +124,7 @@ class ClusterFile(BaseModel):
     model_error: float = 0.0
     hardware: str = ""
     about: str = ""
-    facts: dict[str, str] = Field(default_factory=dict)
+    facts: dict[str, Fact] = Field(default_factory=dict)
 
     def cluster(self, name: str) -> Cluster:
         """Return the cluster under this name."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
 
 Methods = str | Method | Sequence[str | Method]
 
@@ -58,7 +58,8 @@ def contenders(
     name or several; every method runs on each of them that can, and "all" are those that any can.
     ``baselines`` are those of that name; True are ``single``, ``DDP`` and those of the engines.
     With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
-    unknown method or engine, InputError for a method that none can run.
+    unknown method or engine, InputError for a method that none can run, and for a
+    ``partition`` or ``credit`` that no method has.
     """
     names = [settings.engine] if isinstance(settings.engine, str) else settings.engine
     engines = [get_engine(name) for name in names]
@@ -68,6 +69,7 @@ def contenders(
     of_baselines = _baselines(settings.baselines, engines)
     of_baselines += [one.name for one in engines if one.baseline and not able]
     listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
+    require_tunable(chosen, partition=settings.partition, credit=settings.credit)
     for method in chosen:
         tuned = method.tuned(partition=settings.partition, credit=settings.credit)
         listed += [

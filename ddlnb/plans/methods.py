@@ -11,6 +11,7 @@ compression, scheduling, architecture, protocol, topology. `Method.sentence` pri
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
@@ -146,6 +147,30 @@ class Method:
         if credit is not None and self.credit_bytes is not None:
             method = replace(method, credit_bytes=bytes_from(credit))
         return method
+
+
+def require_tunable(
+    methods: Iterable[Method],
+    *,
+    partition: str | int | None = None,
+    credit: str | int | None = None,
+) -> None:
+    """Raise InputError for a size that none of the methods has, so that it would change nothing.
+
+    >>> require_tunable([METHODS["MG-WFBP"]], partition="1MB")
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: partition '1MB' changes nothing: MG-WFBP has none; leave it out, or \
+take one of BSP-PS, WFBP-PS, ByteScheduler-PS, ByteScheduler-A2A
+    """
+    chosen = list(methods)
+    for what, size in (("partition", partition), ("credit", credit)):
+        has = [name for name, one in METHODS.items() if getattr(one, f"{what}_bytes") is not None]
+        names = ", ".join(method.name for method in chosen) or "a baseline"
+        require(
+            size is None or any(getattr(one, f"{what}_bytes") is not None for one in chosen),
+            f"{what} {size!r} changes nothing: {names} has none; leave it out, or take one of "
+            f"{', '.join(has)}",
+        )
 
 
 def _require_feasible(method: str, messages: int) -> None:

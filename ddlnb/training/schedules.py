@@ -22,6 +22,19 @@ class RateSchedule(ABC):
     def factor(self, step: int, steps: int) -> float:
         """Return the factor at a step, counted from one, of a run of ``steps``."""
 
+    @property
+    def rising_steps(self) -> int:
+        """Steps until the full rate."""
+        return 0
+
+    def require_fits(self, steps: int, what: str = "the run") -> None:
+        """Raise InputError for a run that ends before the rate has risen to its full height."""
+        require(
+            self.rising_steps <= steps,
+            f"schedule {self} rises over {self.rising_steps} steps, and {what} has {steps}: it "
+            f"would never reach its rate; take a shorter warm-up or more steps",
+        )
+
     def __str__(self) -> str:
         return shown(self.name, self)
 
@@ -46,6 +59,10 @@ class WarmUp(RateSchedule):
     def __post_init__(self) -> None:
         require_whole(over=self.over)
 
+    @property
+    def rising_steps(self) -> int:
+        return self.over
+
     def factor(self, step: int, steps: int) -> float:
         return min(1.0, step / self.over)
 
@@ -62,6 +79,10 @@ class Cosine(RateSchedule):
 
     def __post_init__(self) -> None:
         require_whole(0, warm_up=self.warm_up)
+
+    @property
+    def rising_steps(self) -> int:
+        return self.warm_up
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.warm_up:
@@ -88,6 +109,10 @@ class LinearScaling(RateSchedule):
         require_whole(over=self.over)
         if self.decay not in DECAYS:
             raise UnknownName("decay", self.decay, DECAYS)
+
+    @property
+    def rising_steps(self) -> int:
+        return self.over
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.over:

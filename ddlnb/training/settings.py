@@ -104,6 +104,7 @@ class TrainingSettings:
         require_whole(local_batch=self.local_batch, workers=self.workers, steps=self.steps)
         require_whole(0, seed=self.seed)
         require_whole(evaluate_every=self.every)
+        self.schedule.require_fits(self.steps)
         self._check_rate()
         self.method.check_optimizer(self.optimizer)
         self._check_executor()

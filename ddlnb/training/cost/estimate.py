@@ -13,7 +13,7 @@ from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
 from ddlnb.training.cost.machines import server_machines, with_own_plans
-from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost
+from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost, require_all_to_all
 from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
@@ -73,6 +73,7 @@ def iteration_cost(
             f"for 'bsp on A2A' or 'bsp on PS'",
         )
         return lossless_cost(workload, cluster, method, slower, steps)
+    require_all_to_all(get_method(base))  # even if this method sends no messages like its
     profile = compression_profile(compression)
     if overlap and method.pushes_gradients and method.compressor is None:
         return lossless_cost(workload, cluster, METHODS["WFBP-PS"], slower, steps)

@@ -115,8 +115,10 @@ class Search:
 def tuned(cells: Sequence[TrainingSettings], runner: Runner) -> list[Search]:
     """Return the finished search of every cell; runs are kept as "tuning", results as "rates".
 
-    Raises InputError for tasks with too few samples.
+    Raises InputError for tasks with too few samples, and for a warm-up of more than half the steps.
     """
+    for cell in cells:
+        cell.schedule.require_fits(_steps(cell, SCAN), "the search for a rate, with half of them,")
     searches = [Search(cell) for cell in cells]
     while waiting := [(one, rate) for one in searches for rate in one.next_scanned()]:
         for search, rate, [curve] in _tried(waiting, SCAN, TUNING_SEEDS[:1], runner):
