@@ -59,6 +59,8 @@ _HOME = {
         "CLAIMS",
         "evaluate_claims",
     ),
+    "results.collectives.logs": ("read_collective_logs",),
+    "results.collectives.rows": ("read_collectives",),
     "results.display": ("throughput_table",),
     "results.published": ("quotes",),
     "results.rows": ("read_rows",),

@@ -8,7 +8,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ddlnb.cli import calibrate, check, forecast, lossy, measure, methods, models, survey, train
+from ddlnb.cli import (
+    calibrate,
+    check,
+    forecast,
+    import_logs,
+    lossy,
+    measure,
+    methods,
+    models,
+    survey,
+    train,
+)
 from ddlnb.cli.options import Csv, parameters_from, print_table
 from ddlnb.cli.run import run
 from ddlnb.paths import BUILD
@@ -20,7 +31,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for commands in (models, methods, forecast, calibrate, check, lossy, train, measure, survey):
+COMMANDS = (
+    *(models, methods, forecast, calibrate, check, lossy, train, measure, survey),
+    import_logs,
+)
+for commands in COMMANDS:
     commands.add_to(app)
 
 
