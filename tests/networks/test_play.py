@@ -1,0 +1,162 @@
+"""What playing a collective or flows takes, by hand."""
+
+import numpy as np
+import pytest
+
+from ddlnb.errors import InputError
+from ddlnb.networks.channels import Cap, Startup
+from ddlnb.networks.islands import with_islands
+from ddlnb.networks.network import Device, Link, Network
+from ddlnb.networks.play import play, share
+from ddlnb.networks.routes import NoRoute
+from ddlnb.networks.topologies import Star, TwoTier
+from ddlnb.networks.transfers import Collective, transfers
+
+
+def ring(ranks: int, steps: int | None = None) -> Collective:
+    """Return an all-reduce on a ring: reduce-scatter, then all-gather."""
+    around = np.arange(ranks)
+    rows = []
+    for step in range(2 * (ranks - 1) if steps is None else steps):
+        part = (around - step) % ranks
+        rows.append(transfers(step, around, (around + 1) % ranks, part, part + 1, step < ranks - 1))
+    return Collective("ring", "all-reduce", ranks, ranks, np.concatenate(rows))
+
+
+def test_a_ring_takes_its_formula_on_a_star():
+    network = Star(4).network(bandwidth=1e9, latency=1e-5)
+    played = play(ring(4), network, 4e6, startup=Startup(between=5e-5))
+    # 2 (n - 1) steps, each a start-up, two links, and a quarter of the message.
+    assert played.seconds == pytest.approx(6 * (5e-5 + 2e-5 + 1e-3))
+    assert played.link_bytes == pytest.approx(np.full(8, 6e6))
+    assert played.utilisation == pytest.approx(np.full(8, 6e6 / 1e9 / played.seconds))
+    assert played.messages["stop"][:4] == pytest.approx(1.07e-3)
+
+
+def test_uplinks_that_are_oversubscribed_slow_the_hosts_that_cross_them():
+    # Every host of one leaf sends to one of the other: four share an uplink of one host's speed.
+    network = TwoTier(leaves=2, hosts_per_leaf=4, oversubscription=4.0).network(bandwidth=1e9)
+    played = share(network, [(host, host + 4, 1e9, 0.0) for host in range(4)])
+    assert played.seconds == pytest.approx(4.0)
+    assert played.busiest_name == "leaf0 -> spine0"
+    assert played.utilisation[played.busiest] == pytest.approx(1.0)
+
+
+def test_two_jobs_on_one_link_share_it_while_both_run():
+    network = Star(3).network(bandwidth=1e9)
+    played = share(network, [(0, 2, 2e9, 0.0), (1, 2, 1e9, 1.0)])
+    # One second alone, then halves: the second job has its billion after two seconds.
+    assert played.messages["stop"] == pytest.approx([3.0, 3.0])
+    assert played.messages["start"].tolist() == [0.0, 1.0]
+
+
+def test_a_rank_sends_on_what_it_has_received_only():
+    chain = Collective(
+        "chain",
+        "broadcast",
+        3,
+        1,
+        np.concatenate([transfers(0, [0], [1], 0, 1, False), transfers(1, [1], [2], 0, 1, False)]),
+    )
+    played = play(chain, Star(3).network(bandwidth=1e9), 1e9)
+    assert played.messages["start"].tolist() == [0.0, 1.0]
+
+
+def test_other_parts_are_not_waited_for():
+    # Rank 1 sends part 1, its own, in step 1; what it receives in step 0 is part 0.
+    rows = [transfers(0, [0], [1], 0, 1, False), transfers(1, [1], [2], 1, 2, False)]
+    apart = Collective("apart", "all-gather", 3, 3, np.concatenate(rows))
+    played = play(apart, Star(3).network(bandwidth=1e9), 3e9)
+    assert played.messages["start"].tolist() == [0.0, 0.0]
+
+
+def test_a_rank_ends_its_sends_of_a_step_before_the_next():
+    rows = [transfers(0, [0], [1], 0, 1, False), transfers(1, [0], [2], 1, 2, False)]
+    later = Collective("later", "broadcast", 3, 2, np.concatenate(rows))
+    played = play(later, Star(3).network(bandwidth=1e9), 2e9)
+    assert played.messages["start"].tolist() == [0.0, 1.0]
+
+
+def test_rows_of_one_pair_in_one_step_are_one_message():
+    rows = np.concatenate([transfers(0, [0, 0], [1, 1], [0, 3], [1, 4], False)])
+    played = play(
+        Collective("pieces", "broadcast", 2, 4, rows),
+        Star(2).network(bandwidth=1e9),
+        4e9,
+        startup=Startup(between=0.5),
+    )
+    assert played.messages["bytes"].tolist() == [2e9]
+    assert played.seconds == pytest.approx(2.5)
+
+
+def test_start_ups_and_caps_differ_inside_of_nodes_and_between():
+    network = with_islands(Star(2).network(bandwidth=1e9), 2, bandwidth=8e9)
+    flows = [(0, 1, 1e9, 0.0), (0, 2, 1e9, 0.0)]
+    played = share(network, flows, startup=Startup(0.25, 0.5), cap=Cap(4e9, 0.5e9))
+    assert played.messages["stop"] == pytest.approx([0.25 + 0.25, 0.5 + 2.0])
+
+
+def test_ranks_run_where_the_placement_puts_them():
+    network = TwoTier(leaves=2, hosts_per_leaf=2, oversubscription=2.0).network(bandwidth=1e9)
+    spread = play(ring(4), network, 4e9, placement=[0, 2, 1, 3])
+    near = play(ring(4), network, 4e9)
+    assert near.seconds == pytest.approx(6.0)
+    assert spread.seconds == pytest.approx(12.0)
+
+
+def test_a_server_beside_its_worker_costs_no_link():
+    rows = np.concatenate([transfers(0, [0, 1], [2, 2], 0, 1, True),
+                           transfers(1, [2, 2], [0, 1], 0, 1, False)])  # fmt: skip
+    pull = Collective("server", "all-reduce", 2, 1, rows, servers=1)
+    network = Star(2).network(bandwidth=1e9)
+    with pytest.raises(InputError, match="3 ranks needs as many endpoints"):
+        play(pull, network, 1e9)
+    played = play(pull, network, 1e9, placement=[0, 1, 0])
+    assert played.seconds == pytest.approx(2.0)
+    assert played.link_bytes.tolist() == [1e9, 1e9, 1e9, 1e9]
+
+
+def test_a_rank_alone_has_nothing_to_do():
+    alone = Collective("ring", "all-reduce", 1, 1, transfers(0, [], [], [], [], True))
+    played = play(alone, Star(1).network(bandwidth=1e9), 1e9)
+    assert played.seconds == 0.0
+    assert played.utilisation.tolist() == [0.0, 0.0]
+
+
+def test_no_bytes_cost_start_ups_and_latencies():
+    network = Star(4).network(bandwidth=1e9, latency=1e-6)
+    assert play(ring(4), network, 0.0, startup=Startup(0.0, 1e-5)).seconds == pytest.approx(7.2e-5)
+
+
+def test_hosts_that_have_lost_each_other_are_named_with_the_collective():
+    devices = tuple(Device(f"host{i}", "host", i) for i in range(3))
+    network = Network("torn", devices, (Link(0, 1, 1e9), Link(1, 0, 1e9)))
+    with pytest.raises(NoRoute, match=r"ring: host1 and host2 have lost each other in 'torn'"):
+        play(ring(3), network, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"message_bytes": -1.0}, "message_bytes -1.0 must be"),
+        ({"placement": [0, 1]}, "must give each of the 3 ranks"),
+        ({"placement": [0, 1, 3]}, "one of the 3 endpoints"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(change, reason):
+    known = {"message_bytes": 1e6, "placement": None} | change
+    with pytest.raises(InputError, match=reason):
+        play(ring(3), Star(3).network(bandwidth=1e9), **known)
+
+
+@pytest.mark.parametrize("flow", [(0, 0, 1.0, 0.0), (0, 3, 1.0, 0.0), (0, 1, -1.0, 0.0)])
+def test_flows_that_cannot_be_shared_are_refused(flow):
+    with pytest.raises(InputError, match="a flow "):
+        share(Star(3).network(bandwidth=1e9), [flow])
+
+
+def test_start_ups_and_caps_are_checked():
+    with pytest.raises(InputError, match="finite seconds, not negative"):
+        Startup(inside=-1.0)
+    with pytest.raises(InputError, match="positive bytes per second"):
+        Cap(between=0.0)
