@@ -36,14 +36,14 @@ Whole = NDArray[np.integer[Any]]
 
 
 def transfers(
-    step: int,
+    step: int | Whole,
     source: Sequence[int] | Whole,
     target: Sequence[int] | Whole,
     first: Sequence[int] | Whole | int,
     stop: Sequence[int] | Whole | int,
     reduces: bool,
 ) -> Transfers:
-    """Return transfers of one step; arguments are numbers, or arrays with one for each transfer.
+    """Return transfers; arguments are numbers, or arrays with one for each transfer.
 
     >>> transfers(0, [0, 1], [1, 0], 0, 1, reduces=True).tolist()
     [(0, 0, 1, 0, 1, True), (0, 1, 0, 0, 1, True)]

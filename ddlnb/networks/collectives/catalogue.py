@@ -1,0 +1,103 @@
+"""The collectives by name: those of the package, and those that a user registers."""
+
+from __future__ import annotations
+
+from ddlnb.choices import parsed, register, shown, usage
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
+from ddlnb.networks.collectives.direct import Direct
+from ddlnb.networks.collectives.double_tree import DoubleTree
+from ddlnb.networks.collectives.halving_doubling import HalvingDoubling, RecursiveHalving
+from ddlnb.networks.collectives.hierarchical import Hierarchical
+from ddlnb.networks.collectives.recursive_doubling import RecursiveDoubling
+from ddlnb.networks.collectives.ring import Ring
+from ddlnb.networks.collectives.torus import Torus
+from ddlnb.networks.collectives.tree import Tree
+from ddlnb.networks.transfers import Collective, Operation
+
+COLLECTIVES: dict[str, type[Algorithm]] = {
+    kind.name: kind
+    for kind in (
+        *(Ring, Tree, RecursiveDoubling, HalvingDoubling, DoubleTree),
+        *(Hierarchical, Torus, Direct, RecursiveHalving),
+    )
+}
+
+
+def get_algorithm(text: str | Algorithm) -> Algorithm:
+    """Return the algorithm that a text such as ``"torus(4, 8)"`` names.
+
+    Raises UnknownName, and InputError for parameters that it does not have.
+
+    >>> get_algorithm("torus(4, 8)")
+    Torus(rows=4, columns=8)
+    """
+    return text if isinstance(text, Algorithm) else parsed("collective", text, COLLECTIVES)
+
+
+def algorithm_text(algorithm: Algorithm) -> str:
+    """Return the text that `get_algorithm` reads, without parameters that have their defaults.
+
+    >>> algorithm_text(Torus(4, 8)), algorithm_text(Ring())
+    ('torus(4, 8)', 'ring')
+    """
+    return shown(algorithm.name, algorithm, brief=True)
+
+
+def algorithms_for(operation: Operation) -> list[str]:
+    """Return the names of those that carry out an operation.
+
+    >>> algorithms_for("reduce-scatter")
+    ['ring', 'direct', 'recursive-halving']
+    """
+    return [name for name, kind in COLLECTIVES.items() if operation in kind.operations]
+
+
+def get_collective(
+    name: str | Algorithm,
+    workers: int,
+    *,
+    per_node: int = 1,
+    operation: Operation = ALL_REDUCE,
+) -> Collective:
+    """Return the transfers of a collective among workers, of which ``per_node`` share a node.
+
+    Neighbouring ranks share a node. Raises UnknownName for the name, InputError for parameters
+    that it does not have, for an operation that it does not carry out, and for workers among whom
+    it does not run.
+
+    >>> ring = get_collective("ring", 4)
+    >>> ring.steps, ring.bytes_sent(1000).tolist()
+    (6, [1500.0, 1500.0, 1500.0, 1500.0])
+    >>> get_collective("torus(4, 8)", 32).steps, get_collective("ring", 32).steps
+    (20, 62)
+    """
+    algorithm = get_algorithm(name)
+    require_whole(workers=workers, per_node=per_node)
+    require(
+        workers % per_node == 0,
+        f"{workers} workers do not fill nodes of {per_node}; take a multiple of {per_node} workers",
+    )
+    if operation not in algorithm.operations:
+        raise InputError(
+            f"{algorithm.name} does not carry out {operation!r}; "
+            f"take {' or '.join(algorithms_for(operation)) or algorithm.operations[0]}"
+        )
+    refused = algorithm.refuses(workers, per_node)
+    require(not refused, refused)
+    return algorithm.collective(workers, per_node, operation)
+
+
+def register_collective(kind: type[Algorithm]) -> None:
+    """Add a collective to COLLECTIVES, so that its name works wherever a collective is named.
+
+    ``kind`` is a frozen dataclass that inherits from Algorithm, with a ``name``, and a default for
+    every parameter. ``del COLLECTIVES[name]`` removes it. Raises InputError, with the reason, for a
+    class that cannot be registered.
+    """
+    register("collective", kind, Algorithm, COLLECTIVES)
+
+
+def usages() -> list[str]:
+    """Return how each collective is written, with its parameters."""
+    return [usage(kind) for kind in COLLECTIVES.values()]

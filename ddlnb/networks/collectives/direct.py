@@ -1,0 +1,43 @@
+"""Direct: everyone sends everyone a part, and then its sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.phases import after, joined
+from ddlnb.networks.transfers import Collective, Operation, transfers
+
+
+@dataclass(frozen=True)
+class Direct(Algorithm):
+    """Worker r sums part r for all: 2 steps, in each n - 1 messages of M / n bytes from everyone.
+
+    The fewest steps with the fewest bytes, for networks that carry everybody's messages at once.
+    Its halves are operations as well. Source: survey, section 3.3.2 (a full mesh).
+    """
+
+    name = "direct"
+    operations = (ALL_REDUCE, "reduce-scatter", "all-gather")
+
+    def collective(
+        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+    ) -> Collective:
+        """Return the transfers."""
+        source = np.arange(workers)[:, None]
+        target = (source + np.arange(1, workers)) % workers  # not all to the same one first
+        scatter = joined(transfers(0, source, target, target, target + 1, True))
+        gather = joined(transfers(0, source, target, source, source + 1, False))
+        rows = {
+            ALL_REDUCE: (scatter, after(1, gather)),
+            "reduce-scatter": (scatter,),
+            "all-gather": (gather,),
+        }
+        return self.made(operation, workers, workers, *rows[operation])
+
+    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+        """Return the closed form."""
+        phases = (2 if operation == ALL_REDUCE else 1) * (workers > 1)
+        return Counts(phases, phases * (workers - 1) / workers)

@@ -1,0 +1,34 @@
+"""Workers as an array of rows and columns: shapes that fit, and the reason of those that do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def squarest(workers: int) -> tuple[int, int]:
+    """Return rows and columns that hold all workers and differ least, rows the fewer.
+
+    >>> squarest(32), squarest(7)
+    ((4, 8), (1, 7))
+    """
+    rows = next(rows for rows in range(math.isqrt(workers), 0, -1) if workers % rows == 0)
+    return rows, workers // rows
+
+
+def misfit(name: str, shape: Sequence[int], workers: int) -> str:
+    """Return why a shape does not hold the workers, or nothing if it does.
+
+    >>> misfit("torus", (2, 3), 8)
+    'torus(2, 3) has 6 places for 8 workers; give lengths whose product is 8'
+    """
+    inside = ", ".join(map(str, shape))
+    if any(length < 1 for length in shape):
+        return f"{name}({inside}) has a length below 1; give lengths whose product is {workers}"
+    places = math.prod(shape)
+    if places == workers:
+        return ""
+    return (
+        f"{name}({inside}) has {places} places for {workers} workers; "
+        f"give lengths whose product is {workers}"
+    )

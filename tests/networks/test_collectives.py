@@ -1,0 +1,182 @@
+"""Every collective of the catalogue, among 2 to 64 workers: proven, and counted by its formula."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.catalogue import (
+    COLLECTIVES,
+    algorithm_text,
+    get_algorithm,
+    get_collective,
+    register_collective,
+)
+from ddlnb.networks.collectives.double_tree import complementary_trees
+from ddlnb.networks.proof import prove
+from ddlnb.networks.transfers import Collective, Operation, transfers
+
+WORKERS = range(2, 65)
+VARIANTS = ["ring(3)", "ring(64)", "double-tree(1)", "double-tree(3)"]
+every_collective = pytest.mark.parametrize("name", [*COLLECTIVES, *VARIANTS])
+
+
+def cases(algorithm: Algorithm) -> Iterator[tuple[int, int, Operation]]:
+    """Every number of workers, workers per node and operation that it runs with."""
+    for workers in WORKERS:
+        for per_node in (1, 2, 4, 8) if algorithm.knows_nodes else (1,):
+            if workers % per_node == 0 and not algorithm.refuses(workers, per_node):
+                for operation in algorithm.operations:
+                    yield workers, per_node, operation
+
+
+@every_collective
+def test_every_rank_ends_with_every_part_summed_once(name):
+    sizes = set()
+    for workers, per_node, operation in cases(get_algorithm(name)):
+        prove(get_collective(name, workers, per_node=per_node, operation=operation))
+        sizes.add(workers)
+    assert {2, 4, 8, 16, 32, 64} <= sizes
+
+
+@every_collective
+def test_steps_and_bytes_are_those_of_the_formula(name):
+    algorithm = get_algorithm(name)
+    for workers, per_node, operation in cases(algorithm):
+        made = algorithm.collective(workers, per_node, operation)
+        sent = float(made.bytes_sent(1.0).max())
+        expected = algorithm.counts(workers, per_node, operation)
+        assert (made.steps, pytest.approx(sent)) == expected, (workers, per_node, operation)
+
+
+@every_collective
+def test_a_worker_alone_sends_nothing_to_itself(name):
+    algorithm = get_algorithm(name)
+    if algorithm.refuses(1):
+        return
+    for operation in algorithm.operations:
+        alone = get_collective(name, 1, operation=operation)
+        prove(alone)
+        assert not (alone.transfers["source"] == alone.transfers["target"]).any()
+
+
+@every_collective
+def test_a_text_reads_back(name):
+    assert algorithm_text(get_algorithm(name)) == name
+    assert get_algorithm(get_algorithm(name)) == get_algorithm(name)
+
+
+@pytest.mark.item("A36")
+def test_a_torus_takes_20_steps_where_a_ring_takes_62():
+    ring, torus = get_collective("ring", 32), get_collective("torus(4, 8)", 32)
+    assert (ring.steps, torus.steps) == (62, 20)
+    assert torus.bytes_sent(1.0) == pytest.approx(ring.bytes_sent(1.0))
+
+
+@pytest.mark.item("A36")
+def test_a_torus_sends_as_much_along_rows_as_along_columns():
+    """So that each link of a square carries half of what all would put on it in one direction."""
+    made = get_collective("torus(4, 4)", 16)
+    rows = made.transfers
+    along_row = rows["source"] // 4 == rows["target"] // 4
+    parts = rows["stop"] - rows["first"]
+    assert (along_row | (rows["source"] % 4 == rows["target"] % 4)).all()
+    for step in range(made.steps):
+        now = rows["step"] == step
+        assert parts[now & along_row].sum() == parts[now & ~along_row].sum() > 0
+
+
+@pytest.mark.item("A31")
+@pytest.mark.parametrize("workers", range(2, 66))
+def test_no_rank_is_an_inner_node_of_both_trees(workers):
+    first, second = complementary_trees(workers)
+    for parents in (first, second):
+        assert (parents < 0).sum() == 1
+        assert np.bincount(parents[parents >= 0]).max() <= 2
+    assert not set(first[first >= 0]) & set(second[second >= 0])
+
+
+def test_only_what_must_leave_a_node_does():
+    made = get_collective("hierarchical", 16, per_node=4)
+    rows = made.transfers[made.transfers["source"] // 4 != made.transfers["target"] // 4]
+    left = np.bincount(rows["source"] // 4, rows["stop"] - rows["first"]) / made.parts
+    assert left == pytest.approx(np.full(4, 2 * 3 / 4))
+
+
+def test_a_thousand_workers_take_no_time():
+    start = time.perf_counter()
+    made = get_collective("ring(64)", 1024)
+    assert made.steps == 2046
+    assert len(made.transfers) == 64 * 2046
+    assert time.perf_counter() - start < 1  # milliseconds on a machine that is not busy
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "options", "reason"),
+    [
+        ("rings", 4, {}, "unknown collective 'rings'.*did you mean 'ring'"),
+        ("torus(3, 3)", 8, {}, r"torus\(3, 3\) has 9 places for 8 workers; give lengths"),
+        ("torus(0, 8)", 8, {}, "has a length below 1"),
+        ("torus(2, 2, 2)", 8, {}, "takes rows, columns"),
+        ("ring", 0, {}, "workers 0 must be a whole number"),
+        ("ring", 6, {"per_node": 4}, "6 workers do not fill nodes of 4"),
+        ("ring(0)", 4, {}, "give at least 1"),
+        ("double-tree(-1)", 4, {}, "give at least 1"),
+        ("ring", 4, {"operation": "broadcast"}, "does not carry out 'broadcast'; take tree"),
+        ("hierarchical(3)", 8, {}, "8 workers are no multiple of 3"),
+        (
+            "recursive-halving",
+            6,
+            {"operation": "reduce-scatter"},
+            "needs a power of two of workers, and 6 is none; take 4 or 8 workers, or ring",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_error(name, workers, options, reason):
+    with pytest.raises(InputError, match=reason):
+        get_collective(name, workers, **options)
+
+
+@dataclass(frozen=True)
+class Everyone(Algorithm):
+    """Everyone sends its whole message to everyone."""
+
+    name = "everyone"
+
+    def collective(self, workers, per_node=1, operation=ALL_REDUCE) -> Collective:
+        source = np.arange(workers)[:, None]
+        target = (source + np.arange(1, workers)) % workers
+        return self.made(operation, workers, 1, transfers(0, source, target, 0, 1, True))
+
+    def counts(self, workers, per_node=1, operation=ALL_REDUCE) -> Counts:
+        return Counts(int(workers > 1), workers - 1.0)
+
+
+@pytest.fixture
+def everyone() -> Iterator[str]:
+    register_collective(Everyone)
+    yield Everyone.name
+    del COLLECTIVES[Everyone.name]
+
+
+def test_a_collective_from_outside_passes_the_same_tests(everyone):
+    test_every_rank_ends_with_every_part_summed_once(everyone)
+    test_steps_and_bytes_are_those_of_the_formula(everyone)
+    test_a_worker_alone_sends_nothing_to_itself(everyone)
+    test_a_text_reads_back(everyone)
+
+
+def test_a_collective_from_outside_is_named_where_others_are(everyone):
+    with pytest.raises(UnknownName, match="everyone"):
+        get_collective("nobody", 2)
+
+
+def test_what_is_no_collective_is_refused():
+    with pytest.raises(InputError, match="inherits from Algorithm"):
+        register_collective(dict)
