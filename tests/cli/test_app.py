@@ -14,14 +14,9 @@ import typer
 from ddlnb.cli.app import main
 from ddlnb.cli.methods import methods
 from ddlnb.plans.methods import METHODS
+from tests.command_line import ddlnb
 
 COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
-
-
-def ddlnb(*words, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "ddlnb.cli.app", *words], capture_output=True, text=True, **options
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -32,7 +27,25 @@ def test_every_command_explains_itself(command):
 
 
 def test_without_a_command_the_help_is_shown():
-    assert all(command in ddlnb().stdout + ddlnb().stderr for command in COMMANDS)
+    done = ddlnb()
+    assert all(command in done.stdout + done.stderr for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said", "complained"),
+    [
+        (["methods", "--csv"], 0, "method,", ""),
+        (["plan", "--model", "small-conv", "--method", "WFPB-PS"], 2, "", "ddlnb: unknown method"),
+    ],
+)
+def test_a_process_ends_as_its_command_does(words, status, said, complained):
+    command = [sys.executable, "-m", "ddlnb.cli.app", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stdout.startswith(said)
+    assert done.stderr.startswith(complained)
+    assert len(done.stderr.splitlines()) == bool(complained)
+    assert bool(done.stdout) == bool(said)
 
 
 def test_models_are_a_table_for_machines_too():

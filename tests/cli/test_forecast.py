@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 import pandas as pd
 import pytest
 
+from ddlnb.calibration import survey
+from ddlnb.calibration.survey import calibrate_survey
 from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import CLUSTERS, ROOT
-from ddlnb.results.published import fig4_cells
+from ddlnb.results.published import FIG4_CELLS, fig4_cells
 from ddlnb.simulator.forecast import forecast
-from tests.cli.test_app import ddlnb
+from tests.command_line import ddlnb
 
 BERT = ["--model", "bert-large", "--cluster", "survey-10GbE"]
+CONV = ["--model", "small-conv", "--cluster", "survey-10GbE"]
 
 
 @pytest.mark.parametrize("command", ["clusters", "forecast", "timeline", "calibrate", "check"])
@@ -164,7 +168,14 @@ def test_check_fails_on_a_suspicious_table_and_passes_a_clean_one(tmp_path):
     assert "replicates differ" in done.stdout.replace("…", "replicates differ")
 
 
-def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing():
+def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
+    tmp_path, monkeypatch
+):
+    """With the cells of one model on one network only: all of them take minutes."""
+    head, *lines = FIG4_CELLS.read_text().splitlines(keepends=True)
+    few = tmp_path / "cells.csv"
+    few.write_text(head + "".join(line for line in lines if line.startswith("resnet50,64,10GbE")))
+    monkeypatch.setattr(survey, "calibrate_survey", partial(calibrate_survey, cells=few))
     folder = CLUSTERS
     before = {path: path.read_bytes() for path in folder.iterdir()}
     said = ddlnb("calibrate", "survey", check=True).stdout
@@ -190,11 +201,11 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing():
         (["forecast", *BERT, "--draws", "-1"], "draws -1 must be a whole number, at least 0"),
         (["forecast", *BERT, "--csv", "."], "'.' is a folder; name a file in it"),
         (["forecast", *BERT, "--csv", "/proc/rows.csv"], "no file can be written in '/proc'"),
-        (["forecast", *BERT, "--throughput", "1e300"], "FLOP/s, and processors compute"),
-        (["forecast", *BERT, "--throughput", "1e-300"], "FLOP/s, and processors compute"),
+        (["forecast", *CONV, "--throughput", "1e300"], "FLOP/s, and processors compute"),
+        (["forecast", *CONV, "--throughput", "1e-300"], "FLOP/s, and processors compute"),
         (["forecast", *BERT, "--throughput", "1", "--gpus", "6"], "6 workers do not fill nodes"),
         (
-            ["forecast", *BERT, "--throughput", "1", "--batch", "99999999999"],
+            ["forecast", *CONV, "--throughput", "1", "--batch", "99999999999"],
             "choose a batch of at",
         ),
         (["timeline", *BERT, "--iterations", "100000"], "spans, and viewers and pictures take"),

@@ -11,7 +11,7 @@ import pytest
 from ddlnb.plans.methods import METHODS
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.workloads.workload import read_profile
-from tests.cli.test_app import ddlnb
+from tests.command_line import ddlnb
 
 WORDS = ["--model", "bert-base", "--cluster", "survey-10GbE"]
 

@@ -17,7 +17,7 @@ from ddlnb.training.optimizers import OPTIMIZERS
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.synchronisation.graphs import GRAPHS
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
-from tests.cli.test_app import ddlnb
+from tests.command_line import ddlnb
 
 QUICK = ["--task", "quadratic", "--workers", "2", "--steps", "8", "--jobs", "1"]
 TWO = ["--method", "bsp", "--method", "bsp + top-k(0.25) + feedback"]
