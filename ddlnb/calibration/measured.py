@@ -16,7 +16,7 @@ from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.results.rows import read_rows
-from ddlnb.simulator.forecast import profile_for
+from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.simulate import Cell
 
 PRIOR_SPREAD = 0.7  # of a value that somebody wrote into a cluster file: a factor of two or so

@@ -222,7 +222,7 @@ def _picture(lines: dict[str, Timeline], path: Path) -> Path:
 
 def workload_for(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
     """Return the profile of the cluster's hardware, or one derived from one GPU's throughput."""
-    from ddlnb.simulator.forecast import profile_for
+    from ddlnb.simulator.profiles import profile_for
 
     if throughput is None:
         return profile_for(model, on, batch)

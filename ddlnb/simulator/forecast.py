@@ -13,13 +13,13 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import InputError, require, require_whole
-from ddlnb.paths import PROFILES
+from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.provenance import provenance
+from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.workloads.workload import Workload, read_profile
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,25 +142,6 @@ def forecast_cells(
     frame = pd.DataFrame(rows)
     frame["chance_best"] = _chance_best(frame, taken)
     return frame.assign(**{key: value for key, value in provenance().items() if key != "machine"})
-
-
-def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) -> Workload:
-    """Return the profile of a model for the cluster's hardware, as data/profiles names them.
-
-    Names read model_bBATCH_HARDWARE. Without a batch there must be just one. Raises InputError
-    that lists what there is and says how to make another.
-    """
-    batch = "*" if local_batch is None else local_batch
-    found = sorted(path.stem for path in PROFILES.glob(f"{model}_b{batch}_{cluster.hardware}.json"))
-    if len(found) != 1:
-        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
-        raise InputError(
-            f"{len(found) or 'no'} profiles match model {model!r}, batch {batch}, hardware "
-            f"{cluster.hardware!r} ({', '.join(found) or 'none'}); name one of {known}, "
-            f"or make one: ddlnb profile --model {model} --name {model}_bBATCH_HARDWARE, or "
-            f"--throughput with the samples per second of one GPU"
-        )
-    return read_profile(found[0])
 
 
 def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
