@@ -69,7 +69,9 @@ class Collective:
     - all-to-all: part s * workers + t goes from worker s to worker t.
 
     Order: a rank sends in a step when it has received all that earlier steps send it of the parts
-    concerned, and its own sends of earlier steps have left. Rows of one step with the same source
+    concerned, and its own sends of earlier steps have left: their last byte is on its way, which
+    is before it arrives, by the start-up and the latency of the route. So the bytes of a message
+    leave first, and what is waited for comes after them. Rows of one step with the same source
     and target travel as one message; none that a rank receives in a step is sent on in that step.
 
     Raises InputError for ranks or parts that are out of range, and for a rank that sends to itself.
