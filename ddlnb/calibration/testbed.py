@@ -70,6 +70,11 @@ def as_run(method: str | Method) -> Method:
     return method
 
 
+def run_otherwise(name: str) -> bool:
+    """Return whether the survey ran this method in another way than METHODS describes it."""
+    return name in METHODS and as_run(name) != METHODS[name]
+
+
 def fig4_workload(model: str) -> Workload:
     """Return the profile of a model on the survey's GPU at its local batch. Raises UnknownName."""
     if model not in BATCHES:

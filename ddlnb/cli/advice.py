@@ -13,27 +13,51 @@ if TYPE_CHECKING:
 
 CHANCE = 0.1  # of the draws in which a method is the best: as much is no matter of chance alone
 TIE = 0.02  # of the best throughput: less is not worth a change of method
+POOR = 0.5  # of linear speed-up: below, the GPUs wait for one another more than they compute
 
 
 def advice(rows: pd.DataFrame, on: Cluster) -> str:
     """Return what to take at the largest size: on the machines there are, and with servers added.
 
-    A method ties with the best one if it is as good within TIE, or itself the best in CHANCE or
-    more of the draws.
+    A method ties with the best one if it is as good within TIE; one that is itself the best in
+    CHANCE or more of the draws is named. Where even the best speed-up is below POOR of linear, the
+    advice says that one should not.
     """
     largest = rows[rows["gpus"] == rows["gpus"].max()]
     is_extra = largest["servers"].gt(0) & (on.server_place == "extra machines")
     is_extra &= largest["gpus"] > on.gpus_per_node
     size = f"On {largest['gpus'].iloc[0]} GPUs of {on.name}"
     alone, helped = largest[~is_extra], largest[is_extra]
+    warning = _warning(rows, largest)
     if not len(helped):
-        return f"{size} {_take(alone)}."
+        return f"{size} {_take(alone)}.{warning}"
     best = helped.loc[helped[RATE].idxmax()]
     more = f"{best['servers']} more machines as servers"
     if not len(alone):
-        return f"{size} with {more} {_take(helped)}."
+        return f"{size} with {more} {_take(helped)}.{warning}"
     gain = _against(best, alone.loc[alone[RATE].idxmax()])
-    return f"{size} without further machines {_take(alone)}. With {more}, {gain}."
+    return f"{size} without further machines {_take(alone)}. With {more}, {gain}.{warning}"
+
+
+def _warning(rows: pd.DataFrame, largest: pd.DataFrame) -> str:
+    """Return that one should not train on so many GPUs, if one should not; else nothing."""
+    best = largest.loc[largest["speedup"].idxmax()]
+    gpus, speedup = best["gpus"], best["speedup"]
+    if gpus == 1 or speedup >= POOR * gpus:
+        return ""
+    if speedup <= 1:
+        found = f"{gpus} GPUs are no faster than one"
+    else:
+        found = f"{gpus} GPUs do the work of {speedup:.1f}, and {gpus - speedup:.0f} are wasted"
+    fewer = rows[(rows["gpus"] < gpus) & (rows["speedup"] >= (1 - TIE) * speedup)]
+    way_out = "use fewer GPUs"
+    if len(fewer):
+        enough = fewer.loc[fewer["gpus"].idxmin()]
+        way_out = f"use {enough['gpus']} (speed-up {enough['speedup']:.2f} by {enough['method']})"
+    return (
+        f" But do not train like this: even so, {found}. Rather {way_out}, a larger batch per GPU "
+        f"or a faster network, or send less (ddlnb lossy)."
+    )
 
 
 def _take(rows: pd.DataFrame) -> str:
@@ -43,14 +67,15 @@ def _take(rows: pd.DataFrame) -> str:
     speedup = f"speed-up {best['speedup']:.2f} ({best['speedup'] / best['gpus']:.0%} of linear)"
     said = f"take {best['method']}: {speedup}"
     others = order.iloc[1:]
-    is_tie = [_is_tie(other, best) for _, other in others.iterrows()]
-    if any(is_tie):
-        said += f"; {', '.join(others.loc[is_tie, 'method'])} ties with it"
-    behind = others.loc[[not tie for tie in is_tie]]
-    if len(behind):
-        said += (
-            f"; {behind.iloc[0]['method']} is {1 - behind.iloc[0][RATE] / best[RATE]:.0%} behind"
-        )
+    is_level = others[RATE] >= (1 - TIE) * best[RATE]
+    may_win = ~is_level & (others["chance_best"] >= CHANCE)
+    if level := others.loc[is_level, "method"].tolist():
+        said += f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it"
+    for row in others[may_win].to_dict("records"):
+        said += f"; {row['method']} is the fastest in {row['chance_best']:.0%} of the draws"
+    behind = others[~is_level & ~may_win].to_dict("records")
+    if behind:
+        said += f"; {behind[0]['method']} is {1 - behind[0][RATE] / best[RATE]:.0%} behind"
     return said
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddlnb.cli.advice import advice
+from ddlnb.cli.forecast_remarks import SCRIPTS, remarks
 from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table, refuse_unused
 
 if TYPE_CHECKING:
@@ -124,10 +126,15 @@ def forecast(
 
         rows = write_forecast(csv, draws=draws, progress=sys.stderr.isatty())
         typer.echo(f"{len(rows)} cells of Fig. 4 forecast" + (f" in {csv}" if csv else ""))
+        typer.echo(
+            f"They are forecast as the survey ran them, with {SCRIPTS}. With --model and --cluster "
+            f"each method is forecast as its paper describes it, and the same cell has other "
+            f"numbers."
+        )
         return
     require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
     on = get_cluster(cluster)
-    chosen = _methods(method, partition, credit)
+    chosen = _methods(method, on, partition, credit)
     sound_pairs(on, chosen, gpus, servers)
     workload = workload_for(model, on, batch, throughput)
     rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
@@ -139,17 +146,18 @@ def forecast(
             "GPUs": row["gpus"],
             "method": row["method"],
             unit: f"{row['throughput_samples_per_s']:.4g}",
-            "90 % interval": f"{row['low']:.4g} to {row['high']:.4g}" if draws else "-",
+            "90 % interval": _interval(row["low"], row["high"]) if draws else "-",
             "speed-up": f"{row['speedup']:.2f}",
             "efficiency": f"{row['speedup'] / row['gpus']:.0%}",
-            "fastest in": f"{row['chance_best']:.0%} of draws" if draws else "-",
+            "fastest in": _chance(row["chance_best"]) if draws else "-",
         }
         for row in rows.to_dict("records")
     ]
     print_table(
         shown, False, f"Simulated: {workload!r} on {on.name} ({on.network}); {workload.source}"
     )
-    typer.echo(advice(rows, on))
+    for said in (advice(rows, on), *remarks(rows, on, chosen, drawn=draws > 0)):
+        typer.echo(said)
     if csv is not None:
         typer.echo(f"Rows in {csv}")
 
@@ -182,7 +190,7 @@ def timeline(
     require_writable_file(out, "trace.json")
     require_whole(iterations=iterations)
     on = get_cluster(cluster, gpus)
-    chosen = _methods(method or ["MG-WFBP"], partition, credit)
+    chosen = _methods(method or ["MG-WFBP"], on, partition, credit)
     sound_pairs(on, chosen, servers=servers)
     workload = workload_for(model, on, batch, throughput)
     lines = {
@@ -238,10 +246,22 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
     return from_throughput(trace(model, batch), throughput, source)
 
 
-def _methods(names: list[str] | None, partition: str | None, credit: str | None) -> list[Method]:
-    from ddlnb.plans.methods import METHODS, get_method, require_tunable
+def _interval(low: float, high: float) -> str:
+    return "no interval" if math.isnan(low) else f"{low:.4g} to {high:.4g}"
 
-    asked = list(METHODS) if not names or "all" in names else names
-    chosen = [get_method(name) for name in asked]
+
+def _chance(share: float) -> str:
+    return "no interval" if math.isnan(share) else f"{share:.0%} of draws"
+
+
+def _methods(
+    names: list[str] | None, on: Cluster, partition: str | None, credit: str | None
+) -> list[Method]:
+    """Return the methods of these names, or all that the cluster can run."""
+    from ddlnb.plans.methods import get_method, require_tunable
+    from ddlnb.simulator.forecast import methods_on
+
+    is_all = not names or "all" in names
+    chosen = methods_on(on) if is_all else [get_method(name) for name in names or ()]
     require_tunable(chosen, partition=partition, credit=credit)
     return [method.tuned(partition=partition, credit=credit) for method in chosen]

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
-from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
+from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
 
+# Of forecasts on clusters that are fitted, medians are off by 3 to 25 % (docs/forecast.md).
+ASSUMED_ERROR = 0.1
 SERVER_PLACES = ("extra machines", "workers' nodes")
 
 
@@ -35,8 +37,8 @@ class Cluster:
     ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``server_place`` is None when
     there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods merge
     gradients, where it is not the cluster's own. ``model_error`` is the relative standard deviation
-    of measured from simulated seconds that no uncertainty of an effect explains. ``hardware`` is
-    the word for its GPU in the names of profiles.
+    of measured from simulated seconds that no uncertainty of an effect explains; ASSUMED_ERROR
+    where nobody measured it. ``hardware`` is the word for its GPU in the names of profiles.
 
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
@@ -64,7 +66,7 @@ class Cluster:
     server_place: str | None = None
     placement: str = "balanced"
     planning: AlphaBeta | None = None
-    model_error: float = 0.0
+    model_error: float = ASSUMED_ERROR
     hardware: str = ""
     about: str = field(default="", compare=False)
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -89,6 +91,26 @@ class Cluster:
             if not isinstance(value, str) or value not in known:
                 raise UnknownName(what, value, known)
         self._check_workers()
+
+    @property
+    def intervals(self) -> dict[str, Fit]:
+        """What is known of every effect that is there: its fit, or else an assumed interval.
+
+        Zero and infinite values have none: they stand for effects that are not there.
+        """
+        default = Effects()
+        assumed = {
+            name: _assumed(unit, value)
+            for name, unit in UNITS.items()
+            if (value := getattr(self.effects, name)) != getattr(default, name)
+            and 0 < value < UNLIMITED
+        }
+        return {**assumed, **self.fits}
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The effects whose interval nobody gave."""
+        return tuple(name for name in self.intervals if name not in self.fits)
 
     @property
     def most_workers(self) -> int:
@@ -183,19 +205,24 @@ class Cluster:
         return f"Cluster({self.name!r}, workers={self.workers} of {self.most_workers})"
 
 
+def _assumed(unit: Unit, value: float) -> Fit:
+    low, high = max(unit.least, value / unit.within), min(unit.most, value * unit.within)
+    return Fit(low, high, f"assumed: within a factor of {unit.within:g}, as no interval is given")
+
+
 def _plus(left: float, right: float) -> float:
     return left + right
 
 
 def describe(cluster: Cluster) -> list[dict[str, str]]:
     """Return a row per effect that the cluster has: value, interval, where from, and meaning."""
-    default = Effects()
+    default, intervals = Effects(), cluster.intervals
     rows = []
     for effect, unit in UNITS.items():
         value = getattr(cluster.effects, effect)
         if value == getattr(default, effect):
             continue
-        fit = cluster.fits.get(effect)
+        fit = intervals.get(effect)
         rows.append(
             {
                 "effect": effect,

@@ -19,13 +19,19 @@ UNLIMITED = math.inf
 
 @dataclass(frozen=True)
 class Unit:
-    """How values of an effect are read and shown, and between which bounds physics allows them."""
+    """How values of an effect are read and shown, and between which bounds physics allows them.
+
+    A value without an interval is assumed to be known ``within`` this factor, up and down, with
+    90 % certainty. The factors are those of usual priors of the survey's testbed
+    (data/calibration/survey.yaml).
+    """
 
     name: str
     least: float
     most: float
     parse: Callable[[str], float]
     show: Callable[[float], str]
+    within: float
 
 
 def _number_from(text: str) -> float:
@@ -35,10 +41,10 @@ def _number_from(text: str) -> float:
         return math.nan
 
 
-SECONDS = Unit("seconds", 0.0, 10.0, seconds_from, show_seconds)
-BANDWIDTH = Unit("bytes per second", 1e3, UNLIMITED, bandwidth_from, show_bandwidth)
-FACTOR = Unit("a factor from 0.01 to 100", 0.01, 100.0, _number_from, "{:.3g}".format)
-SHARE = Unit("a share from 0.01 to 1", 0.01, 1.0, _number_from, "{:.3g}".format)
+SECONDS = Unit("seconds", 0.0, 10.0, seconds_from, show_seconds, 4.0)
+BANDWIDTH = Unit("bytes per second", 1e3, UNLIMITED, bandwidth_from, show_bandwidth, 2.0)
+FACTOR = Unit("a factor from 0.01 to 100", 0.01, 100.0, _number_from, "{:.3g}".format, 1.5)
+SHARE = Unit("a share from 0.01 to 1", 0.01, 1.0, _number_from, "{:.3g}".format, 1.5)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import read_yaml
@@ -121,7 +121,7 @@ class ClusterFile(BaseModel):
     server_place: str | None = None
     placement: str = "balanced"
     planning: PlanningEntry | None = None
-    model_error: float = 0.0
+    model_error: float = ASSUMED_ERROR
     hardware: str = ""
     about: str = ""
     facts: dict[str, Fact] = Field(default_factory=dict)

@@ -77,11 +77,17 @@ def forecast_bars(
     share.set_ylabel("share of linear speed-up (%), in all parts")
     model, batch, network = panels.iloc[0]
     what = "published beside forecast" if len(published) else "forecast (simulated)"
-    figure.suptitle(f"{model}, {batch} per GPU, {network}: {what}")
+    how = ", methods as the survey ran them" if _is_as_run(rows) else ""
+    figure.suptitle(f"{model}, {batch} per GPU, {network}: {what}{how}")
     legend(figure, _handles(methods, published, linear_is_seen=top_share > 1))
     note = f"number on a bar: speed-up over one GPU | {_missing(published, methods, counts)}"
     say_source(figure, _joined(rows, published), note)
     return figure
+
+
+def _is_as_run(rows: pd.DataFrame) -> bool:
+    """Return whether the rows are those of `forecast_fig4`, and not of the methods proper."""
+    return "settings" in rows and bool(rows["settings"].str.startswith("as-run").all())
 
 
 def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:

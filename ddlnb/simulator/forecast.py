@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DRAWS = 200
+LEAST_DRAWS = 20  # of which one lies beyond either end of a 90 % interval
 CELLS_AT_ONCE = 512  # simulated together
 MOST_MESSAGES_PLAYED = (
     100_000_000  # a stated budget: a core plays some 30,000 a second of large plans
 )
+ROUNDING = 1e-9  # relative: seconds that differ by less do so by rounding
 # A 90 % interval of a normal distribution reaches this many standard deviations to each side.
 Z90 = 1.6448536269514722
 
@@ -49,11 +51,13 @@ def forecast(
     ``throughput_samples_per_s`` is that of all GPUs; ``iteration_seconds`` and
     ``exposed_communication_seconds`` are those of one iteration. ``low`` and ``high`` hold 90 % of
     the draws of the throughput: every draw takes other effects from the intervals of the cluster,
-    another speed from the spread of the workload, and its model error; with ``draws=0`` there are
-    none. ``speedup`` is over one worker, ``chance_best`` the share of draws in which the method is
-    the fastest of those asked for. ``model`` is a Workload, or the name of a model with a profile
-    for the cluster's hardware (see `profile_for`); ``gpus`` defaults to all of the cluster. Raises
-    InputError for what does not fit together.
+    another speed from the spread of the workload, and its model error. Effects without an interval
+    get a wide one (`Cluster.intervals`). There are none with ``draws=0``, and where nothing is
+    uncertain. ``speedup`` is over one worker, ``chance_best`` the share of draws in which the
+    method is the fastest of those asked for; "all" are those that the cluster can run. ``model`` is
+    a Workload, or the name of a model with a profile for the cluster's hardware (see
+    `profile_for`); ``gpus`` defaults to all of the cluster. Raises InputError for what does not fit
+    together, and for fewer than LEAST_DRAWS draws.
 
     >>> import ddlnb
     >>> rows = ddlnb.forecast("resnet50", "survey-10GbE", "MG-WFBP", gpus=[8, 16], draws=0)
@@ -62,7 +66,7 @@ def forecast(
     >>> bool(rows["speedup"].is_monotonic_increasing)
     True
     """
-    require_whole(0, draws=draws)
+    require_draws(draws)
     pairs = sound_pairs(cluster, methods, gpus, servers)
     workload = model
     if isinstance(workload, str):
@@ -85,7 +89,7 @@ def sound_pairs(
     counts = [cluster.workers] if gpus is None else [gpus] if isinstance(gpus, int) else list(gpus)
     require(bool(counts), "gpus is empty; give at least one number of GPUs")
     asked = [methods] if isinstance(methods, str | Method) else list(methods)
-    chosen = list(METHODS.values()) if "all" in asked else [get_method(m) for m in asked]
+    chosen = methods_on(cluster) if "all" in asked else [get_method(m) for m in asked]
     require(bool(chosen), "methods is empty; give at least one, or 'all'")
     if servers is not None:
         require_whole(servers=servers)
@@ -94,6 +98,27 @@ def sound_pairs(
         if method.architecture == "PS":
             one.require_servers(method.name)
     return pairs
+
+
+def methods_on(cluster: Cluster) -> list[Method]:
+    """Return the methods that the cluster can run: without servers, none that needs them.
+
+    >>> import ddlnb
+    >>> [method.name for method in methods_on(ddlnb.get_cluster("v100-nvlink"))]
+    ['BSP-A2A', 'WFBP-A2A', 'MG-WFBP', 'ByteScheduler-A2A']
+    """
+    served = cluster.server_place is not None
+    return [one for one in METHODS.values() if served or one.architecture != "PS"]
+
+
+def require_draws(draws: int) -> None:
+    """Raise InputError unless this many draws make a 90 % interval, or none is asked for."""
+    require_whole(0, draws=draws)
+    require(
+        draws == 0 or draws >= LEAST_DRAWS,
+        f"draws {draws} are too few for a 90 % interval, which leaves out one draw in twenty on "
+        f"each side; take at least {LEAST_DRAWS}, or 0 for no interval",
+    )
 
 
 def forecast_cells(
@@ -111,6 +136,7 @@ def forecast_cells(
     """
     import pandas as pd
 
+    require_draws(draws)
     messages = sum(len(cell.plan.messages) for cell in cells) * (draws + 1)
     require(
         messages <= MOST_MESSAGES_PLAYED,
@@ -145,14 +171,15 @@ def forecast_cells(
 
 
 def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
-    """Return the cluster with effects drawn from the intervals of its fits, within physical bounds.
+    """Return the cluster with effects drawn from their intervals, within physical bounds.
 
-    An effect is drawn by its name and seed alone, so two clusters with the same fit of an effect
-    get the same draws of it.
+    Intervals are those of `Cluster.intervals`, which assumes one where none is given. An effect is
+    drawn by its name and seed alone, so two clusters with the same fit of an effect get the same
+    draws of it.
     """
     values = {
         effect: _draw(effect, getattr(cluster.effects, effect), fit, count, seed)
-        for effect, fit in cluster.fits.items()
+        for effect, fit in cluster.intervals.items()
     }
     return [
         cluster.with_effects(**{effect: float(drawn[i]) for effect, drawn in values.items()})
@@ -164,6 +191,8 @@ def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndar
     """Log-normal draws around the value; an interval that reaches zero is drawn uniformly."""
     generator = np.random.default_rng([seed, *f"{effect}|{fit.source}".encode()])
     unit = UNITS[effect]
+    if fit.low == fit.high:
+        return np.full(count, value)
     if fit.low <= 0 or math.isinf(fit.high):
         top = fit.high if math.isfinite(fit.high) else 2 * value
         drawn = generator.uniform(fit.low, top, count)
@@ -250,12 +279,19 @@ def _labels(cell: Cell) -> dict[str, object]:
 
 
 def _quantile(drawn: np.ndarray, number: int, share: float) -> float:
-    return float(np.quantile(drawn[:, number], share)) if len(drawn) else math.nan
+    if not len(drawn) or _is_certain(drawn[:, number]):
+        return math.nan
+    return float(np.quantile(drawn[:, number], share))
+
+
+def _is_certain(drawn: np.ndarray) -> bool:
+    """Return whether all draws are the same but for rounding: nothing uncertain was drawn."""
+    return bool(np.ptp(drawn) <= ROUNDING * drawn.max())
 
 
 def _chance_best(frame: pd.DataFrame, drawn: np.ndarray) -> np.ndarray:
     chance = np.full(len(frame), math.nan)
-    if not len(drawn):
+    if not len(drawn) or all(_is_certain(column) for column in drawn.T):
         return chance
     keys = ["model", "local_batch", "network", "machine", "gpus"]
     for _, rows in frame.groupby(keys, sort=False):

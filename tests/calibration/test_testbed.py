@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from ddlnb.calibration.fig4 import (
+    AS_RUN,
     FITTED,
     FORECAST_COLUMNS,
     HELD_OUT,
@@ -28,15 +31,18 @@ from ddlnb.calibration.testbed import (
     SMALL,
     as_run,
     fig4_workload,
+    run_otherwise,
 )
+from ddlnb.clusters.effects import BANDWIDTH, SECONDS, SHARE, UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName
+from ddlnb.figures import forecast_bars
 from ddlnb.paths import DATA, ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Order
 from ddlnb.results.published import FIG4_CELLS
-from ddlnb.simulator.forecast import Z90
+from ddlnb.simulator.forecast import Z90, forecast
 from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.studies.calibration import held_out_table, residual_rows
 
@@ -115,6 +121,26 @@ def test_the_model_error_is_what_nine_in_ten_cells_of_a_method_left_out_keep_to(
     rows = rows[(rows["forecast"] == "fitted") & rows["left_out"].str.startswith("method")]
     within = rows["relative_error"].abs() <= Z90 * survey_setup().model_error
     assert 0.86 <= within.mean() <= 0.94
+
+
+def test_the_figure_says_that_its_methods_are_as_the_survey_ran_them():
+    rows = forecast_fig4(("resnet50",), ("10GbE",), (8,), draws=0)
+    assert rows["settings"].str.startswith(AS_RUN).all()
+    assert "methods as the survey ran them" in forecast_bars(rows).get_suptitle()
+    proper = forecast("resnet50", "survey-10GbE", gpus=8, draws=0)
+    assert "ran them" not in forecast_bars(proper).get_suptitle()
+
+
+def test_methods_that_ran_differently_are_known():
+    differ = [name for name in METHODS if run_otherwise(name)]
+    assert differ == ["MG-WFBP", "ByteScheduler-PS", "ByteScheduler-A2A"]
+
+
+@pytest.mark.parametrize("unit", [SECONDS, BANDWIDTH, SHARE])
+def test_intervals_that_nobody_gave_are_as_wide_as_the_survey_s_priors(unit):
+    spreads = [one.spread for one in survey_setup().parameters if UNITS[one.effect] is unit]
+    usual = math.exp(Z90 * float(np.median(spreads)))
+    assert unit.within == pytest.approx(usual, rel=0.2)
 
 
 def test_no_small_tensor_travels_alone_in_mgwfbp_as_run():

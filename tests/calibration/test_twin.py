@@ -44,7 +44,7 @@ def test_a_twin_is_calibrated_and_compared(tmp_path):
     cluster = read_cluster(result.paths[0])
     assert cluster.fits
     rows = measure_and_forecast(
-        [cluster], tmp_path, models=("small-conv",), iterations=2, repetitions=1, draws=3
+        [cluster], tmp_path, models=("small-conv",), iterations=2, repetitions=1, draws=20
     )
     errors = forecast_errors(rows)
     assert list(errors["method"]) == list(METHODS)

@@ -41,7 +41,7 @@ def test_clusters_are_listed_and_their_effects_shown():
 
 def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
     out = tmp_path / "rows.csv"
-    done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "5", "--csv", str(out), check=True)
+    done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "20", "--csv", str(out), check=True)
     assert "take " in done.stdout
     rows = pd.read_csv(out)
     assert len(rows) == 7
@@ -119,10 +119,10 @@ def test_the_readme_shows_what_the_command_prints():
     shown = lines[start + 2 : lines.index("```", start)]  # below the head of the table
     said = ddlnb(*command, check=True).stdout.replace("│", " ")
     printed = [" ".join(line.split()) for line in said.splitlines()]
-    assert len(shown) == 7 + 1  # methods, and the advice
-    for line in shown[:-1]:
+    assert len(shown) == 7 + 2  # methods, the advice, and a remark
+    for line in shown[:7]:
         assert " ".join(line.split()) in printed
-    assert shown[-1] in " ".join(printed)
+    assert " ".join(shown[7:]) in " ".join(printed)
 
 
 def test_numbers_may_be_listed_or_repeated():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from ddlnb.clusters.cluster import Fit
+from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
@@ -22,7 +23,7 @@ SURVEY = get_cluster("survey-10GbE")
 
 
 def test_a_forecast_has_a_row_per_method_and_number_of_gpus():
-    rows = forecast(TOY, SURVEY, gpus=[4, 8], draws=3)
+    rows = forecast(TOY, SURVEY, gpus=[4, 8], draws=20)
     assert list(zip(rows["gpus"], rows["method"], strict=True)) == [
         (count, method) for count in (4, 8) for method in METHODS
     ]
@@ -35,12 +36,10 @@ def test_a_forecast_has_a_row_per_method_and_number_of_gpus():
 
 
 def test_the_interval_holds_the_value_and_grows_with_the_uncertainty():
-    known = replace(SURVEY, fits={}, model_error=0.0)
-    rows = forecast(TOY, known, "BSP-A2A", gpus=8, draws=20)
-    np.testing.assert_allclose(rows["low"], rows["throughput_samples_per_s"])
+    known = exactly(SURVEY)
     fit = Fit(0.5 * known.effects.between_bandwidth, 2 * known.effects.between_bandwidth, "test")
     for uncertain in (
-        replace(known, fits={"between_bandwidth": fit}),
+        replace(known, fits={**known.fits, "between_bandwidth": fit}),
         replace(known, model_error=0.2),
     ):
         row = forecast(TOY, uncertain, "BSP-A2A", gpus=8, draws=50).iloc[0]
@@ -49,9 +48,59 @@ def test_the_interval_holds_the_value_and_grows_with_the_uncertainty():
     assert paced["low"] < paced["throughput_samples_per_s"] < paced["high"]
 
 
+def exactly(cluster):
+    """Return the cluster with effects that are known exactly, and no error of the model."""
+    fits = {name: Fit(value, value, "exact") for name, value in asdict(cluster.effects).items()}
+    return replace(cluster, fits=fits, model_error=0.0)
+
+
+def test_what_is_known_exactly_has_no_interval_and_no_chance():
+    """It was an interval without width, and a share of 100 % of the draws."""
+    rows = forecast(TOY, exactly(SURVEY), gpus=8, draws=20)
+    assert rows[["low", "high", "chance_best"]].isna().all().all()
+
+
+def test_numbers_without_intervals_are_not_taken_for_exact():
+    bare = replace(SURVEY, fits={}, model_error=0.0)
+    rows = forecast("bert-large", bare, gpus=32, draws=40)
+    assert (rows["low"] < 0.95 * rows["throughput_samples_per_s"]).all()
+    assert (rows["high"] > 1.05 * rows["throughput_samples_per_s"]).all()
+    assert "between_bandwidth" in bare.assumed
+    assert "connection_bandwidth" in bare.assumed
+    assert "rank_latency" not in SURVEY.assumed
+
+
+def test_a_cluster_that_gives_no_model_error_gets_one():
+    """Else what hides its communication looks exact, whatever is assumed of the links."""
+    given = {"name": "mine", "network": "25GbE", "nodes": 8, "gpus_per_node": 4}
+    fast = Cluster(**given, effects=Effects(between_bandwidth=1e15, inside_bandwidth=1e15))
+    rows = forecast(TOY, fast, "WFBP-A2A", draws=40)
+    assert (rows["high"] > 1.2 * rows["low"]).all()
+
+
+@pytest.mark.parametrize("draws", [1, 19])
+def test_too_few_draws_for_an_interval_are_refused(draws):
+    """Of one draw the interval was that draw, and did not hold the value."""
+    with pytest.raises(InputError, match=f"draws {draws} are too few .* at least 20, or 0"):
+        forecast(TOY, SURVEY, gpus=8, draws=draws)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-large"])
+def test_the_fewest_draws_make_intervals_that_hold_the_value(name):
+    rows = forecast(name, SURVEY, gpus=[4, 8], draws=20)
+    assert rows["throughput_samples_per_s"].between(rows["low"], rows["high"]).all()
+
+
+def test_all_methods_are_those_that_the_cluster_can_run():
+    rows = forecast("bert-large", "v100-nvlink", draws=0)
+    assert set(rows["method"]) == {m for m, one in METHODS.items() if one.architecture == "A2A"}
+    named = forecast("bert-large", "v100-nvlink", "WFBP-PS", draws=0)
+    assert list(named["method"]) == ["WFBP-PS"]  # within a node, which is what was asked for
+
+
 def test_draws_are_the_same_twice_and_inside_the_bounds():
     fit = Fit(0.3, 1.0, "test")
-    cluster = replace(SURVEY, fits={"inside_share": fit})
+    cluster = replace(exactly(SURVEY), fits={**exactly(SURVEY).fits, "inside_share": fit})
     first, second = (draw_clusters(cluster, 40, seed=7) for _ in range(2))
     assert first == second
     shares = [drawn.effects.inside_share for drawn in first]

@@ -1,0 +1,119 @@
+"""What a forecast says below its table: what was left out, assumed, or run in another way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from ddlnb.cli.advice import advice
+from ddlnb.cli.forecast_remarks import remarks
+from ddlnb.clusters.file import get_cluster
+from ddlnb.plans.methods import METHODS
+from ddlnb.simulator.forecast import forecast, methods_on
+from tests.cli.test_app import ddlnb
+from tests.cli.test_forecast import rows_of
+from tests.toy import TOY
+
+SURVEY, NVLINK = get_cluster("survey-10GbE"), get_cluster("v100-nvlink")
+
+
+def said(model, cluster, methods=None, *, gpus=None, drawn=False):
+    methods = methods_on(cluster) if methods is None else [METHODS[name] for name in methods]
+    rows = forecast(model, cluster, methods, gpus=gpus, draws=0)
+    return remarks(rows, cluster, methods, drawn=drawn)
+
+
+def test_methods_that_a_cluster_without_servers_cannot_run_are_named():
+    (one,) = said("bert-large", NVLINK)
+    assert one == (
+        "v100-nvlink has no parameter servers (server_place), so that BSP-PS, WFBP-PS and "
+        "ByteScheduler-PS are left out."
+    )
+    assert said("bert-large", NVLINK, ["MG-WFBP"]) == []
+
+
+def test_servers_take_no_part_within_a_node():
+    (one,) = said("bert-large", NVLINK, ["WFBP-PS", "MG-WFBP"])
+    assert one == (
+        "On 4 GPUs, within one node, no parameter server takes part, as in BytePS: WFBP-PS "
+        "reduces gradients inside the node."
+    )
+    assert said(TOY, SURVEY, ["WFBP-PS"], gpus=8) == []
+    assert "On 4 GPUs, within one node" in said(TOY, SURVEY, gpus=[4, 8])[0]
+
+
+def test_a_cell_of_fig4_says_that_the_figure_has_another_number():
+    (one,) = said("bert-large", SURVEY, gpus=32)
+    assert "as its paper describes it" in one
+    assert "MG-WFBP, ByteScheduler-PS and ByteScheduler-A2A ran differently" in one
+    assert "--fig4" in one
+    assert said("bert-large", SURVEY, ["WFBP-PS"], gpus=32) == []
+    assert said(TOY, SURVEY, gpus=32) == []  # no cell of the figure
+
+
+def test_assumed_intervals_are_named_where_intervals_are_shown():
+    bare = replace(NVLINK, fits={}, model_error=0.1)
+    (one,) = said("bert-large", bare, ["MG-WFBP"], drawn=True)
+    assert "inside_latency within a factor of 4, inside_bandwidth within a factor of 2" in one
+    assert "model_error of 10%" in one
+    assert said("bert-large", bare, ["MG-WFBP"]) == []
+    assert said("bert-large", NVLINK, ["MG-WFBP"], drawn=True) == []
+
+
+def test_a_file_without_intervals_gives_wide_ones(tmp_path):
+    """It was 1551 to 1551, and 100 % of the draws."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "network: 25GbE\nnodes: 8\ngpus_per_node: 4\neffects:\n  inside_bandwidth: 20 GB/s\n"
+        "  between_bandwidth: 23 Gb/s\n  between_latency: 30 us\n"
+    )
+    words = ["--model", "small-conv", "--throughput", "1e4", "--gpus", "4"]
+    done = ddlnb("forecast", *words, "--cluster", str(mine), "--draws", "40", check=True)
+    (row,) = (line for line in done.stdout.splitlines() if "│ MG-WFBP" in line)
+    low, high = (float(number) for number in row.split("│")[4].split(" to "))
+    assert high > 1.2 * low
+    assert "100% of draws" not in done.stdout
+    assert "Intervals are wide where mine gives none" in done.stdout
+
+
+def test_fig4_says_how_its_methods_ran():
+    done = ddlnb("forecast", "--fig4", "--draws", "0", check=True)
+    assert "forecast as the survey ran them, with the settings and schedulers" in done.stdout
+    assert "the same cell has other numbers" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ({"MG_WFBP": 240.0, "WFBP_PS": 160.0}, "8 GPUs do the work of 2.4, and 6 are wasted"),
+        ({"MG_WFBP": 90.0, "WFBP_PS": 80.0}, "8 GPUs are no faster than one"),
+    ],
+)
+def test_advice_says_plainly_when_one_should_not(rates, found):
+    text = advice(rows_of(**rates), SURVEY)
+    assert f"But do not train like this: even so, {found}. Rather use fewer GPUs, a larger" in text
+
+
+def test_advice_names_the_machines_that_servers_take_even_where_it_says_not_to():
+    text = advice(rows_of(MG_WFBP=60.0, WFBP_PS=80.0), SURVEY)
+    assert "With 2 more machines as servers, WFBP_PS is 33% faster: speed-up 0.80." in text
+    assert "do not train like this" in text
+
+
+def test_advice_knows_a_smaller_number_that_is_as_fast():
+    few, many = rows_of(MG_WFBP=240.0), rows_of(MG_WFBP=242.0)
+    text = advice(pd.concat([few.assign(gpus=4), many]), SURVEY)
+    assert "Rather use 4 (speed-up 2.40 by MG_WFBP), a larger batch" in text
+
+
+def test_advice_is_silent_where_scaling_is_fair():
+    assert "do not" not in advice(rows_of(MG_WFBP=400.0), SURVEY)
+
+
+def test_a_method_that_wins_some_draws_is_told_apart_from_one_that_ties():
+    rows = rows_of(MG_WFBP=600.0, WFBP_A2A=599.0, BSP_A2A=598.0, ByteScheduler_A2A=450.0)
+    rows["chance_best"] = [0.6, 0.1, 0.1, 0.2]
+    text = advice(rows, SURVEY)
+    assert "WFBP_A2A, BSP_A2A tie with it; ByteScheduler_A2A is the fastest in 20% of the" in text
