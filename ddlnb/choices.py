@@ -22,6 +22,16 @@ TRUTH = {"true": True, "false": False}
 WORDS = "words"
 
 
+def several(given: Any) -> list[Any]:
+    """A list of what was given: of one thing, or of all in a sequence; a text is one thing.
+
+    >>> several(2), several([2, 4]), several("all")
+    ([2], [2, 4], ['all'])
+    """
+    is_many = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    return list(given) if is_many else [given]
+
+
 def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
     """The dataclass of that name, made with the parameters in brackets: numbers and words.
 

@@ -15,8 +15,9 @@ DdlnbError
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 
 
 class DdlnbError(Exception):
@@ -94,3 +95,16 @@ def require_whole(least: int = 1, /, **values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"{name} {value!r} must be a whole number, at least {least}")
+
+
+def require_positive(**values: object) -> None:
+    """Raise InputError unless every named value is a finite number above 0.
+
+    >>> require_positive(samples_per_second=float("inf"))
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: samples_per_second inf must be a finite number above 0
+    """
+    for name, value in values.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
+            raise InputError(f"{name} {value!r} must be a finite number above 0")

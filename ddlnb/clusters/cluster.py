@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
-from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit
+from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
@@ -42,8 +42,9 @@ class Cluster:
 
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
-    seconds, bytes per second, or shares. Raises InputError for more workers than GPUs or a node
-    that is partly used, UnknownName for a word that is not one of its choices.
+    seconds, bytes per second, or shares, or as texts with units (``"24 Gb/s"``). Raises InputError
+    for more workers than GPUs or a node that is partly used, UnknownName for a word that is not one
+    of its choices.
 
     >>> import ddlnb
     >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
@@ -194,12 +195,20 @@ class Cluster:
                 f"add server_place to it, or choose an all-to-all method"
             )
 
-    def with_effects(self, **values: float) -> Cluster:
-        """The same cluster with these effects replaced: seconds, bytes per second, shares."""
+    def with_effects(self, **values: float | str) -> Cluster:
+        """The same cluster with these effects replaced: seconds, bytes per second, shares.
+
+        A text has a unit, such as ``"10 Gb/s"``. Raises UnknownName for an effect that there is
+        not, InputError for a value that it cannot have.
+        """
         for name in values:
             if name not in UNITS:
                 raise UnknownName("effect", name, UNITS)
-        return replace(self, effects=replace(self.effects, **values))
+        numbers = {
+            name: effect_from(name, value) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+        return replace(self, effects=replace(self.effects, **numbers))
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, workers={self.workers} of {self.most_workers})"

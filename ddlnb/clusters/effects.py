@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth, show_seconds
 
 UNLIMITED = math.inf
@@ -79,9 +79,13 @@ class Effects:
     def __post_init__(self) -> None:
         for name, unit in UNITS.items():  # a fit makes thousands: nothing is put into words early
             value = getattr(self, name)
-            if not unit.least <= value <= unit.most:
+            try:
+                is_sound = unit.least <= value <= unit.most
+            except TypeError:  # no number
+                is_sound = False
+            if not is_sound:
                 raise InputError(
-                    f"{name} {value} must be {unit.name}, from {unit.least:g} to {unit.most:g}"
+                    f"{name} {value!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}"
                 )
 
 
@@ -119,3 +123,23 @@ def _unit_of(name: str) -> Unit:
 
 
 UNITS = {field.name: _unit_of(field.name) for field in fields(Effects)}
+
+
+def effect_from(effect: str, text: str) -> float:
+    """Return the value of an effect that is written as a text, with its unit.
+
+    Raises InputError that names the effect, the text and the rule.
+
+    >>> effect_from("between_bandwidth", "10 Gb/s"), effect_from("between_share", "0.5")
+    (1250000000.0, 0.5)
+    """
+    unit = UNITS[effect]
+    try:
+        value = unit.parse(text)
+    except InputError as error:
+        raise InputError(f"{effect}: {error}") from error
+    require(
+        not math.isnan(value) and unit.least <= value <= unit.most,
+        f"{effect} {text!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}",
+    )
+    return value

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
-from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.clusters.effects import UNITS, Effects, effect_from
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import read_yaml
 from ddlnb.paths import CLUSTERS
@@ -83,9 +82,9 @@ class EffectEntry(BaseModel):
             return None
         if self.low is None or self.high is None or self.source is None:
             raise InputError(f"{effect} must have all of value, low, high and from, or a value")
-        fit = Fit(_parsed(effect, self.low), _parsed(effect, self.high), self.source)
+        fit = Fit(effect_from(effect, self.low), effect_from(effect, self.high), self.source)
         require(
-            fit.low <= _parsed(effect, self.value) <= fit.high,
+            fit.low <= effect_from(effect, self.value) <= fit.high,
             f"{effect} {self.value} must lie between its low {self.low} and its high {self.high}",
         )
         return fit
@@ -102,8 +101,8 @@ class PlanningEntry(BaseModel):
     def cost(self) -> AlphaBeta:
         """Return the cost in seconds and seconds per byte."""
         try:
-            latency = _parsed("operation_latency", self.latency)
-            return AlphaBeta(latency, 1 / _parsed("between_bandwidth", self.bandwidth))
+            latency = effect_from("operation_latency", self.latency)
+            return AlphaBeta(latency, 1 / effect_from("between_bandwidth", self.bandwidth))
         except InputError as error:
             raise InputError(f"planning: {error}") from error
 
@@ -132,7 +131,7 @@ class ClusterFile(BaseModel):
         for effect, entry in self.effects.items():
             if effect not in UNITS:
                 raise UnknownName("effect", effect, UNITS)
-            values[effect] = _parsed(effect, entry.value)
+            values[effect] = effect_from(effect, entry.value)
         fits = {effect: entry.fit(effect) for effect, entry in self.effects.items()}
         self._require_links()
         return Cluster(
@@ -154,16 +153,3 @@ class ClusterFile(BaseModel):
                 not is_needed or effect in self.effects,
                 f"effects lack {effect}, but {why}; add it, with a unit or as 'unlimited'",
             )
-
-
-def _parsed(effect: str, text: str) -> float:
-    unit = UNITS[effect]
-    try:
-        value = unit.parse(text)
-    except InputError as error:
-        raise InputError(f"{effect}: {error}") from error
-    require(
-        not math.isnan(value) and unit.least <= value <= unit.most,
-        f"{effect} {text!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}",
-    )
-    return value

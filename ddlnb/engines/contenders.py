@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ddlnb.choices import several
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, UnknownName, require
@@ -85,7 +86,7 @@ def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int
 
 def _methods(asked: Methods, able: list[Engine]) -> list[Method]:
     """Return the methods, each once; none if no engine has methods."""
-    listed = [asked] if isinstance(asked, str | Method) else list(asked or ())
+    listed = several([] if asked is None else asked)
     require(bool(listed), f"methods {asked!r} name none; name at least one, or 'all'")
     for name in BASELINES.keys() & {name for name in listed if isinstance(name, str)}:
         raise InputError(

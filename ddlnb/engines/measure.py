@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.choices import several
 from ddlnb.engines.bench import Bench, slowed
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.contenders import Contender, Methods, contenders, ranks_needed
@@ -21,8 +22,9 @@ from ddlnb.files import require_writable_file
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine, provenance
-from ddlnb.results.columns import CELL
+from ddlnb.results.columns import CELL, RATE
 from ddlnb.results.rows import ResultsFile
+from ddlnb.results.schema import require_frame
 from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.tasks import Task
@@ -113,7 +115,7 @@ def measure_scaling(
     model: str | Task,
     methods: Methods = "all",
     *,
-    workers: Sequence[int] = (2, 4),
+    workers: int | Sequence[int] = (2, 4),
     only_fitting: bool = False,
     settings: MeasurementSettings = DEFAULTS,
     out: str | Path | None = None,
@@ -139,6 +141,7 @@ def measure_scaling(
     """
     import pandas as pd
 
+    workers = several(workers)
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(**{f"workers[{i}]": count for i, count in enumerate(workers)})
     settings = settings.changed(**options)
@@ -215,15 +218,21 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     >>> ddlnb.speedups(rows)["speedup"].to_list()
     [1.0, 1.8]
     """
+    require_frame(rows, "method", RATE)
     free = {"method", "gpus", "engine", "servers", "settings"}
     keys = [column for column in CELL if column in rows and column not in free]
     single = rows[rows["method"] == baseline]
-    base = single.groupby(keys, dropna=False)["throughput_samples_per_s"].median().rename("base")
+    require(
+        len(single) > 0,
+        f"the table has no row of {baseline!r} to compare with; measure it, too, or name another "
+        f"baseline",
+    )
+    base = single.groupby(keys, dropna=False)[RATE].median().rename("base")
     joined = rows.merge(base.reset_index(), on=keys, how="left")
     if joined["base"].isna().any():
         lacking = joined[joined["base"].isna()].iloc[0][keys].to_dict()
         raise InputError(f"the table has no row of {baseline!r} to compare with for {lacking}")
-    speedup = joined["throughput_samples_per_s"] / joined["base"]
+    speedup = joined[RATE] / joined["base"]
     return rows.assign(speedup=speedup.to_numpy())
 
 

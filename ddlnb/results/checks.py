@@ -85,7 +85,7 @@ def check(table: str | Path | pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NOD
     >>> ddlnb.check(rows)[["severity", "rule"]].values.tolist()
     [['note', 'falls with more GPUs']]
     """
-    rows = table if isinstance(table, pd.DataFrame) else read_table(table)
+    rows = read_table(table) if isinstance(table, str | Path) else table
     return findings_frame(check_table(rows, gpus_per_node=gpus_per_node))
 
 

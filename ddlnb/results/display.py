@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ddlnb.results.columns import RATE
+from ddlnb.results.schema import require_frame
 from ddlnb.units import MS
 
 # Column of the rows: its header, the unit that it is shown in, and the digits behind the point.
@@ -34,6 +35,7 @@ def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
     >>> table["speed-up"].to_list()
     [1.46, 3.19]
     """
+    require_frame(rows, "gpus", "method")
     varying = [name for name in ("network", "model", "engine") if _varies(rows, name)]
     table = rows.set_index([*varying, "gpus", "method"])
     columns = {

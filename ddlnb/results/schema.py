@@ -141,6 +141,7 @@ class Schema:
 
     def checked(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame with numbers as numbers. Raises InputError if it is no such table."""
+        require_frame(frame)
         if wrong := self._wrong_columns(frame):
             raise InputError(f"the table {wrong}")
         if broken := self._first_broken(frame):
@@ -184,3 +185,16 @@ class Schema:
 
     def _error(self, problem: str) -> ResultsError:
         return ResultsError(f"{problem}; {self.way_out}" if self.way_out else problem)
+
+
+def require_frame(rows: object, *columns: str) -> None:
+    """Raise InputError unless this is a pandas DataFrame that has these columns."""
+    import pandas as pd
+
+    if not isinstance(rows, pd.DataFrame):
+        raise InputError(
+            f"rows {rows!r} must be a pandas DataFrame, such as ddlnb.forecast and ddlnb.measure "
+            f"return, or ddlnb.read_rows from a file"
+        )
+    if missing := [column for column in columns if column not in rows]:
+        raise InputError(f"the table lacks the columns {', '.join(missing)}; give whole rows")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlnb.choices import several
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.provenance import provenance
-from ddlnb.simulator.profiles import profile_for
+from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.workloads.workload import Workload
@@ -68,9 +69,7 @@ def forecast(
     """
     require_draws(draws)
     pairs = sound_pairs(cluster, methods, gpus, servers)
-    workload = model
-    if isinstance(workload, str):
-        workload = profile_for(workload, get_cluster(cluster), local_batch)
+    workload = workload_on(model, get_cluster(cluster), local_batch)
     cells = [Cell(workload, one, method, servers) for one, method in pairs]
     return forecast_cells(cells, draws=draws, seed=seed)
 
@@ -86,9 +85,9 @@ def sound_pairs(
     Raises InputError for all that can be wrong about them, before any work is done.
     """
     cluster = get_cluster(cluster)
-    counts = [cluster.workers] if gpus is None else [gpus] if isinstance(gpus, int) else list(gpus)
+    counts = [cluster.workers] if gpus is None else several(gpus)
     require(bool(counts), "gpus is empty; give at least one number of GPUs")
-    asked = [methods] if isinstance(methods, str | Method) else list(methods)
+    asked = several(methods)
     chosen = methods_on(cluster) if "all" in asked else [get_method(m) for m in asked]
     require(bool(chosen), "methods is empty; give at least one, or 'all'")
     if servers is not None:

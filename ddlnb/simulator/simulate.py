@@ -16,6 +16,7 @@ from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_all
 from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.player import play
+from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
 from ddlnb.workloads.workload import Workload
 
@@ -41,7 +42,7 @@ def plan_on(
 
 
 def simulate(
-    workload: Workload,
+    model: str | Workload,
     cluster: str | Cluster,
     method: str | Method,
     *,
@@ -54,8 +55,9 @@ def simulate(
     ``iteration_seconds`` and ``exposed_communication_seconds`` of the timeline are those of a
     steady iteration; ``to_frame()`` returns its spans, in seconds. All workers are alike, so rank 0
     stands for them all. A message lasts from the moment the network takes it, which is after it has
-    queued, to the moment its average is back. Raises InputError when the cluster lacks workers, or
-    a link that the method needs.
+    queued, to the moment its average is back. ``model`` is a Workload, or the name of a model with
+    a profile for the cluster's hardware. Raises InputError when the cluster lacks workers, or a
+    link that the method needs.
 
     >>> import ddlnb
     >>> from ddlnb.workloads.workload import Gradient, Layer
@@ -67,6 +69,7 @@ def simulate(
     require_whole(iterations=iterations)
     method = get_method(method)
     cluster = get_cluster(cluster, workers)
+    workload = workload_on(model, cluster)
     program = lower(workload, cluster, plan_on(cluster, workload, method, servers))
     spans = iterations * (len(program.tasks.listed) + len(program.messages))
     require(

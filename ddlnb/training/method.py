@@ -14,7 +14,7 @@ from ddlnb.plans.sentence import sentence
 from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.synchronisation.catalogue import get_synchronisation
+from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS, get_synchronisation
 from ddlnb.training.worker import Compression
 
 ARCHITECTURES = ("A2A", "PS", "gossip")
@@ -172,6 +172,8 @@ def training_method(text: str | TrainingMethod) -> TrainingMethod:
     """
     if isinstance(text, TrainingMethod):
         return text
+    if not isinstance(text, str):
+        raise UnknownName("training method", text, SYNCHRONISATIONS)
     choices, _, architecture = text.partition(" on ")
     first, *rest = parts_of(choices, "+")
     if first.partition("(")[0].casefold() in COMPRESSORS:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddlnb.errors import ModelError, require, require_whole
+from ddlnb.errors import ModelError, require, require_positive, require_whole
 from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.provenance import cores, processor
@@ -200,7 +200,7 @@ def from_throughput(
     pass produces, because autograd computes the layer's gradients together and then hands them over
     one after the other. Raises InputError for a throughput that no processor has.
     """
-    require(samples_per_second > 0, f"throughput {samples_per_second} samples/s must be positive")
+    require_positive(samples_per_second=samples_per_second)
     require(
         workload.flops > 0,
         f"workload {workload.model!r} has no FLOPs to share the time by; take it from trace()",

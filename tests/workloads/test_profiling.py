@@ -120,7 +120,7 @@ def test_the_data_sheet_alone_gives_the_published_speed_of_one_gpu():
 
 def test_throughput_needs_flops_and_a_positive_rate():
     traced = trace("small-conv")
-    with pytest.raises(InputError, match="must be positive"):
+    with pytest.raises(InputError, match="must be a finite number above 0"):
         from_throughput(traced, 0, "nowhere")
     bare = replace(
         traced,

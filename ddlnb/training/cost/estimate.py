@@ -10,6 +10,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.simulator.profiles import workload_on
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
 from ddlnb.training.cost.machines import server_machines, with_own_plans
@@ -24,7 +25,7 @@ STEPS = 24  # simulated iterations of a method that runs in lockstep
 
 
 def iteration_cost(
-    workload: Workload,
+    workload: str | Workload,
     cluster: str | Cluster,
     method: str | Method | TrainingMethod,
     *,
@@ -38,6 +39,7 @@ def iteration_cost(
     """Return the seconds and bytes of one iteration of a method, lossless or lossy.
 
     ``method`` is a row of METHODS ("WFBP-A2A"), or a training method ("local(8) + top-k(0.01)").
+    ``workload`` may be the name of a model with a profile for the cluster's hardware.
     ``workers`` of the cluster take part, by default all. An iteration is one gradient of every
     worker; where workers run at different speeds, as many gradients as there are workers.
 
@@ -64,7 +66,8 @@ def iteration_cost(
     0.016
     """
     cluster = get_cluster(cluster, workers)
-    if isinstance(method, str):
+    workload = workload_on(workload, cluster)
+    if not isinstance(method, Method | TrainingMethod):
         method = _named(method)
     if isinstance(method, Method):
         require(
@@ -83,7 +86,9 @@ def iteration_cost(
     return overlapped_cost(workload, here, method, profile, get_method(base), slower, steps)
 
 
-def _named(text: str) -> Method | TrainingMethod:
+def _named(text: object) -> Method | TrainingMethod:
+    if not isinstance(text, str):
+        raise UnknownName("method", text, [*METHODS, *SYNCHRONISATIONS])
     if text in METHODS:
         return METHODS[text]
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlnb.choices import several
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.profile import FREE, CompressionProfile
@@ -20,6 +21,7 @@ from ddlnb.errors import require
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import Method
 from ddlnb.plans.requests import AllReduce
+from ddlnb.results.schema import require_frame
 from ddlnb.results.statistics import Interval, bracket_interval, ratio_interval
 from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_cost
 from ddlnb.training.cost.iteration import IterationCost
@@ -46,6 +48,7 @@ def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """
     import pandas as pd
 
+    require_frame(curves)
     cells = ("task", "method", "workers")
     rows = [
         (*names, seed, *target_bracket(run, target), _averages(run, target))
@@ -66,7 +69,7 @@ def time_to_target(
     curves: pd.DataFrame,
     target: float,
     workload: Workload,
-    clusters: Sequence[str | Cluster],
+    clusters: str | Cluster | Sequence[str | Cluster],
     compression: str | CompressionProfile = FREE,
     base: str | Method = BASE,
     *,
@@ -100,7 +103,7 @@ def time_to_target(
 
     needed = iterations_to_target(curves, target)
     rows: list[dict[str, object]] = []
-    for name in clusters:
+    for name in several(clusters):
         for (task, workers), group in needed.groupby(["task", "workers"], sort=False):
             cluster = get_cluster(name, int(workers))
             by_method = {
@@ -112,8 +115,8 @@ def time_to_target(
                 f"curves of {task!r} with {workers} workers lack {dense!r}, which all others are "
                 f"compared with; they hold {', '.join(by_method)}",
             )
-            several = len(workload.gradients) > 1
-            average = request_cost(cluster, AllReduce, workload.gradient_bytes, several).seconds
+            is_split = len(workload.gradients) > 1
+            average = request_cost(cluster, AllReduce, workload.gradient_bytes, is_split).seconds
             ours = {
                 method: iteration_cost(
                     workload,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.choices import several
 from ddlnb.errors import require
 from ddlnb.files import require_writable
 from ddlnb.training.method import TrainingMethod, training_method
@@ -49,7 +50,7 @@ class Comparison:
 
 def compare(
     task: str | LearningTask,
-    methods: Sequence[str | TrainingMethod],
+    methods: str | TrainingMethod | Sequence[str | TrainingMethod],
     *,
     seeds: int | Sequence[int] = 5,
     workers: int | Sequence[int] = 8,
@@ -85,7 +86,7 @@ def compare(
     import pandas as pd
 
     task = get_learning_task(task)
-    chosen = {str(method): method for method in map(training_method, methods)}
+    chosen = {str(method): method for method in map(training_method, several(methods))}
     require(bool(chosen), "a comparison needs at least one method")
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     require(bool(seeds), "a comparison needs at least one seed")
@@ -93,11 +94,11 @@ def compare(
     reserved = sorted(set(seeds) & set(TUNING_SEEDS))
     require(not reserved, f"seeds {reserved} are those for tuning; take others")
     require(not (tune and lr is not None), f"tune finds learning rates; leave out {lr}")
-    rates = [lr] if isinstance(lr, int | float) else lr
+    rates = None if lr is None else several(lr)
     cells = [
         training_settings(task, method, workers=count, **settings)
         for method in chosen.values()
-        for count in ([workers] if isinstance(workers, int) else workers)
+        for count in several(workers)
     ]
     require(bool(cells), "a comparison needs at least one number of workers")
     asked = [

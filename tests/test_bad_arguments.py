@@ -1,0 +1,90 @@
+"""What a caller gets wrong in Python: one DdlnbError that names the value, the rule, the way out.
+
+Where a value has one natural meaning, it works instead.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+import ddlnb
+from ddlnb.workloads.profiling import from_throughput
+
+from .toy import TOY
+
+SURVEY = ddlnb.get_cluster("survey-10GbE")
+
+WORKLOAD = "ddlnb.read_profile"  # the way out where there is no workload
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ddlnb.forecast(TOY, SURVEY, methods=5), "unknown method 5; choose one of"),
+        (lambda: ddlnb.forecast(TOY, SURVEY, gpus=8.5), "workers 8.5 must be a whole number"),
+        (lambda: ddlnb.forecast(TOY, SURVEY, gpus="8"), "workers '8' must be a whole number"),
+        (lambda: ddlnb.forecast(5, SURVEY), WORKLOAD),
+        (lambda: ddlnb.forecast(TOY, None), "unknown cluster None; choose one of"),
+        (lambda: ddlnb.forecast("bert-larg", SURVEY), "did you mean 'bert-large'"),
+        (lambda: ddlnb.forecast("gpt-7", SURVEY), "or a Workload of your own, see docs"),
+        (lambda: ddlnb.simulate(None, SURVEY, "MG-WFBP"), WORKLOAD),
+        (lambda: ddlnb.simulate("bert-larg", SURVEY, "MG-WFBP"), "did you mean 'bert-large'"),
+        (lambda: ddlnb.simulate(TOY, SURVEY, None), "unknown method None; choose one of"),
+        (lambda: ddlnb.iteration_cost(5, SURVEY, "MG-WFBP"), WORKLOAD),
+        (lambda: ddlnb.iteration_cost(TOY, SURVEY, 5), "unknown method 5; choose one of"),
+        (lambda: ddlnb.time_to_target(None, 0.2, TOY, SURVEY), "rows None must be a pandas"),
+        (lambda: SURVEY.with_effects(between_bandwidth="10 Gb"), "units kB/s, .* '9.1 Gb/s'"),
+        (lambda: SURVEY.with_effects(between_bandwidth=None), "bandwidth None must be bytes per"),
+        (lambda: SURVEY.with_effects(between_share="a half"), "'a half' must be a share from"),
+        (lambda: ddlnb.speedups(pd.DataFrame()), "lacks the columns method, throughput_samples"),
+        (lambda: ddlnb.speedups(None), "rows None must be a pandas DataFrame, such as"),
+        (lambda: ddlnb.check(None), "rows None must be a pandas DataFrame, such as"),
+        (lambda: ddlnb.check(pd.DataFrame()), "lacks the columns model, local_batch"),
+        (lambda: ddlnb.throughput_table(None), "rows None must be a pandas DataFrame"),
+        (lambda: ddlnb.throughput_table(pd.DataFrame()), "lacks the columns gpus, method"),
+        (lambda: ddlnb.evaluate_claims(None), "rows None must be a pandas DataFrame"),
+        (lambda: ddlnb.trace("bert-large", 10**9), "batch 1,000,000,000 needs about .* at most"),
+        (lambda: ddlnb.trace("bert-large", "4"), "local_batch '4' must be a whole number"),
+        (lambda: ddlnb.trace(None), "unknown model None; choose one of"),
+        (lambda: from_throughput(TOY, math.inf, ""), "samples_per_second inf must be a finite"),
+        (lambda: from_throughput(TOY, math.nan, ""), "samples_per_second nan must be a finite"),
+        (lambda: from_throughput(TOY, 0, ""), "samples_per_second 0 must be a finite number above"),
+        (lambda: from_throughput(TOY, "5", ""), "samples_per_second '5' must be a finite"),
+        (lambda: ddlnb.measure("small-conv", 5), "unknown method 5; choose one of"),
+        (lambda: ddlnb.measure("small-conv", []), r"methods \[\] name none"),
+        (lambda: ddlnb.measure(None), "unknown model None; choose one of"),
+        (lambda: ddlnb.measure_scaling("small-conv", workers="2"), r"workers\[0\] '2' must be"),
+        (lambda: ddlnb.train("digits", 5), "unknown training method 5; choose one of"),
+        (lambda: ddlnb.compare("digits", 5), "unknown training method 5; choose one of"),
+        (lambda: ddlnb.get_method(None), "unknown method None; choose one of"),
+        (lambda: ddlnb.get_cluster("survey-10gb"), "did you mean 'survey-10GbE'"),
+        (lambda: ddlnb.read_profile("resnet50_b64"), "did you mean 'resnet50_b"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_error(call, said):
+    with pytest.raises(ddlnb.DdlnbError, match=said) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+def test_the_name_of_a_model_is_simulated_as_it_is_forecast():
+    named = ddlnb.simulate("resnet50", "survey-10GbE", "MG-WFBP", workers=8)
+    given = ddlnb.simulate(
+        ddlnb.read_profile("resnet50_b64_rtx2080ti"), "survey-10GbE", "MG-WFBP", workers=8
+    )
+    assert named.iteration_seconds == given.iteration_seconds
+
+
+def test_effects_of_a_cluster_are_given_with_units():
+    texts = SURVEY.with_effects(between_bandwidth="10 Gb/s", between_share="0.5")
+    numbers = SURVEY.with_effects(between_bandwidth=1.25e9, between_share=0.5)
+    assert texts == numbers
+
+
+def test_one_method_and_one_number_need_no_list():
+    one = ddlnb.compare("quadratic", "bsp", seeds=1, workers=2, steps=2, jobs=1).curves
+    listed = ddlnb.compare("quadratic", ["bsp"], seeds=1, workers=[2], steps=2, jobs=1).curves
+    pd.testing.assert_frame_equal(one, listed)
