@@ -23,6 +23,7 @@ from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.ranks import Ranks
 from ddlnb.provenance import machine, provenance
 from ddlnb.results.columns import CELL, RATE
+from ddlnb.results.lock import held
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.schema import require_frame
 from ddlnb.results.timeline import Timeline
@@ -66,7 +67,8 @@ def measure(
     of a slowed network and replayed computation times the scale.
 
     Raises InputError for bad arguments before anything starts, ResultsError for an ``out`` that
-    is not a results file, RankError when a rank fails or a run exceeds ``timeout_seconds``.
+    is not a results file or that another process measures into, RankError when a rank fails or a
+    run exceeds ``timeout_seconds``.
 
     >>> import ddlnb
     >>> rows = ddlnb.measure(  # doctest: +SKIP
@@ -79,6 +81,19 @@ def measure(
     if ranks is not None:
         settings = settings.at(ranks.site)
     task, chosen = _checked(model, methods, settings, out)
+    with held(out):
+        return _measured(task, chosen, settings, ranks, out, progress)
+
+
+def _measured(
+    task: Task,
+    chosen: list[Contender],
+    settings: MeasurementSettings,
+    ranks: Ranks | None,
+    out: str | Path | None,
+    progress: bool,
+) -> pd.DataFrame:
+    """Return the rows of `measure`, of runs that are there and of those that are missing."""
     local_batch = settings.batch_of(task)
     workload = task.recorded or trace(task, local_batch)  # which refuses what cannot be trained
     common = _common_columns(task, workload, local_batch, settings)
@@ -151,18 +166,17 @@ def measure_scaling(
             warnings.warn(left_out, LeftOut, stacklevel=2)
     most = settings.changed(workers=max(workers))
     _, chosen = _checked(model, methods, most, out)
-    with tempfile.TemporaryDirectory() as folder, _ranks_or(None, chosen, most) as ranks:
-        rows = [
-            measure(
-                model,
-                methods,
-                settings=settings.changed(workers=count),
-                ranks=ranks,
-                out=out or Path(folder, "rows.csv"),
-                progress=progress,
-            )
-            for count in workers
-        ]
+    with (
+        held(out),
+        tempfile.TemporaryDirectory() as folder,
+        _ranks_or(None, chosen, most) as ranks,
+    ):
+        file = out or Path(folder, "rows.csv")
+        rows = []
+        for count in workers:
+            at_count = settings.changed(workers=count).at(ranks.site)
+            task, chosen = _checked(model, methods, at_count, file)
+            rows.append(_measured(task, chosen, at_count, ranks, file, progress))
     joined = pd.concat(rows, ignore_index=True)
     repeated = joined.duplicated(["method", "gpus", "engine", "settings"])
     rows_once = joined[~repeated].reset_index(drop=True)
