@@ -6,7 +6,7 @@ from functools import cached_property
 
 from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.optimizers import get_optimizer
+from ddlnb.engines.optimizers import get_optimizer, optimizer_name
 from ddlnb.engines.probes import profile_rank, time_all_reduce
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.worker import run_job
@@ -20,6 +20,7 @@ from ddlnb.units import KIB, MIB
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.tracing import require_finite
 from ddlnb.workloads.workload import Workload
 
 COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)
@@ -101,8 +102,8 @@ class Bench:
     ) -> tuple[Job, list[Report]]:
         """Run once; return the job and the workers' reports, in real seconds (see `Report.scaled`).
 
-        Raises RankError when a rank fails, and DdlnbError when the workers end with different
-        parameters, which no lossless method may.
+        Raises RankError when a rank fails, DdlnbError when the workers end with different
+        parameters, which no lossless method may, and ModelError when a loss is not finite.
         """
         job = Job(
             task=self.task,
@@ -132,6 +133,9 @@ class Bench:
                 f"{contender.name} is not lossless here: workers ended with different parameters "
                 f"{[report.digest for report in reports]}"
             )
+        for report in reports:
+            optimizer = optimizer_name(self.settings.optimizer)
+            require_finite(report.losses, self.task.name, optimizer)
         return job, [report.scaled(self.ranks.site.scale) for report in reports]
 
     def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:

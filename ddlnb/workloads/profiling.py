@@ -22,7 +22,13 @@ from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.tasks import Task
-from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
+from ddlnb.workloads.tracing import (
+    between_arrivals,
+    between_entries,
+    move,
+    require_finite,
+    trace,
+)
 from ddlnb.workloads.workload import Workload
 
 
@@ -114,7 +120,7 @@ def measure(
     A layer lasts from its forward pre-hook to the next layer's; the first one starts with the
     forward pass and the last one ends with the loss. A gradient lasts from the gradient before it,
     the first one from the start of the backward pass. The module's gradients are overwritten; its
-    values and hooks stay as they are.
+    values and hooks stay as they are. Raises ModelError for a loss that is not finite.
     """
     entered: list[tuple[str, Stamp]] = []
     arrived: list[tuple[str, Stamp]] = []
@@ -149,6 +155,7 @@ def measure(
             middle = _stamp(device)
             loss.backward()
             _wait_for(device)
+            require_finite([loss.item()], task.name)
             entries = [(name, _seconds(start, stamp)) for name, stamp in entered]
             arrivals = [(name, _seconds(start, stamp)) for name, stamp in arrived]
             turn = _seconds(start, middle)

@@ -7,6 +7,7 @@ forward pass enters them, gradients as the backward pass produces them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     with one real batch instead, and ``source`` says so. Recurrent layers hand over their own few
     gradients in an order that depends on the device; ``profile`` has the measured one. Raises
     UnknownName for an unknown task, ModelError for a model without trainable parameters, with
-    unused ones, or with ones that no module reads.
+    unused ones, or with ones that no module reads, and for batches of another number of samples.
 
     >>> import ddlnb
     >>> workload = ddlnb.trace("small-conv", local_batch=64)
@@ -117,7 +118,9 @@ class _Record:
 def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Record:
     """Return what one forward and backward pass over one batch shows. Raises ModelError."""
     require_trainable(module, task.name)
-    batch = move(task.batch(local_batch, 0), device)
+    drawn = task.batch(local_batch, 0)
+    require_samples(task, local_batch, drawn)
+    batch = move(drawn, device)
     module.zero_grad(set_to_none=True)
     with FlopCounterMode(display=False) as flops, TrafficCounter() as traffic:
 
@@ -165,6 +168,29 @@ def require_batch(task: Task) -> None:
         )
 
 
+def require_samples(task: Task, local_batch: int, drawn: Batch) -> None:
+    """Raise ModelError unless a batch grows with the samples that are asked for.
+
+    Some dimension of its tensors is ``local_batch`` times as long as in a batch of one sample,
+    whether samples come first, second or laid end to end. Replayed tasks have no samples.
+    """
+    if local_batch == 1 or task.recorded is not None:
+        return
+    pairs = zip(task.batch(1, 0), drawn, strict=False)
+    grows = any(
+        many == local_batch * one > 0
+        for few, some in pairs
+        for one, many in zip(few.shape, some.shape, strict=False)
+    )
+    if not grows:
+        shapes = ", ".join(str(tuple(part.shape)) for part in drawn)
+        raise ModelError(
+            f"batch of model {task.name!r} returned tensors of {shapes} when asked for "
+            f"{local_batch:,} samples, and rates would count as many; return exactly the number "
+            f"of samples that it is called with, or ask for fewer"
+        )
+
+
 def require_scalar(loss: object, name: str) -> None:
     """Raise ModelError unless the loss is one number that depends on the parameters."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -177,6 +203,25 @@ def require_scalar(loss: object, name: str) -> None:
         raise ModelError(
             f"loss of model {name!r} does not depend on any trainable parameter; "
             f"compute it from the module's output, outside no_grad and without detach"
+        )
+
+
+def require_finite(losses: Sequence[float], name: str, optimizer: str = "") -> None:
+    """Raise ModelError unless every loss is a finite number; ``optimizer`` made a step after each.
+
+    >>> require_finite([0.7, float("nan")], "mine", "sgd")
+    Traceback (most recent call last):
+    ddlnb.errors.ModelError: loss of model 'mine' is nan after 1 step of sgd, so that nothing \
+sensible was trained; take another optimizer or a smaller rate, or check data and loss
+    """
+    for steps, loss in enumerate(losses):
+        if math.isfinite(loss):
+            continue
+        made = f" after {steps} step{'s' * (steps != 1)} of {optimizer}" if steps else ""
+        way_out = "take another optimizer or a smaller rate, or check" if steps else "check"
+        raise ModelError(
+            f"loss of model {name!r} is {loss}{made}, so that nothing sensible was trained; "
+            f"{way_out} data and loss"
         )
 
 

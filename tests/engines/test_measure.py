@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -10,11 +12,14 @@ import torch
 
 import ddlnb
 from ddlnb.engines.bench import Bench
+from ddlnb.engines.job import Report
 from ddlnb.engines.measure import measure, record_timelines, speedups
 from ddlnb.engines.optimizers import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
+from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
+from ddlnb.workloads.tracing import trace
 from tests.toy import mlp
 
 QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}
@@ -173,6 +178,44 @@ def test_a_batch_that_is_not_a_tuple_of_tensors_is_refused():
     task = ddlnb.task(torch.nn.Linear(2, 2), batch=_tensor, loss=_mean_square, name="bare")
     with pytest.raises(ModelError, match="not a tuple of tensors"):
         measure(task, **QUICK)
+
+
+def _eight_at_most(count, seed):
+    return tuple(part[:8] for part in _pairs(count, seed))
+
+
+def test_a_batch_of_fewer_samples_than_asked_for_is_refused_before_anything_starts():
+    """The rate counted 4,096 samples of an iteration that had 8."""
+    task = ddlnb.task(torch.nn.Linear(2, 2), batch=_eight_at_most, loss=_mean_square, name="few")
+    assert trace(task, 8).local_batch == 8
+    with pytest.raises(ModelError, match=r"\(8, 2\), \(8, 2\) when asked for 4,096"):
+        measure(task, local_batch=4096, **QUICK)
+
+
+@dataclass
+class Answers:
+    """Ranks that answer any job with reports of these losses, and start nothing."""
+
+    losses: tuple[float, ...]
+    count: int = 6
+    site: Site = HERE
+
+    def run(self, function, *arguments, count, timeout_seconds):
+        return [Report(rank, 1.0, 0.0, 0.0, self.losses, "same") for rank in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ((math.nan, math.nan), "loss of model 'mlp' is nan, so that nothing .*; check data and"),
+        ((0.5, math.inf), "is inf after 1 step of sgd.*; take another optimizer or a smaller rate"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_not_measured(losses, told):
+    with pytest.raises(ModelError, match=told):
+        measure(mlp([4]), engine="ddp", ranks=Answers(losses), **QUICK)
+    rows = measure(mlp([4]), engine="ddp", ranks=Answers((0.5, 0.4)), **QUICK)
+    assert list(rows["method"]) == ["single", "DDP"]
 
 
 @pytest.mark.ranks

@@ -22,6 +22,7 @@ from ddlnb.workloads.profiling import (
 )
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
+from tests.toy import mlp
 
 
 @pytest.mark.parametrize("name", ["small-conv", "small-transformer"])
@@ -56,6 +57,16 @@ def test_profiling_uses_the_asked_threads_and_puts_them_back():
     before = torch.get_num_threads()
     assert "1 thread," in profile("small-conv", 1, iterations=1, warmup=0, threads=1).source
     assert torch.get_num_threads() == before
+
+
+def infinite(module, batch):
+    return module(batch[0]).mean() / 0.0
+
+
+def test_a_loss_that_is_no_number_is_not_profiled():
+    broken = replace(mlp([4]), loss=infinite)
+    with pytest.raises(ModelError, match=r"loss of model 'mlp' is -?(inf|nan), so that nothing"):
+        profile(broken, 4, iterations=1, warmup=0)
 
 
 def test_measuring_leaves_no_hook_and_no_changed_value_behind():

@@ -272,3 +272,30 @@ def test_losses_that_cannot_be_differentiated_are_refused():
         traced(Tied(), lambda module, batch: module(batch[0]))
     with pytest.raises(ModelError, match="does not depend on any trainable parameter"):
         traced(Tied(), lambda module, batch: mean_square(module, batch).detach())
+
+
+def flat(local_batch, seed):
+    return (draw(local_batch, seed)[0].reshape(-1, WIDTH),)
+
+
+def samples_second(local_batch, seed):
+    return (draw(local_batch, seed)[0].transpose(0, 1),)
+
+
+def same_always(local_batch, seed):
+    return draw(8, seed)
+
+
+def none_at_all(local_batch, seed):
+    return ()
+
+
+@pytest.mark.parametrize("batch", [draw, flat, samples_second])
+def test_samples_may_come_first_second_or_end_to_end(batch):
+    assert trace(task(nn.Linear(WIDTH, 2), batch=batch, loss=mean_square), 64).local_batch == 64
+
+
+@pytest.mark.parametrize(("batch", "shapes"), [(same_always, r"\(8, 5, 8\)"), (none_at_all, "")])
+def test_a_batch_that_does_not_grow_with_the_samples_is_refused(batch, shapes):
+    with pytest.raises(ModelError, match=f"tensors of {shapes} when asked for 64 samples"):
+        trace(task(nn.Linear(WIDTH, 2), batch=batch, loss=mean_square), 64)
