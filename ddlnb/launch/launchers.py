@@ -18,7 +18,7 @@ import psutil
 
 from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import reaper, slurm
-from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.emulation.fabric import Fabric
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.site import EMULATED
 
@@ -50,7 +50,7 @@ class RankSpec:
     hosts: tuple[str, ...]
     threads: int
     timeout_seconds: float
-    links: tuple[Link, ...] = ()  # of the nodes of an emulated network
+    fabric: Fabric | None = None  # of an emulated network, slowed to its scale
     ranks_per_node: int = 1
 
     @property

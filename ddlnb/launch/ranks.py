@@ -20,7 +20,6 @@ from typing import Any
 
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.launch.capacity import require_room
-from ddlnb.launch.emulation.links import links_of
 from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
 from ddlnb.launch.processes import RankProcesses
@@ -85,7 +84,7 @@ class Ranks:
         self.count = count
         address = _own_address(host)
         require_room(count, launcher, address)
-        links = [] if network is None else links_of(network, -(-count // ranks_per_node))
+        fabric = self.site.fabric(count) if self.site.is_emulated else None
         self.launch = RankSpec(
             launcher,
             count,
@@ -93,7 +92,7 @@ class Ranks:
             self.site.hosts,
             threads,
             start_timeout_seconds,
-            tuple(link.slowed(scale) for link in links),
+            fabric and fabric.slowed(scale),
             ranks_per_node,
         )
         self._timeout_seconds = timeout_seconds
@@ -104,7 +103,9 @@ class Ranks:
         self._end: Callable = lambda: None
         self._running()
         emulated = self.network
-        self.verified = emulated and verify(self.run, emulated, self.launch.links, ranks_per_node)
+        self.verified = emulated and verify(
+            self.run, emulated, -(-count // ranks_per_node), ranks_per_node
+        )
 
     @classmethod
     def at(

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.emulation.links import Link, get_link
+from ddlnb.launch.emulation.fabric import Fabric, star
+from ddlnb.launch.emulation.links import Link, get_link, links_of
 
 EMULATED = "emulated"  # the launcher of local processes on nodes of an emulated network
-Network = str | Link | Sequence[str | Link]
+Network = str | Link | Sequence[str | Link] | Fabric
 
 
 def meanings(of: type) -> dict[str, str]:
@@ -53,7 +54,7 @@ class Site:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", tuple(self.hosts))
-        if self.network is not None and not isinstance(self.network, str | Link):
+        if self.network is not None and not isinstance(self.network, str | Link | Fabric):
             object.__setattr__(self, "network", tuple(self.network))
         require(
             (self.launcher == "ssh") == bool(self.hosts),
@@ -85,6 +86,8 @@ class Site:
         """What a table calls the network between the ranks."""
         if self.network is None:
             return "loopback" if self.launcher == "local" else self.launcher
+        if isinstance(self.network, Fabric):
+            return self.network.name
         if isinstance(self.network, str | Link):
             return str(self.network)
         return " | ".join(map(str, self.network))
@@ -93,7 +96,7 @@ class Site:
     def name(self) -> str:
         """A name for files and clusters: ``here``, or one made from the emulated network's."""
         words = ["emulated", *self.network_name.split()] if self.is_emulated else ["here"]
-        return "-".join(words).replace("/", "p")
+        return "-".join(words).replace("/", "p").replace(",", "")
 
     @property
     def link(self) -> Link:
@@ -104,14 +107,34 @@ class Site:
         )
         return get_link(self.network)  # type: ignore[arg-type]
 
+    def fabric(self, ranks: int) -> Fabric:
+        """Return the network to emulate at full speed, for so many ranks.
+
+        Raises InputError if it has another number of hosts than the ranks need.
+        """
+        hosts = -(-ranks // self.ranks_per_node)
+        network = self.network
+        if not isinstance(network, Fabric):
+            assert network is not None
+            return star(links_of(network, hosts), self.network_name)
+        require(
+            len(network.hosts) >= hosts,
+            f"network {network.name!r} has {len(network.hosts)} hosts and {ranks} ranks need "
+            f"{hosts}; take a larger one, or more ranks_per_node",
+        )
+        apart = network.why_apart()
+        require(not apart, f"network {network.name!r}: {apart}; cut cables while it is up")
+        return network
+
 
 HERE = Site()
 
 
-def emulated(network: str | Link, scale: float = 1.0) -> Site:
+def emulated(network: str | Link | Fabric, scale: float = 1.0) -> Site:
     """Return the site of an emulated network, a node for each rank, slowed to the scale.
 
     Raises InputError for a network that makes no sense.
     """
-    get_link(network)
+    if not isinstance(network, Fabric):
+        get_link(network)
     return Site(EMULATED, network=network, scale=scale)

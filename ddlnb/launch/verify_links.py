@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import statistics
+import struct
 import threading
 import time
 import warnings
@@ -11,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import DdlnbError
-from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.emulation.network import EmulatedNetwork
+from ddlnb.launch.emulation.trials import Trial, trials
 from ddlnb.launch.rank import RankContext
 
 if TYPE_CHECKING:
@@ -21,32 +23,41 @@ if TYPE_CHECKING:
 Run = Callable[..., list]  # as `Ranks.run`: calls a function on every rank
 
 PAYLOAD_SHARE = 1448 / 1538  # of a full Ethernet frame on the wire, with its preamble and gap
-BULK_SECONDS, LEAST_BULK, MOST_BULK = 0.5, 1 << 18, 1 << 26
+START_SECONDS, BULK_SECONDS = 0.3, 0.5  # of sending: before bytes are counted, and while they are
+START_TRIPS = 10  # the start lasts at least as many round trips
+BLOCK = 1 << 16
 ROUND_TRIPS = 20
 ATTEMPTS = 3  # before links are refused: a moment of other work on the machine must not decide
 UNUSABLE, DOUBTFUL = 0.3, 0.1  # relative difference of the bandwidth
 DOUBTFUL_TRIP, TIMER_SECONDS = 0.25, 200e-6  # of the round trip; what timers may add on their own
 
 
-def verify(
-    run: Run, network: EmulatedNetwork, links: Sequence[Link], ranks_per_node: int = 1
-) -> pd.DataFrame:
-    """Return what every node's link to the next one carries, all at once, as a ring does.
+def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int = 1) -> pd.DataFrame:
+    """Return what every wire between these first hosts carries, filled by as few trials as do it.
 
-    One row per node, in the seconds of the slowed network: ``asked_bandwidth`` of the payload in
-    bytes per second, the ``bandwidth`` measured, ``asked_round_trip`` in seconds and the
-    ``round_trip`` measured (median), ``late`` the mean lateness of the switch's packets. Warns of
-    doubtful links; raises DdlnbError if a bandwidth is off by more than 30 %, so that no run is
-    labelled with a network it did not have. Links that lose packets have no bandwidth to verify,
-    nor has a single node: the table is empty then.
+    In a trial every host sends to another one, all at once: a ring first, and where hosts share
+    links also each half to the other, so that they carry several transfers. One row per ``link``,
+    in the seconds of the slowed network: ``asked_bandwidth`` of the payload in bytes per second
+    that max-min fair shares put on it and the ``bandwidth`` measured, ``transfers`` how many shared
+    it, ``full`` whether they fill it, ``asked_round_trip`` in seconds between the nearest two hosts
+    that use it and the ``round_trip`` measured (median), ``late`` the mean lateness of the switch's
+    packets. Warns of doubtful links; raises DdlnbError if the bandwidth of a full one is off by
+    more than 30 %, so that no run is labelled with a network it did not have. Links that lose
+    packets have no bandwidth to verify, nor has a single node: the table is empty then.
     """
     import pandas as pd
 
-    if len(links) < 2 or any(link.loss for link in links):
+    fabric = network.fabric
+    if hosts < 2 or any(wire.link.loss for wire in fabric.wires):
         return pd.DataFrame()
+    planned = trials(fabric, hosts)
     for _ in range(ATTEMPTS):
-        found = run(_measure, links, ranks_per_node)[::ranks_per_node]
-        table = _table(links, found, network.statistics()["late"])
+        found = []
+        for trial in planned:
+            network.route(fabric.with_one_route(trial.turn).routes)
+            found.append(run(_measure, _orders(trial), ranks_per_node)[::ranks_per_node])
+        network.route(fabric.routes)
+        table = _table(planned, found, network.statistics()["late"])
         if _off(table).max() <= UNUSABLE:
             break
     _judge(table)
@@ -54,53 +65,70 @@ def verify(
 
 
 def _off(table: pd.DataFrame) -> pd.Series:
-    return (table["bandwidth"] / table["asked_bandwidth"] - 1).abs()
+    full = table[table["full"]]
+    return (full["bandwidth"] / full["asked_bandwidth"] - 1).abs()
+
+
+def _orders(trial: Trial) -> list[tuple[int, float]]:
+    """Return for every host whom it sends to, and the seconds before bytes are counted."""
+    start = max(START_SECONDS, START_TRIPS * max(map(trial.round_trip, range(trial.hosts))))
+    return [(trial.target(host), start) for host in range(trial.hosts)]
 
 
 def _table(
-    links: Sequence[Link], found: Sequence[tuple[float, float]], late: float
+    planned: Sequence[Trial], found: Sequence[Sequence[tuple[float, float]]], late: float
 ) -> pd.DataFrame:
-    """Return one row per node of what was asked and what was found."""
+    """Return one row per wire in use: what was asked and what was found."""
     import pandas as pd
 
-    following = [*links[1:], links[0]]
-    return pd.DataFrame(
-        {
-            "node": node,
-            "link": str(link),
-            "asked_bandwidth": PAYLOAD_SHARE * min(link.bandwidth, after.bandwidth),
-            "bandwidth": bandwidth,
-            "asked_round_trip": link.latency + after.latency,
-            "round_trip": round_trip,
-            "late": late,
-        }
-        for node, (link, after, (bandwidth, round_trip)) in enumerate(
-            zip(links, following, found, strict=True)
+    fabric = planned[0].fabric
+    rows = []
+    for number, wire in enumerate(fabric.wires):
+        using = [index for index, trial in enumerate(planned) if trial.senders(number)]
+        if not using:
+            continue
+        at = max(using, key=lambda i: (number in planned[i].full, len(planned[i].senders(number))))
+        near, host = min(
+            ((index, host) for index in using for host in planned[index].senders(number)),
+            key=lambda one: planned[one[0]].round_trip(one[1]),
         )
-    )
+        rows.append(
+            {
+                "link": str(wire),
+                "asked": str(wire.link),
+                "transfers": len(planned[at].senders(number)),
+                "full": number in planned[at].full,
+                "asked_bandwidth": PAYLOAD_SHARE * planned[at].load(number),
+                "bandwidth": sum(found[at][sender][0] for sender in planned[at].senders(number)),
+                "asked_round_trip": planned[near].round_trip(host),
+                "round_trip": found[near][host][1],
+                "late": late,
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _judge(table: pd.DataFrame) -> None:
     off = _off(table)
     late = table["round_trip"] - table["asked_round_trip"]
     slow = late > DOUBTFUL_TRIP * table["asked_round_trip"] + TIMER_SECONDS
-    worst = table.loc[off.idxmax()]
-    if off.max() > UNUSABLE:
-        raise DdlnbError(
-            f"the emulated network is not the one asked for: node {worst['node']} was to have "
-            f"{_rate(worst['asked_bandwidth'])} and has {_rate(worst['bandwidth'])}; this machine "
-            f"is too slow or too busy for it, so take a smaller scale or fewer nodes, or try again"
-        )
     doubts = []
     if off.max() > DOUBTFUL:
-        doubts.append(
-            f"node {worst['node']} was to have {_rate(worst['asked_bandwidth'])} and has "
+        worst = table.loc[off.idxmax()]
+        has = (
+            f"{worst['link']} was to have {_rate(worst['asked_bandwidth'])} and has "
             f"{_rate(worst['bandwidth'])}"
         )
+        if off.max() > UNUSABLE:
+            raise DdlnbError(
+                f"the emulated network is not the one asked for: {has}; this machine is too slow "
+                f"or too busy for it, so take a smaller scale or fewer nodes, or try again"
+            )
+        doubts.append(has)
     if slow.any():
         worst = table.loc[late.idxmax()]
         doubts.append(
-            f"{slow.sum()} of {len(table)} round trips are long, the worst "
+            f"the round trips over {slow.sum()} of {len(table)} links are long, the worst "
             f"{1e3 * worst['round_trip']:.3g} ms instead of "
             f"{1e3 * worst['asked_round_trip']:.3g} ms"
         )
@@ -113,31 +141,29 @@ def _rate(bandwidth: float) -> str:
 
 
 def _measure(
-    context: RankContext, links: Sequence[Link], ranks_per_node: int
+    context: RankContext, orders: Sequence[tuple[int, float]], ranks_per_node: int
 ) -> tuple[float, float]:
-    """Return (bytes per second, seconds of a round trip) to the first rank of the next node."""
+    """Return (bytes per second, seconds of a round trip) from this node to the one it sends to."""
     if context.rank % ranks_per_node:
         return 0.0, 0.0
-    store, nodes = context.store(), len(links)
-    node = context.rank // ranks_per_node
+    store, node = context.store(), context.rank // ranks_per_node
+    target, start = orders[node]
     with socket.create_server((context.host, 0)) as listener:
         listener.settimeout(context.timeout_seconds)
         store.set(f"node {node}", f"{context.host} {listener.getsockname()[1]}")
-        host, port = store.get(f"node {(node + 1) % nodes}").decode().split()
-        answering = threading.Thread(target=_answer, args=(listener,), name="answering")
-        answering.start()
+        host, port = store.get(f"node {target}").decode().split()
+        counted: list[float] = []
+        receiving = threading.Thread(target=_receive, args=(listener, counted), name="receiving")
+        receiving.start()
         with socket.create_connection((host, int(port)), context.timeout_seconds) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             round_trip = statistics.median(_trip(line) for _ in range(ROUND_TRIPS))
-            store.add("tripped", 1)
-            while store.add("tripped", 0) < nodes:  # all send at once
-                time.sleep(0.002)
-            slower = min(links[node].bandwidth, links[(node + 1) % nodes].bandwidth)
-            size = int(BULK_SECONDS * slower)
-            rate = _bulk(line, max(LEAST_BULK, min(MOST_BULK, size)))
-            line.shutdown(socket.SHUT_WR)
-            answering.join()
-    return rate, round_trip
+            if store.add("tripped", 1) == len(orders):  # the last one says when all begin
+                store.set("begin", str(time.monotonic() + 0.02))
+            _send(line, float(store.get("begin")), start)
+        receiving.join()
+        store.set(f"to {node}", str(counted[0]))
+    return float(store.get(f"to {target}")), round_trip
 
 
 def _trip(line: socket.socket) -> float:
@@ -147,38 +173,30 @@ def _trip(line: socket.socket) -> float:
     return time.perf_counter() - start
 
 
-def _bulk(line: socket.socket, size: int) -> float:
-    """Return bytes per second by the receiver's clock, over the second half of the bytes."""
-    line.sendall(b"!" + size.to_bytes(8, "big") + bytes(size))
-    answer = b""
-    while len(answer) < 8 and (more := line.recv(8 - len(answer))):
-        answer += more
-    return size / 2 / (int.from_bytes(answer, "big") / 1e9)
+def _send(line: socket.socket, begin: float, start: float) -> None:
+    """Send until the bytes have been counted, and drop what is still in the queue.
+
+    All nodes are on one machine, so its clock is everyone's.
+    """
+    time.sleep(max(0.0, begin - time.monotonic()))
+    line.sendall(b"!" + struct.pack("!dd", begin + start, begin + start + BULK_SECONDS))
+    block = bytes(BLOCK)
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it has counted enough
+        while time.monotonic() < begin + start + BULK_SECONDS:
+            line.sendall(block)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _answer(listener: socket.socket) -> None:
-    """Echo single bytes; receive bulk and answer with the nanoseconds of its second half."""
+def _receive(listener: socket.socket, counted: list[float]) -> None:
+    """Echo single bytes, then note the bytes per second of what comes between two times."""
     line, _ = listener.accept()
     with line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while word := line.recv(1):
-            if word == b"?":
-                line.sendall(b".")
-                continue
-            size = int.from_bytes(_exactly(line, 8), "big")
-            _exactly(line, size - size // 2)
-            start = time.perf_counter_ns()
-            _exactly(line, size // 2)
-            line.sendall((time.perf_counter_ns() - start).to_bytes(8, "big"))
-
-
-def _exactly(line: socket.socket, size: int) -> bytes:
-    """Return the next bytes; more than 8 are counted and thrown away."""
-    kept, left = b"", size
-    while left:
-        data = line.recv(min(left, 1 << 18))
-        if not data:
-            raise ConnectionError("the peer went away")
-        left -= len(data)
-        kept = kept + data if size <= 8 else b""
-    return kept
+        while line.recv(1) == b"?":
+            line.sendall(b".")
+        first, last = struct.unpack("!dd", line.recv(16, socket.MSG_WAITALL))
+        size = 0
+        with contextlib.suppress(ConnectionResetError):
+            while (now := time.monotonic()) < last and (data := line.recv(BLOCK)):
+                size += len(data) * (now > first)
+        counted.append(size / (last - first))

@@ -41,7 +41,10 @@ class Watch:
             if self._failures and first:
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         if len(self._results) < len(self._answers):
-            raise RankError("\n".join([self._summary(), *self._details()]))
+            network = self._processes.network
+            apart = network.why_apart() if network is not None else ""
+            summary = f"{self._summary()}; {apart}" if apart else self._summary()
+            raise RankError("\n".join([summary, *self._details()]))
         return [pickle.loads(self._results[rank]) for rank in range(len(self._answers))]
 
     def _silent(self) -> list[int]:

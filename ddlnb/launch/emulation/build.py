@@ -1,12 +1,17 @@
 """Builds an emulated network, then becomes its switch. Run as a process of its own.
 
-    python build.py SWITCH '{"links": [[bandwidth, latency, jitter, loss], ...], "channel": FD,
-                              "own_user": whether to make a user namespace first}'
+    python build.py SWITCH FD
+
+FD is of a file that holds {"ports": [[[bandwidth, arriving link], ...] of every node],
+"ways": [{node: port, ...} of every node], "links": how many there are, "loses": whether any loses
+packets, "text": FD of what the switch reads first, "channel": FD, "own_user": whether to make a
+user namespace first}.
 
 Every node is a network namespace without a name, held by a descriptor of this process: when the
-process ends, namespaces, links and queues are gone, whatever ended it. A node has two interfaces:
+process ends, namespaces, links and queues are gone, whatever ended it. A node has interfaces:
 
-    net0    10.77.0.1, .2, ...   the emulated link, to port i of the switch (switch.c)
+    net0    10.77.0.1, .2, ...   the emulated link, to a port of the switch (switch.c); with several
+    net1, ...                    cables one for each, on which "ways" says what nodes are reached
     rule0   10.78.0.2, .3, ...   an unshaped one to 10.78.0.1, over which ranks meet; no gradients
 
 Over the channel, a Unix socket, goes a JSON line that says how to enter the nodes, and beside it
@@ -94,7 +99,7 @@ def _index(routes, name: str) -> int:
     return routes.link_lookup(ifname=name)[0]
 
 
-def _make_switch_side(nodes: list[int]) -> None:
+def _make_switch_side(nodes: list[int], ports: list[list]) -> None:
     _setting("ipv6/conf/default/disable_ipv6", 1)
     with _routes() as routes:
         routes.link("set", index=_index(routes, "lo"), state="up")
@@ -103,82 +108,98 @@ def _make_switch_side(nodes: list[int]) -> None:
         routes.addr("add", index=bridge, address="10.78.0.1", prefixlen=16)
         routes.link("set", index=bridge, state="up")
         for node, namespace in enumerate(nodes):
-            for port, inside in ((f"port{node}", "net0"), (f"rule{node}", "rule0")):
+            mine = {f"net{port}": _port_name(node, port) for port in range(len(ports[node]))}
+            for inside, name in {**mine, "rule0": f"rule{node}"}.items():
                 peer = {"ifname": inside, "net_ns_fd": namespace}
-                if inside == "net0":
+                if inside in mine:  # one hardware address: the switch may deliver at any port
                     peer["address"] = hardware_address(node)
-                routes.link("add", ifname=port, kind="veth", peer=peer)
-                routes.link("set", index=_index(routes, port), state="up")
+                routes.link("add", ifname=name, kind="veth", peer=peer)
+                routes.link("set", index=_index(routes, name), state="up")
             routes.link("set", index=_index(routes, f"rule{node}"), master=bridge)
 
 
-def _make_node(node: int, count: int, bandwidth: float, loses: bool) -> None:
-    """Make the addresses, neighbours and egress queue of the node this thread has entered."""
+def _make_node(node: int, bandwidths: list[float], ways: dict[str, int], loses: bool) -> None:
+    """Make the addresses, neighbours and egress queues of the node this thread has entered."""
     _setting("ipv6/conf/all/disable_ipv6", 1)
+    _setting("ipv4/conf/all/rp_filter", 0)  # a packet may come by another cable than the way back
     _setting("ipv4/tcp_slow_start_after_idle", 0)
     _setting("ipv4/tcp_min_tso_segs", 2)
+    # With loss every packet of the wire is lost for itself, else segments travel together.
+    segments = {"gso_max_segs": 1} if loses else {"gso_max_size": SEGMENT_BYTES}
     with _routes() as routes:
         routes.link("set", index=_index(routes, "lo"), state="up")
-        data, rule = _index(routes, "net0"), _index(routes, "rule0")
-        # With loss every packet of the wire is lost for itself, else segments travel together.
-        segments = {"gso_max_segs": 1} if loses else {"gso_max_size": SEGMENT_BYTES}
-        routes.link("set", index=data, **segments)
+        rule = _index(routes, "rule0")
         routes.addr("add", index=rule, address=rule_address(node), prefixlen=16)
         routes.link("set", index=rule, state="up")
-        routes.addr("add", index=data, address=node_address(node), prefixlen=16)
-        routes.link("set", index=data, state="up")
-        for other in range(count):
-            if other != node:
-                where = {"dst": node_address(other), "lladdr": hardware_address(other)}
-                routes.neigh("add", ifindex=data, state=0x80, **where)  # permanent: no requests
-        routes.tc(
-            "add",
-            "tbf",
-            data,
-            rate=int(bandwidth * HOST_SHARE),
-            burst=max(20_000, int(bandwidth * 2e-4)),
-            limit=max(200_000, int(bandwidth * 2e-2)),
-        )
+        data = [_index(routes, f"net{port}") for port in range(len(bandwidths))]
+        routes.addr("add", index=data[0], address=node_address(node), prefixlen=16)
+        for port, bandwidth in enumerate(bandwidths):
+            _setting(f"ipv4/conf/net{port}/rp_filter", 0)
+            routes.link("set", index=data[port], state="up", **segments)
+            routes.tc(
+                "add",
+                "tbf",
+                data[port],
+                rate=int(bandwidth * HOST_SHARE),
+                burst=max(20_000, int(bandwidth * 2e-4)),
+                limit=max(200_000, int(bandwidth * 2e-2)),
+            )
+        for other, port in ways.items():
+            address = node_address(int(other))
+            if port:
+                way = {"dst": f"{address}/32", "oif": data[port], "prefsrc": node_address(node)}
+                routes.route("add", scope="link", **way)
+            where = {"dst": address, "lladdr": hardware_address(int(other))}
+            routes.neigh("add", ifindex=data[port], state=0x80, **where)  # permanent: no requests
 
 
-def _port(node: int) -> socket.socket:
+def _port_name(node: int, port: int) -> str:
+    return f"port{node}.{port}"
+
+
+def _port(node: int, number: int) -> socket.socket:
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     for option in (PACKET_IGNORE_OUTGOING, PACKET_QDISC_BYPASS):
         port.setsockopt(SOL_PACKET, option, 1)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         port.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
-    port.bind((f"port{node}", ETH_P_ALL))
+    port.bind((_port_name(node, number), ETH_P_ALL))
     return port
 
 
-def main(switch: str, text: str) -> None:
+def main(switch: str, request: int) -> None:
     """Build the network, report it to the owner, and become the switch."""
-    asked = json.loads(text)
-    links = asked["links"]
+    with open(request) as file:
+        asked = json.load(file)
+    ports = asked["ports"]
     if asked["own_user"]:
         _become_root()
     _call("unshare", CLONE_NEWNET)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
-    nodes = [_new_namespace() for _ in links]
-    _make_switch_side(nodes)
-    for node, link in enumerate(links):
+    nodes = [_new_namespace() for _ in ports]
+    _make_switch_side(nodes, ports)
+    for node, own in enumerate(ports):
         _call("setns", nodes[node], CLONE_NEWNET)
-        _make_node(node, len(links), link[0], any(loss for *_, loss in links))
+        bandwidths = [bandwidth for bandwidth, _ in own]
+        _make_node(node, bandwidths, asked["ways"][node], asked["loses"])
     _call("setns", home, CLONE_NEWNET)
     listener = socket.create_server(("10.78.0.1", 0), backlog=512)
-    ports = [_port(node) for node in range(len(links))]
-    for descriptor in (*nodes, *(port.fileno() for port in ports)):
+    words = [str(asked["text"]), str(len(nodes)), str(asked["links"])]
+    sockets = []  # kept, for their descriptors
+    for node, own in enumerate(ports):
+        for number, (_, arriving) in enumerate(own):
+            sockets.append(_port(node, number))
+            words += map(str, (sockets[-1].fileno(), node, arriving))
+    for descriptor in (*nodes, *(port.fileno() for port in sockets)):
         os.set_inheritable(descriptor, True)
     channel = socket.socket(fileno=asked["channel"])
     told = {"pid": os.getpid(), "nodes": nodes}
     socket.send_fds(channel, [json.dumps(told).encode() + b"\n"], [listener.fileno()])
     with contextlib.suppress(OSError):  # only root may go before the ranks
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    words = [str(word) for port, link in zip(ports, links, strict=True)
-             for word in (port.fileno(), *link)]  # fmt: skip
     os.execv(switch, [switch, *words])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], int(sys.argv[2]))

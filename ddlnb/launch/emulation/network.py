@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ddlnb.errors import MissingPart
+from ddlnb.errors import MissingPart, require
 from ddlnb.launch.emulation.build import node_address
+from ddlnb.launch.emulation.fabric import Fabric, Routes
 from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.emulation.relay import Relay
 
@@ -60,34 +62,43 @@ def lacking() -> str:
 
 
 class EmulatedNetwork:
-    """Nodes in namespaces of their own, joined by a switch with these links.
+    """Nodes in namespaces of their own, joined by the links of a fabric inside one switch process.
 
-    The network lives in one child process; when that ends, nothing of it remains. Raises
-    MissingPart, with the way out, where this machine cannot make one.
+    The network lives in that child process; when it ends, nothing remains. ``fabric`` is what it is
+    made of. Raises MissingPart, with the way out, where this machine cannot make one.
     """
 
-    def __init__(self, links: Sequence[Link], environment: dict[str, str] | None = None):
+    def __init__(self, fabric: Fabric, environment: dict[str, str] | None = None):
         if lack := lacking():
             raise MissingPart(lack)
-        self.links = tuple(links)
+        self.fabric = fabric
+        self._cut: set[int] = set()
         mine, theirs = socket.socketpair()
+        description = _descriptor_of("".join(f"{line}\n" for line in _description(fabric)))
         asked = {
-            "links": [astuple(link) for link in links],
+            "ports": [_ports(fabric, node) for node in range(len(fabric.hosts))],
+            "ways": [_ways(fabric, node) for node in range(len(fabric.hosts))],
+            "links": len(fabric.wires),
+            "loses": any(wire.link.loss for wire in fabric.wires),
+            "text": description,
             "channel": theirs.fileno(),
             "own_user": os.geteuid() != 0,
         }
+        request = _descriptor_of(json.dumps(asked))
         self._process = subprocess.Popen(
-            [sys.executable, str(_FOLDER / "build.py"), str(switch_program()), json.dumps(asked)],
+            [sys.executable, str(_FOLDER / "build.py"), str(switch_program()), str(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), description, request],
             env={**os.environ, **(environment or {})},
             start_new_session=True,  # Ctrl-C is for the owner
         )
         theirs.close()
+        for descriptor in (description, request):
+            os.close(descriptor)
         mine.settimeout(BUILD_SECONDS)
         try:
             text, descriptors, _, _ = socket.recv_fds(mine, 1 << 20, 1)
@@ -134,19 +145,75 @@ class EmulatedNetwork:
         """
         return self._ask("stats")
 
+    def carried(self) -> dict[str, int]:
+        """Return the bytes that have entered every wire so far, headers and framing included."""
+        return dict(zip(map(str, self.fabric.wires), self._ask("carried"), strict=True))
+
     def cut(self, node: int) -> None:
-        """Lose every packet to and from a node, until it is restored."""
-        self._ask(f"cut {node}")
+        """Lose every packet on the cables of a node, until it is restored."""
+        self._set_cut(self.fabric.at(self.fabric.hosts[node]), True)
 
     def restore(self, node: int) -> None:
         """Undo `cut`."""
-        self._ask(f"restore {node}")
+        self._set_cut(self.fabric.at(self.fabric.hosts[node]), False)
+
+    def cut_cable(self, one: str, other: str) -> None:
+        """Cut the cable between two devices, by name: connections take the routes that are left."""
+        self._set_cut(self.fabric.cable(one, other), True)
+
+    def restore_cable(self, one: str, other: str) -> None:
+        """Undo `cut_cable`."""
+        self._set_cut(self.fabric.cable(one, other), False)
+
+    def _set_cut(self, wires: tuple[int, ...], cut: bool) -> None:
+        for number in wires:
+            self._ask(f"{'cut' if cut else 'restore'} {number}")
+        self._cut = self._cut | set(wires) if cut else self._cut - set(wires)
 
     def change(self, node: int, link: Link) -> None:
-        """Give a node another link. Its own queue keeps the bandwidth it was made for."""
-        self._ask(f"link {node} " + " ".join(map(str, astuple(link))))
+        """Give a node of a star another link. Its own queue keeps the bandwidth it was made for."""
+        half = replace(link, latency=link.latency / 2, jitter=link.jitter / 2)
+        for number in self.fabric.at(self.fabric.hosts[node]):
+            self._ask(_link_line(number, half))
 
-    def _ask(self, command: str) -> dict[str, float]:
+    def become(self, fabric: Fabric) -> None:
+        """Turn into another network of the same hosts that has no cable which this one lacks.
+
+        Wires take the links of that network, those that it does not have are cut, and routes are
+        its own. The queues of the hosts keep the bandwidth they were made for. Raises InputError
+        for a network of other hosts or with other cables.
+        """
+        old, new = ({str(wire): n for n, wire in enumerate(f.wires)} for f in (self.fabric, fabric))
+        require(
+            fabric.hosts == self.fabric.hosts and set(new) <= set(old),
+            f"network {fabric.name!r} has other hosts or cables than {self.fabric.name!r}, which "
+            f"is up; start ranks on it",
+        )
+        number_of = {number: old[name] for name, number in new.items()}
+        for name, number in old.items():
+            if name in new:
+                self._ask(_link_line(number, fabric.wires[new[name]].link))
+        self._set_cut(tuple(number_of.values()), False)
+        self._set_cut(tuple(set(old.values()) - set(number_of.values())), True)
+        self.route(
+            {
+                pair: tuple(tuple(number_of[number] for number in way) for way in ways)
+                for pair, ways in fabric.routes.items()
+            }
+        )
+
+    def route(self, routes: Routes) -> None:
+        """Lead packets along other routes over the wires of the fabric, from now on."""
+        self.fabric = replace(self.fabric, routes=routes)
+        self._ask("forget")
+        for line in _route_lines(routes):
+            self._ask(line)
+
+    def why_apart(self) -> str:
+        """Return a sentence on the hosts that cut cables keep from each other; "" if none."""
+        return self.fabric.why_apart(self._cut)
+
+    def _ask(self, command: str) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
         answer = self._line()
@@ -154,7 +221,7 @@ class EmulatedNetwork:
             raise ValueError(f"the switch does not know {command!r}")
         return answer
 
-    def _line(self) -> dict:
+    def _line(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -169,6 +236,49 @@ class EmulatedNetwork:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def _ports(fabric: Fabric, node: int) -> list[tuple[float, int]]:
+    """Return the bandwidth of each cable of a node, and the wire that arrives there."""
+    return [
+        (fabric.wires[leaving].link.bandwidth, arriving) for leaving, arriving in fabric.ports(node)
+    ]
+
+
+def _ways(fabric: Fabric, node: int) -> dict[int, int]:
+    """Return at which of its ports a node sends to each other one."""
+    port_of = {leaving: port for port, (leaving, _) in enumerate(fabric.ports(node))}
+    return {
+        target: port_of[ways[0][0]]
+        for (source, target), ways in fabric.routes.items()
+        if source == node and ways
+    }
+
+
+def _description(fabric: Fabric) -> Iterator[str]:
+    """Yield the lines by which the switch learns the links and routes of a fabric."""
+    for number, wire in enumerate(fabric.wires):
+        yield _link_line(number, wire.link)
+    yield from _route_lines(fabric.routes)
+
+
+def _link_line(number: int, link: Link) -> str:
+    return f"link {number} " + " ".join(map(str, astuple(link)))
+
+
+def _route_lines(routes: Routes) -> Iterator[str]:
+    for pair, ways in routes.items():
+        for way in ways:
+            yield " ".join(map(str, ("route", *pair, *way)))
+
+
+def _descriptor_of(text: str) -> int:
+    """Return the descriptor of a file in memory that holds the text."""
+    descriptor = os.memfd_create("network", 0)
+    with open(descriptor, "w", closefd=False) as file:
+        file.write(text)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def switch_program() -> Path:
