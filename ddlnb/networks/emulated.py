@@ -1,0 +1,85 @@
+"""A network as the emulated launcher builds it, to be measured and not only computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+from ddlnb.errors import require
+from ddlnb.launch.emulation import fabric as emulation
+from ddlnb.launch.emulation import links as emulated_links
+from ddlnb.networks.network import Network
+from ddlnb.networks.routes import NoRoute, route
+from ddlnb.networks.topologies import Topology, get_topology
+
+MOST_WAYS = 64  # of one pair of endpoints, when the routing splits flows
+
+
+def fabric(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulation.Fabric:
+    """Return what to emulate: the endpoints as hosts, every link as a wire, and all routes.
+
+    Endpoints come in the order of ranks. Where the routing splits flows over several paths, a
+    connection takes one of them, as in networks whose switches hash. Endpoints that have lost each
+    other have no route. ``jitter`` (seconds) and ``loss`` (a share) are those of every wire.
+
+    Raises InputError when two endpoints have more than `MOST_WAYS` routes.
+
+    >>> fabric(get_topology("two-tier(2, 2, 2)").network(12.5e6, 1e-3)).hosts
+    ('host0', 'host1', 'host2', 'host3')
+    """
+    names = [device.name for device in network.devices]
+    wires = tuple(
+        emulation.Wire(
+            names[link.start],
+            names[link.end],
+            emulated_links.Link(link.bandwidth, link.latency, jitter, loss),
+        )
+        for link in network.links
+    )
+    routes = {
+        pair: tuple(_ways(network, *(network.endpoints[rank] for rank in pair)))
+        for pair in permutations(range(network.ranks), 2)
+    }
+    hosts = tuple(names[endpoint] for endpoint in network.endpoints)
+    return emulation.Fabric(network.name, hosts, wires, routes)
+
+
+def emulated_fabric(topology: str | Topology, link: str | emulated_links.Link) -> emulation.Fabric:
+    """Return a topology all of whose cables have this link, to be emulated.
+
+    The latency of the link is that of one cable. Raises InputError for a text of either that makes
+    no sense.
+
+    >>> emulated_fabric("torus(3, 3)", "100Mb/s 1ms").name
+    'torus(3, 3) of 100Mb/s 1000us'
+    """
+    each = emulated_links.get_link(link)
+    made = get_topology(topology)
+    found = fabric(made.network(each.bandwidth, each.latency), each.jitter, each.loss)
+    return emulation.Fabric(f"{made} of {each}", found.hosts, found.wires, found.routes)
+
+
+def _ways(network: Network, source: int, target: int) -> Iterator[emulation.Route]:
+    """Yield all paths that the route between two devices consists of."""
+    try:
+        links = route(network, source, target).links
+    except NoRoute:
+        return
+    leaving: dict[int, list[int]] = {}
+    for link in links:
+        leaving.setdefault(network.links[link].start, []).append(link)
+    paths: list[tuple[emulation.Route, int]] = [((), source)]
+    count = 0
+    while paths:
+        path, here = paths.pop()
+        if here == target:
+            count += 1
+            require(
+                count <= MOST_WAYS,
+                f"network {network.name!r} has more than {MOST_WAYS} routes from "
+                f"{network.devices[source].name} to {network.devices[target].name}, too many to "
+                f"emulate; choose another routing, such as 'ecmp hash'",
+            )
+            yield path
+            continue
+        paths += [((*path, link), network.links[link].end) for link in leaving[here][::-1]]

@@ -1,0 +1,115 @@
+"""What an emulated network is made of, and which trials verify it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddlnb.errors import InputError
+from ddlnb.launch.emulation.fabric import Fabric, Wire, star
+from ddlnb.launch.emulation.links import Link
+from ddlnb.launch.emulation.trials import fair_shares, trials
+from ddlnb.networks.flows import Flow, max_min_rates
+
+LINK = Link(12.5e6, 1e-3)
+
+
+def wires_of(*cables: str, link: Link = LINK) -> tuple[Wire, ...]:
+    """Return both wires of cables such as a-b."""
+    ends = [cable.split("-") for cable in cables]
+    return tuple(Wire(*pair, link) for one, other in ends for pair in ((one, other), (other, one)))
+
+
+CHAIN = wires_of("a-b", "b-c")
+CHAIN_ROUTES = {
+    (0, 1): ((0,),),
+    (1, 0): ((1,),),
+    (1, 2): ((2,),),
+    (2, 1): ((3,),),
+    (0, 2): ((0, 2),),
+    (2, 0): ((3, 1),),
+}
+RING = wires_of("a-b", "b-c", "c-a")
+
+
+def chain() -> Fabric:
+    """Return three hosts in a row, of which the middle one passes on."""
+    return Fabric("chain", ("a", "b", "c"), CHAIN, CHAIN_ROUTES)
+
+
+def test_a_star_has_half_of_the_latency_on_either_side():
+    made = star([LINK, LINK.slowed(0.5)])
+    route = made.routes[0, 1][0]
+    assert [str(made.wires[wire]) for wire in route] == ["host0 -> switch0", "switch0 -> host1"]
+    assert sum(made.wires[wire].link.latency for wire in route) == pytest.approx(1.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("wires", "routes", "says"),
+    [
+        (CHAIN[:1], {}, "a wire from a to b and none back"),
+        (CHAIN + CHAIN, {}, "has a wire twice"),
+        (CHAIN, {(0, 2): ((2,),)}, "the route from a to c is at a and goes on with b -> c"),
+        (CHAIN, {(0, 2): ((0,),)}, "the route from a to c ends at b"),
+        (CHAIN, {(0, 2): ((),)}, "the route from a to c ends at a"),
+    ],
+)
+def test_a_network_that_cannot_be_built_is_refused(wires, routes, says):
+    with pytest.raises(InputError, match=says):
+        Fabric("wrong", ("a", "b", "c"), wires, routes)
+
+
+def test_cables_are_found_by_the_names_of_their_ends():
+    assert chain().cable("c", "b") == (3, 2)
+    with pytest.raises(InputError, match=r"no cable joins 'a' and 'c'.*'a' is joined to b"):
+        chain().cable("a", "c")
+    with pytest.raises(InputError, match="it has no 'd'"):
+        chain().cable("d", "a")
+    with pytest.raises(InputError, match="has no device 'd'"):
+        chain().at("d")
+
+
+def test_cut_cables_say_who_has_lost_whom():
+    made = chain()
+    assert made.why_apart(()) == ""
+    assert made.why_apart(made.cable("b", "c")) == (
+        "a and c, b and c have lost each other: no route is left while b - c is cut"
+    )
+    many = star([LINK] * 5)
+    assert many.why_apart(many.at("host0")) == (
+        "host0 and host1, host0 and host2, host0 and host3 and 1 more pair of hosts have lost each "
+        "other: no route is left while host0 - switch0 is cut"
+    )
+
+
+def test_a_pair_with_another_route_has_not_lost_each_other():
+    ways = {(0, 1): ((0,), (5, 3)), (1, 0): ((1,), (2, 4))}
+    made = Fabric("ring", ("a", "b"), RING, ways)
+    assert made.apart(made.cable("a", "b")) == []
+    assert made.apart([*made.cable("a", "b"), 3]) == [(0, 1)]
+    assert made.with_one_route(3).routes == {(0, 1): ((5, 3),), (1, 0): ((2, 4),)}
+
+
+@given(st.data())
+def test_fair_shares_are_those_of_the_simulated_flows(data):
+    bandwidths = data.draw(st.lists(st.floats(1, 1e3), min_size=1, max_size=6))
+    wires = st.lists(st.integers(0, len(bandwidths) - 1), min_size=1, max_size=4, unique=True)
+    routes = [tuple(one) for one in data.draw(st.lists(wires, min_size=1, max_size=8))]
+    flows = [Flow(route, (1.0,) * len(route)) for route in routes]
+    assert fair_shares(bandwidths, routes) == pytest.approx(
+        max_min_rates(flows, np.array(bandwidths)).tolist(), rel=1e-6
+    )
+
+
+def test_a_ring_fills_every_link_of_a_star():
+    (only,) = trials(star([LINK] * 4), 4)
+    assert (only.shift, len(only.full)) == (1, 8)
+    assert only.round_trip(0) == pytest.approx(2e-3)
+
+
+def test_the_forwarding_host_of_a_chain_is_filled_by_two():
+    found = trials(chain(), 3)
+    filled = {wire for trial in found for wire in trial.full}
+    assert filled == set(range(4))
