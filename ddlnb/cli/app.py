@@ -17,6 +17,7 @@ from ddlnb.cli import (
     measure,
     methods,
     models,
+    networks,
     survey,
     train,
 )
@@ -33,7 +34,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, calibrate, check, lossy, train, measure, survey),
-    import_logs,
+    *(import_logs, networks),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -10,6 +10,7 @@ import typer
 
 from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast_remarks import SCRIPTS, remarks
+from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
 from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table, refuse_unused
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def clusters(
                 "nodes": one.nodes,
                 "GPUs per node": one.gpus_per_node,
                 "all-reduce": one.all_reduce,
+                "topology": one.topology or "star",
                 "servers": one.server_place or "none",
                 "fitted effects": len(one.fits),
                 "about": one.about,
@@ -90,6 +92,9 @@ def forecast(
     throughput: Throughput = None,
     partition: Partition = None,
     credit: Credit = None,
+    topology: TopologyName = "",
+    all_reduce: AllReduceName = "",
+    change: Changes = None,
     draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
     fig4: Annotated[
         bool, typer.Option("--fig4", help="All 252 cells of the survey's Fig. 4 instead.")
@@ -118,6 +123,9 @@ def forecast(
             throughput=throughput,
             partition=partition,
             credit=credit,
+            topology=topology,
+            all_reduce=all_reduce,
+            change=change,
         )
     if csv is not None:
         require_writable_file(csv, "rows.csv")
@@ -133,7 +141,7 @@ def forecast(
         )
         return
     require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
-    on = get_cluster(cluster)
+    on = on_network(get_cluster(cluster), topology, all_reduce, change)
     chosen = _methods(method, on, partition, credit)
     sound_pairs(on, chosen, gpus, servers)
     workload = workload_for(model, on, batch, throughput)
@@ -172,6 +180,9 @@ def timeline(
     throughput: Throughput = None,
     partition: Partition = None,
     credit: Credit = None,
+    topology: TopologyName = "",
+    all_reduce: AllReduceName = "",
+    change: Changes = None,
     iterations: Annotated[int, typer.Option(help="Iterations to show.")] = 3,
     out: Annotated[
         Path, typer.Option(help="Chrome trace to write (.json); a picture (.png) goes next to it.")
@@ -189,7 +200,7 @@ def timeline(
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
     require_writable_file(out, "trace.json")
     require_whole(iterations=iterations)
-    on = get_cluster(cluster, gpus)
+    on = get_cluster(on_network(get_cluster(cluster), topology, all_reduce, change), gpus)
     chosen = _methods(method or ["MG-WFBP"], on, partition, credit)
     sound_pairs(on, chosen, servers=servers)
     workload = workload_for(model, on, batch, throughput)

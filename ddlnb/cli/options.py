@@ -76,7 +76,11 @@ def refuse_unused(why: str, **given: object) -> None:
     Traceback (most recent call last):
     ddlnb.errors.InputError: --fig4 has models of its own; leave out --model
     """
-    unused = [f"--{name}" for name, value in given.items() if value not in (None, "", [], False)]
+    unused = [
+        f"--{name.replace('_', '-')}"
+        for name, value in given.items()
+        if value not in (None, "", [], False)
+    ]
     if unused:
         raise InputError(f"{why}; leave out {' and '.join(unused)}")
 

@@ -83,6 +83,6 @@ def hierarchical(nodes: int, per_node: int) -> Load:
 ALL_REDUCES = {
     "ring": ring,
     "tree": tree,
-    "double tree": double_tree,
+    "double-tree": double_tree,
     "hierarchical": hierarchical,
 }

@@ -10,9 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
 from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit, effect_from
+from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoads, server_loads
 from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
+from ddlnb.networks.transfers import Operation
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
 
@@ -34,11 +39,15 @@ class Fit:
 class Cluster:
     """Workers, how they are joined, and the effects that cost time.
 
-    ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``server_place`` is None when
-    there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods merge
-    gradients, where it is not the cluster's own. ``model_error`` is the relative standard deviation
-    of measured from simulated seconds that no uncertainty of an effect explains; ASSUMED_ERROR
-    where nobody measured it. ``hardware`` is the word for its GPU in the names of profiles.
+    ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``all_reduce`` is the name of
+    the algorithm, or ``auto`` for the best one by size. ``topology`` says how nodes are joined, as
+    ``fat-tree(4)``, ``routing`` and ``changes`` how routes are chosen and what differs, as
+    ``cut(host0, edge0_0)``; without a topology, nodes are on one switch. ``server_place`` is None
+    when there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods
+    merge gradients, where it is not the cluster's own. ``model_error`` is the relative standard
+    deviation of measured from simulated seconds that no uncertainty of an effect explains;
+    ASSUMED_ERROR where nobody measured it. ``hardware`` is the word for its GPU in the names of
+    profiles.
 
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
@@ -64,6 +73,9 @@ class Cluster:
     effects: Effects
     workers: int = 0  # all of them
     all_reduce: str = "ring"
+    topology: str = ""
+    routing: str = ""
+    changes: tuple[str, ...] = ()
     server_place: str | None = None
     placement: str = "balanced"
     planning: AlphaBeta | None = None
@@ -82,7 +94,6 @@ class Cluster:
             f"model_error {self.model_error!r} must be a number from 0 to below 1",
         )
         choices: list[tuple[str, Any, Iterable[str]]] = [
-            ("all-reduce", self.all_reduce, ALL_REDUCES),
             ("place of servers", self.server_place, SERVER_PLACES),
             ("placement of keys", self.placement, PLACEMENTS),
         ]
@@ -92,6 +103,7 @@ class Cluster:
             if not isinstance(value, str) or value not in known:
                 raise UnknownName(what, value, known)
         self._check_workers()
+        self._check_all_reduce()
 
     @property
     def intervals(self) -> dict[str, Fit]:
@@ -134,8 +146,18 @@ class Cluster:
         return self.nodes_in_use
 
     @property
+    def fabric(self) -> Fabric:
+        """How its machines are joined: the topology, with its routing and changes."""
+        return Fabric(self.nodes, self.gpus_per_node, self.topology, self.routing, self.changes)
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether an all-reduce is a formula: all links alike, and the algorithm's load known."""
+        return not (self.topology or self.changes) and self.all_reduce in ALL_REDUCES
+
+    @property
     def all_reduce_load(self) -> Load:
-        """What an all-reduce among the workers puts on the links."""
+        """What an all-reduce among the workers puts on the links, where it is a formula."""
         return ALL_REDUCES[self.all_reduce](self.nodes_in_use, self.workers_per_node)
 
     @property
@@ -146,13 +168,15 @@ class Cluster:
 
     @property
     def all_reduce_seconds(self) -> tuple[float, float, float]:
-        """Latency seconds, seconds per byte, and the share of bandwidth left while computing."""
+        """Latency seconds, seconds per byte, and the share of bandwidth left while computing.
+
+        On a topology, where seconds are no straight line, those per byte are of large messages.
+        """
+        if not self.has_closed_form:
+            return self._on_fabric("all-reduce")
         effects, load = self.effects, self.all_reduce_load
-        latency = (
-            effects.operation_latency
-            + effects.rank_latency * self.workers
-            + effects.inside_latency * load.inside_hops
-            + effects.between_latency * load.between_hops
+        latency = self._software + (
+            effects.inside_latency * load.inside_hops + effects.between_latency * load.between_hops
         )
         inside = load.inside_bytes / effects.inside_bandwidth
         if self.nodes_in_use == 1:
@@ -162,6 +186,46 @@ class Cluster:
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
         return latency, free, free / busy if busy else 1.0
+
+    def all_reduce_work(self, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
+        """Latency seconds, seconds of messages of these bytes after it, and the share as above."""
+        latency, per_byte, share = self.all_reduce_seconds
+        if self.has_closed_form or self.workers == 1:
+            return latency, per_byte * sizes, share
+        curve = self._curve("all-reduce")
+        return latency, curve.at(sizes) - curve.latency, share
+
+    def gather_seconds(self) -> tuple[float, float]:
+        """Latency seconds of an all-gather along a ring, and seconds per byte of one payload."""
+        effects, workers = self.effects, self.workers
+        if self.topology or self.changes:
+            latency, per_byte, _ = self._on_fabric("all-gather")
+            return latency, per_byte * workers
+        links = ALL_REDUCES["ring"](self.nodes_in_use, self.workers_per_node)  # twice a gather
+        hops = (
+            effects.inside_latency * links.inside_hops
+            + effects.between_latency * links.between_hops
+        )
+        inside = links.inside_bytes / effects.inside_bandwidth
+        between = links.between_bytes / effects.between_bandwidth
+        return self._software + hops / 2, max(inside, between) / 2 * workers
+
+    @property
+    def _software(self) -> float:
+        """Seconds of latency of a collective that are not the links'."""
+        return self.effects.operation_latency + self.effects.rank_latency * self.workers
+
+    def _curve(self, operation: Operation, *, computing: bool = False) -> Curve:
+        links = Links.of(self.effects, computing=computing, closed=self.nodes_in_use == 1)
+        name = "ring" if operation == "all-gather" else self.all_reduce
+        return self.fabric.curve(links, self.nodes_in_use, self.workers_per_node, name, operation)
+
+    def _on_fabric(self, operation: Operation) -> tuple[float, float, float]:
+        if self.workers == 1:
+            return 0.0, 0.0, 1.0
+        free, busy = (self._curve(operation, computing=computing) for computing in (False, True))
+        share = free.per_byte / busy.per_byte if busy.per_byte else 1.0
+        return self._software + free.latency, free.per_byte, share
 
     def with_workers(self, workers: int) -> Cluster:
         """Return the same cluster with this many of its GPUs in use.
@@ -184,6 +248,17 @@ class Cluster:
             f"{self.name!r}; use a multiple of {self.gpus_per_node}",
         )
 
+    def _check_all_reduce(self) -> None:
+        """Raise InputError for what the fabric cannot be, before anything is simulated."""
+        if self.has_closed_form:
+            return
+        known = [*algorithms_for("all-reduce"), AUTO]
+        if str(self.all_reduce).partition("(")[0].strip() not in known:
+            raise UnknownName("all-reduce", self.all_reduce, known)
+        self.fabric.network(Links.of(self.effects))  # raises for a cable that is not there
+        if self.all_reduce != AUTO:
+            get_algorithm(self.all_reduce)
+
     def require_servers(self, method: str) -> None:
         """Raise InputError if a method with parameter servers lacks them here.
 
@@ -194,6 +269,24 @@ class Cluster:
                 f"method {method!r} needs parameter servers, and cluster {self.name!r} has none; "
                 f"add server_place to it, or choose an all-to-all method"
             )
+
+    def server_loads(self, servers: int) -> list[ServerLoads]:
+        """Seconds per byte of a message of all nodes on its way to each server, on a topology.
+
+        Servers are on the hosts behind the nodes, or beside the workers of the first ones.
+        """
+        nodes = range(self.nodes_in_use)
+        places = [server % self.nodes_in_use for server in range(servers)]
+        if self.server_place == "extra machines":
+            joined = self.fabric.joined
+            spare = joined.hosts - self.nodes
+            require(
+                spare >= servers,
+                f"topology {joined} has {spare} hosts left for {servers} servers on extra "
+                f'machines; take a larger one, fewer servers, or server_place "workers\' nodes"',
+            )
+            places = [self.nodes + server for server in range(servers)]
+        return server_loads(self.fabric.network(Links.of(self.effects)), nodes, places)
 
     def with_effects(self, **values: float | str) -> Cluster:
         """The same cluster with these effects replaced: seconds, bytes per second, shares.

@@ -117,6 +117,9 @@ class ClusterFile(BaseModel):
     gpus_per_node: int
     effects: dict[str, EffectEntry]
     all_reduce: str = "ring"
+    topology: str = ""
+    routing: str = ""
+    changes: tuple[str, ...] = ()
     server_place: str | None = None
     placement: str = "balanced"
     planning: PlanningEntry | None = None

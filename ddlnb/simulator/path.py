@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.fabric import ServerLoads
 from ddlnb.plans.plan import Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks
 
@@ -112,15 +113,15 @@ def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, softwar
     The thread of a scheduler, where there is one, starts every message before and sees its end
     afterwards, one thing at a time, while the network and the worker go on.
     """
-    latency, per_byte, share = cluster.all_reduce_seconds
+    work: Numbers
+    latency, work, share = cluster.all_reduce_work(size)
     if cluster.workers == 1:
-        latency = per_byte = 0.0
+        latency, work = 0.0, 0.0 * size
     turn = cluster.effects.scheduler_latency / 2 + 0.0 * size
     has_scheduler = bool(turn.any()) and plan.credit_bytes is not None and cluster.workers > 1
     if has_scheduler:
         path.add("start", "scheduler", 0.0, turn, 0.0 * size, 1.0)
-    latencies, work = latency + software, per_byte * size
-    path.add("all-reduce", "network", 0.0, latencies, work, share, releases=True)
+    path.add("all-reduce", "network", 0.0, latency + software, work, share, releases=True)
     if has_scheduler:
         path.add("end", "scheduler", 0.0, turn, 0.0 * size, 1.0)
 
@@ -151,6 +152,13 @@ def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, no
     into, duplex = nodes * size / server_bandwidth, size / effects.duplex_bandwidth
     share, latency = effects.between_share, effects.between_latency
     up, down, at_server, from_server = "uplink", "downlink", "server {} in", "server {} out"
+    loads = cluster.server_loads(plan.servers) if cluster.topology or cluster.changes else None
+    if loads is not None:
+        link = np.array([one.uplink for one in loads])[server] * size
+        arriving: Numbers = np.array([one.into for one in loads])[server] * size
+        if cluster.server_place == "workers' nodes":
+            arriving *= nodes / (nodes - 1)  # what a node sends itself is taken off below
+        into = np.maximum(arriving, nodes * size / server_bandwidth)
     if cluster.server_place == "workers' nodes":
         # A node's link carries its own messages and those of the server beside it; the k servers
         # take turns, so an average node stands for them, weighted by how uneven their load is.
@@ -169,12 +177,32 @@ def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, no
         path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True)
     if has_cap:
         path.add("connection", "to {}", 0.0, none, connection, share, server, streams=True)
+    _between_switches(path, loads, server, size, share, "to link {}")
     path.add("into server", at_server, latency, none, into, 1.0, server, True, releases=True)
     summing = effects.server_latency * nodes + nodes * size / effects.sum_bandwidth
     path.add("sum", "server {}", 0.0, none, summing, 1.0, server)
     path.add("out of server", from_server, 0.0, none, into, 1.0, server)
+    _between_switches(path, loads, server, size, share, "from link {}")
     if has_cap:
         path.add("connection", "from {}", 0.0, none, connection, share, server, streams=True)
     if has_duplex:
         path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True)
     path.add("downlink", down, latency, none, link, share, streams=True)
+
+
+def _between_switches(
+    path: Path,
+    loads: list[ServerLoads] | None,
+    server: Indices,
+    size: Indices,
+    share: float,
+    resource: str,
+) -> None:
+    """Add the busiest link that messages to a server share on their way, if a topology has one."""
+    if loads is None or not any(one.fabric for one in loads):
+        return
+    busiest = np.array([one.fabric for one in loads])
+    known = {link: i for i, link in enumerate(sorted({one.link for one in loads}))}
+    link = np.array([known[one.link] for one in loads])
+    none = 0.0 * size
+    path.add("fabric", resource, 0.0, none, busiest[server] * size, share, link[server], True)

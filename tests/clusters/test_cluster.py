@@ -229,7 +229,7 @@ WRONG_KEYS = [
     ({"nodes": "0"}, ["nodes 0", "whole number, at least 1"]),
     ({"nodes": "two"}, ["nodes 'two'", "integer"]),
     ({"gpus_per_node": "0.5"}, ["gpus_per_node 0.5", "integer"]),
-    ({"all_reduce": "doubletree"}, ["all-reduce 'doubletree'", "did you mean 'double tree'?"]),
+    ({"all_reduce": "doubletree"}, ["all-reduce 'doubletree'", "did you mean 'double-tree'?"]),
     ({"server_place": "extra"}, ["servers 'extra'", "extra machines, workers' nodes"]),
     ({"server_place": "no"}, ["server_place False", "string"]),
     ({"placement": "hash"}, ["placement of keys 'hash'", "did you mean 'hashed'?"]),

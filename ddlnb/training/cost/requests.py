@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from ddlnb.clusters.all_reduce import ring
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.base import Traffic
 from ddlnb.errors import InputError
@@ -82,13 +81,8 @@ def requests_cost(
 
 
 def _gathered(cluster: Cluster, size: float) -> RequestCost:
-    effects, workers = cluster.effects, cluster.workers
-    links = ring(cluster.nodes_in_use, cluster.workers_per_node)  # twice what a gather takes
-    hops = effects.inside_latency * links.inside_hops + effects.between_latency * links.between_hops
-    inside = links.inside_bytes / effects.inside_bandwidth
-    between = links.between_bytes / effects.between_bandwidth
-    software = effects.operation_latency + effects.rank_latency * workers
-    return RequestCost(software + hops / 2, max(inside, between) / 2 * workers * size)
+    latency, per_byte = cluster.gather_seconds()
+    return RequestCost(latency, per_byte * size)
 
 
 def push_pull_seconds(

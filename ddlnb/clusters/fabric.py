@@ -1,0 +1,283 @@
+"""The network of a cluster as a graph, and what collectives and servers cost on it.
+
+The topology says how machines are joined; the cluster's effects say what a link carries and what a
+message waits. Without a topology the machines are a star, as if one switch joined them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.clusters.effects import Effects
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.networks.changes import changed, get_change
+from ddlnb.networks.channels import Startup
+from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm, get_collective
+from ddlnb.networks.islands import with_islands
+from ddlnb.networks.network import Network
+from ddlnb.networks.play import play
+from ddlnb.networks.routes import ROUTINGS, route
+from ddlnb.networks.topologies import RailOptimised, Star, Topology, get_topology
+from ddlnb.networks.transfers import Operation
+
+Numbers = NDArray[np.float64]
+AUTO = "auto"
+LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
+STRAIGHT = 2e-3  # relative: a curve that is off by less between two points is a line there
+MOST_HALVINGS = 6
+
+
+class Links(NamedTuple):
+    """Effects that a graph takes: seconds of a message, bytes per second of a link."""
+
+    inside_latency: float
+    inside_bandwidth: float
+    between_latency: float
+    between_bandwidth: float
+
+    @classmethod
+    def of(cls, effects: Effects, *, computing: bool = False, closed: bool = False) -> Links:
+        """Return those of a cluster, or what is left of them while its workers compute.
+
+        ``closed`` when all workers are in one node, whose ring closes inside.
+        """
+        inside = effects.inside_bandwidth * (effects.closed_ring_share if closed else 1.0)
+        between = effects.between_bandwidth
+        if computing:
+            inside, between = inside * effects.inside_share, between * effects.between_share
+        return cls(effects.inside_latency, inside, effects.between_latency, between)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """How the machines of a cluster are joined: a topology, a routing and changes, as texts.
+
+    Hosts beyond the ``nodes`` are machines for parameter servers. Raises InputError or UnknownName
+    for a text that says none, and for a topology with fewer hosts than nodes.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    topology: str = ""
+    routing: str = ""
+    changes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        made = self.joined
+        require(
+            made.hosts >= self.nodes,
+            f"topology {made} has {made.hosts} hosts for {self.nodes} nodes; take a larger one, "
+            f"or fewer nodes",
+        )
+        if isinstance(made, RailOptimised):
+            require(
+                made.rails == self.gpus_per_node,
+                f"topology {made} has {made.rails} rails for {self.gpus_per_node} GPUs per node; "
+                f"each GPU is on a rail of its own",
+            )
+        if self.routing and self.routing not in ROUTINGS:
+            raise UnknownName("routing", self.routing, ROUTINGS)
+        for change in self.changes:
+            get_change(change)
+
+    @property
+    def joined(self) -> Topology:
+        """Return the topology; where none is named a star, with as many hosts for servers."""
+        return get_topology(self.topology) if self.topology else Star(2 * self.nodes)
+
+    def network(self, links: Links) -> Network:
+        """Return the graph with these links: a host's cable carries the bandwidth between nodes.
+
+        On a torus and in BCube each of a host's cables does; on rails each carries its share.
+        Raises UnknownName or InputError for a change of a cable that is not there.
+        """
+        return _network(self, links)
+
+    def curve(
+        self,
+        links: Links,
+        nodes: int,
+        per_node: int,
+        name: str,
+        operation: Operation = "all-reduce",
+    ) -> Curve:
+        """Return the seconds of a collective against bytes, among the workers of the first nodes.
+
+        With ``auto`` they are those of the best algorithm for each size. Raises what
+        `get_collective` raises.
+        """
+        return _curve(self, links, nodes, per_node, name, operation)
+
+    def auto_choices(
+        self, links: Links, nodes: int, per_node: int, sizes: Sequence[float]
+    ) -> list[str]:
+        """Return the name of the all-reduce that ``auto`` takes for each size."""
+        known = self._candidates(links, nodes, per_node, "all-reduce")
+        seconds = np.stack([curve.at(np.asarray(sizes, float)) for curve in known.values()])
+        names = list(known)
+        return [names[best] for best in seconds.argmin(axis=0)]
+
+    def _candidates(
+        self, links: Links, nodes: int, per_node: int, operation: Operation
+    ) -> dict[str, Curve]:
+        found = {}
+        for name in algorithms_for(operation):
+            try:
+                algorithm = get_algorithm(name)
+                if not algorithm.refuses(nodes * per_node, per_node):
+                    found[name] = self.curve(links, nodes, per_node, name, operation)
+            except InputError:  # needs parameters, such as the sides of a torus
+                continue
+        return found
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds against bytes, straight between ``sizes`` and beyond the last."""
+
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def latency(self) -> float:
+        """Return the seconds of an empty message."""
+        return self.seconds[0]
+
+    def at(self, sizes: Numbers) -> Numbers:
+        """Return the seconds for messages of these bytes."""
+        found = np.interp(sizes, self.sizes, self.seconds)
+        beyond = np.maximum(np.asarray(sizes, float) - self.sizes[-1], 0.0)
+        return np.asarray(found + beyond * self.per_byte, np.float64)
+
+    @property
+    def per_byte(self) -> float:
+        """Return the seconds of one more byte of a large message."""
+        (low, high), (first, last) = self.sizes[-2:], self.seconds[-2:]
+        return (last - first) / (high - low)
+
+
+@lru_cache(maxsize=1024)
+def _network(fabric: Fabric, links: Links) -> Network:
+    made = fabric.joined
+    if isinstance(made, RailOptimised):
+        bandwidth = links.between_bandwidth / made.rails
+        if math.isfinite(links.inside_bandwidth / bandwidth):
+            made = replace(made, inside=links.inside_bandwidth / bandwidth)
+        network = made.network(bandwidth)
+    else:
+        hosts = made.network(links.between_bandwidth)
+        network = with_islands(hosts, fabric.gpus_per_node, links.inside_bandwidth)
+    network = changed(network, fabric.changes)
+    return replace(network, routing=fabric.routing) if fabric.routing else network
+
+
+@lru_cache(maxsize=4096)
+def _curve(
+    fabric: Fabric, links: Links, nodes: int, per_node: int, name: str, operation: Operation
+) -> Curve:
+    if name == AUTO:
+        return _best(list(fabric._candidates(links, nodes, per_node, operation).values()))
+    workers = nodes * per_node
+    collective = get_collective(name, workers, per_node=per_node, operation=operation)
+    network, startup = fabric.network(links), Startup(links.inside_latency, links.between_latency)
+
+    def seconds(size: float) -> float:
+        return play(collective, network, size, startup=startup).seconds
+
+    sizes = [0.0, SMALLEST, LARGEST]
+    known = {size: seconds(size) for size in sizes}
+    _refine(seconds, known, SMALLEST, LARGEST, MOST_HALVINGS)
+    points = sorted(known)
+    return Curve(tuple(points), tuple(known[size] for size in points))
+
+
+def _refine(
+    seconds: Callable[[float], float],
+    known: dict[float, float],
+    low: float,
+    high: float,
+    halvings: int,
+) -> None:
+    """Add points between two sizes until the curve is straight between neighbours."""
+    middle = math.sqrt(low * high)
+    known[middle] = seconds(middle)
+    straight = float(np.interp(middle, [low, high], [known[low], known[high]]))
+    if halvings and abs(straight - known[middle]) > STRAIGHT * known[middle]:
+        _refine(seconds, known, low, middle, halvings - 1)
+        _refine(seconds, known, middle, high, halvings - 1)
+
+
+def _best(curves: list[Curve]) -> Curve:
+    """Return the lower envelope, at the points of all and where two of them cross."""
+    sizes = np.unique(np.concatenate([curve.sizes for curve in curves]))
+    dense = np.unique(np.concatenate([sizes, np.geomspace(SMALLEST, LARGEST, 97)]))
+    seconds = np.stack([curve.at(dense) for curve in curves]).min(axis=0)
+    return Curve(tuple(dense.tolist()), tuple(seconds.tolist()))
+
+
+class ServerLoads(NamedTuple):
+    """Seconds per byte when all nodes send one message to a server at once.
+
+    ``uplink`` are those of the slowest node's own cables, ``into`` those of the server's cables,
+    ``fabric`` those of the busiest link between, whose number is ``link``; -1 if there is none.
+    """
+
+    uplink: float
+    into: float
+    fabric: float
+    link: int
+
+
+def server_loads(
+    network: Network, nodes: Sequence[int], servers: Sequence[int], *, from_servers: bool = False
+) -> list[ServerLoads]:
+    """Return the loads of every server, of machines by number; a machine sends nothing to itself.
+
+    With ``from_servers`` they are those of the way back. Raises NoRoute when two have lost each
+    other.
+    """
+    hosts = {
+        device.node: number
+        for number, device in enumerate(network.devices)
+        if device.kind == "host" and device.node is not None
+    }
+    require(
+        bool(hosts),
+        f"network {network.name!r} has no hosts for parameter servers; choose an all-to-all "
+        f"method, or another topology",
+    )
+    start = np.array([link.start for link in network.links])
+    end = np.array([link.end for link in network.links])
+    found = []
+    for server in servers:
+        load, uplink = np.zeros(len(network.links)), np.zeros(len(network.links))
+        for node in nodes:
+            if node == server:
+                continue
+            pair = (hosts[node], hosts[server])
+            path = route(network, *(pair[::-1] if from_servers else pair))
+            here = list(path.links)
+            load[here] += path.shares
+            leaves = (end if from_servers else start)[here] == hosts[node]
+            uplink[here] += leaves * np.array(path.shares)
+        at_server = (start if from_servers else end) == hosts[server]
+        seconds = load / network.bandwidths
+        shared = ~at_server & (load > uplink + 1e-12)  # carries what is of others too
+        between = np.where(shared, seconds, 0.0)
+        busiest = int(between.argmax())
+        found.append(
+            ServerLoads(
+                float((uplink / network.bandwidths).max()),
+                float(seconds[at_server].max()),
+                float(between[busiest]),
+                busiest if between[busiest] > 0 else -1,
+            )
+        )
+    return found

@@ -1,0 +1,163 @@
+"""A cluster on a topology: equal links cost what the formula says, others what their flows do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ddlnb
+from ddlnb.clusters.file import read_cluster
+from ddlnb.clusters.write import write_cluster
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.networks.routes import NoRoute
+
+MESSAGE = 100e6
+
+
+def on(cluster, topology, **fields):
+    return replace(cluster, topology=topology, **fields)
+
+
+@pytest.fixture
+def cluster():
+    """Eight nodes of one GPU whose links alone cost time."""
+    return ddlnb.Cluster(
+        name="eight",
+        network="toy",
+        nodes=8,
+        gpus_per_node=1,
+        effects=ddlnb.get_cluster("survey-10GbE").effects,
+        server_place="extra machines",
+    )
+
+
+@pytest.mark.parametrize("name", ["ring", "tree"])
+def test_on_a_star_an_all_reduce_takes_as_long_as_by_its_formula(cluster, name):
+    formula, played = (
+        replace(cluster, topology=topology, all_reduce=name).cost.seconds(MESSAGE)
+        for topology in ("", "star(8)")
+    )
+    assert played == pytest.approx(formula, rel=1e-3)
+
+
+def test_a_double_tree_in_many_blocks_comes_near_its_formula(cluster):
+    """The formula leaves out that the pipeline has to fill: two levels of blocks each way."""
+    formula = replace(cluster, all_reduce="double-tree").cost.seconds_per_byte
+    few, many = (
+        on(cluster, "star(8)", all_reduce=f"double-tree({blocks})").cost.seconds_per_byte
+        for blocks in (8, 64)
+    )
+    assert formula < many < few
+    assert many == pytest.approx(formula, rel=0.15)
+
+
+def test_a_star_changes_nothing_for_parameter_servers(cluster):
+    rows = [
+        ddlnb.forecast("resnet50", on(named(cluster), topology), "WFBP-PS", draws=0)
+        for topology in ("", "star(16)")
+    ]
+    assert rows[0]["iteration_seconds"].item() == pytest.approx(rows[1]["iteration_seconds"].item())
+
+
+def named(cluster):
+    return replace(cluster, hardware="rtx2080ti")
+
+
+@pytest.mark.parametrize("method", ["MG-WFBP", "WFBP-PS"])
+def test_oversubscription_slows_what_crosses_between_leaves(cluster, method):
+    seconds = [
+        ddlnb.forecast(
+            "bert-base",
+            on(named(cluster), f"two-tier(4, 4, oversubscription={ratio})"),
+            method,
+            draws=0,
+        )["iteration_seconds"].item()
+        for ratio in (1.0, 2.0, 8.0)
+    ]
+    assert seconds[0] <= seconds[1] * (1 + 1e-9)
+    assert seconds[1] < seconds[2]
+
+
+def test_auto_takes_the_best_algorithm_for_every_size(cluster):
+    sizes = np.array([0.0, 1e3, 1e5, 1e7])
+    names = ["ring", "tree", "recursive-doubling", "halving-doubling", "direct"]
+    each = []
+    for name in names:
+        latency, work, _ = replace(cluster, topology="star(8)", all_reduce=name).all_reduce_work(
+            sizes
+        )
+        each.append(latency + work)
+    latency, work, _ = replace(cluster, topology="star(8)", all_reduce="auto").all_reduce_work(
+        sizes
+    )
+    assert (latency + work <= np.min(each, axis=0) * (1 + 5e-3)).all()
+
+
+def test_a_halved_cable_doubles_the_time_of_a_large_ring(cluster):
+    whole = on(cluster, "star(8)").all_reduce_seconds[1]
+    half = on(cluster, "star(8)", changes=("scale(host3, switch0, 0.5)",)).all_reduce_seconds[1]
+    assert half == pytest.approx(2 * whole, rel=1e-3)
+    without_topology = replace(cluster, changes=("scale(host3, switch0, 0.5)",))
+    assert without_topology.all_reduce_seconds[1] == pytest.approx(half)
+
+
+def test_hosts_that_lost_each_other_are_named(cluster):
+    cut = on(cluster, "star(8)", changes=("cut(host3, switch0)",))
+    with pytest.raises(NoRoute, match=r"host3.*have lost each other|have lost each other.*host3"):
+        _ = cut.cost
+
+
+def test_a_cut_that_has_a_way_round_costs_bandwidth_only(cluster):
+    whole = on(cluster, "two-tier(2, 4, spines=2)")
+    left = replace(whole, changes=("cut(leaf0, spine0)",))
+    assert left.cost.seconds(MESSAGE) >= whole.cost.seconds(MESSAGE)
+
+
+def test_gathers_are_slower_where_the_network_is(cluster):
+    even, narrow = (
+        on(cluster, f"two-tier(2, 4, oversubscription={ratio})").gather_seconds()[1]
+        for ratio in (1.0, 8.0)
+    )
+    assert narrow > 1.5 * even
+    assert even == pytest.approx(cluster.gather_seconds()[1], rel=1e-3)
+
+
+def test_a_topology_is_written_and_read_back(cluster, tmp_path):
+    one = on(
+        cluster,
+        "two-tier(2, 4, oversubscription=2.0)",
+        routing="ecmp hash",
+        changes=("scale(host0, leaf0, 0.5)",),
+        all_reduce="halving-doubling",
+    )
+    back = read_cluster(write_cluster(one, tmp_path / "eight.yaml"))
+    assert (back.topology, back.routing, back.changes) == (one.topology, one.routing, one.changes)
+    assert back.all_reduce == one.all_reduce
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "told"),
+    [
+        ({"topology": "fat-tree(3)"}, InputError, "ports 3 of a fat-tree's switches must be even"),
+        ({"topology": "fat-tree(2)"}, InputError, r"fat-tree\(2\) has 2 hosts for 8 nodes"),
+        ({"topology": "clos(8)"}, UnknownName, "unknown topology 'clos'"),
+        ({"topology": "star(8)", "routing": "fast"}, UnknownName, "unknown routing 'fast'"),
+        ({"changes": ("cut(host99, host1)",)}, UnknownName, "unknown device"),
+        ({"all_reduce": "rings"}, UnknownName, "unknown all-reduce 'rings'.*did you mean 'ring'"),
+        ({"topology": "rail-optimised(8, 4)"}, InputError, "4 rails for 1 GPUs per node"),
+    ],
+)
+def test_what_does_not_fit_is_refused(cluster, fields, error, told):
+    with pytest.raises(error, match=told):
+        replace(cluster, **fields)
+
+
+def test_servers_need_hosts_of_their_own(cluster):
+    with pytest.raises(InputError, match=r"star\(9\) has 1 hosts left for 8 servers"):
+        ddlnb.forecast("resnet50", on(named(cluster), "star(9)"), "WFBP-PS", draws=0)
+
+
+def test_an_algorithm_that_does_not_run_among_the_workers_is_refused_with_the_reason(cluster):
+    twelve = replace(cluster, nodes=12, workers=12, all_reduce="torus(4, 4)")
+    with pytest.raises(InputError, match="12"):
+        _ = twelve.cost
