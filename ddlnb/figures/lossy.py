@@ -23,6 +23,7 @@ from ddlnb.figures.style import (
     short,
     styled,
 )
+from ddlnb.figures.target_label import target_label
 from ddlnb.units import MB, MS
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def lossy_traffic(table: pd.DataFrame) -> Figure:
 
 @styled
 def time_to_target(table: pd.DataFrame) -> Figure:
-    """Minutes to the target loss per method and network.
+    """Minutes to the target loss per method and network; the axis says whose iterations they are.
 
     ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`. Whiskers are 95 %
     intervals over seeds; a method that does not reach the target has no bar, and the text on a bar
@@ -70,7 +71,7 @@ def time_to_target(table: pd.DataFrame) -> Figure:
     figure, panels = facets(table, "network", width=(3.2, 2.9), height=height, sharey=True)
     for ax, _, part in panels:
         _draw_times(ax, part.set_index("method").reindex(methods))
-        ax.set_xlabel("minutes to target")
+        ax.set_xlabel(target_label("minutes", table))
     names_down(panels[0][0], [short(name) for name in methods])
     figure.suptitle(f"{_target(table)}, {table['workers'].iloc[0]} workers", fontsize=10)
     say_source(figure, SOURCE, _compression_note(table))

@@ -18,6 +18,7 @@ from ddlnb.figures.style import (
     short_log_axis,
     styled,
 )
+from ddlnb.figures.target_label import target_label
 from ddlnb.studies.sec5_2_relaxed_compression.gradient_sizes import SCALED
 from ddlnb.units import MB, MS
 
@@ -52,7 +53,7 @@ def period_bars(times: pd.DataFrame) -> Figure:
             _draw_time(ax, number, row, colour, unit=60)
         best = part.loc[part["best_fixed"], "seconds"].iloc[0] / 60
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
-        ax.set(title=part["network"].iloc[0], xlabel="minutes to target")
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("minutes", times))
         ax.set_xlim(left=0)
     names_down(panels[0][0], [_short(name) for name in methods])
     legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
@@ -167,7 +168,7 @@ def layer_bars(times: pd.DataFrame) -> Figure:
         best = part.loc[part["kind"] == "fixed", "seconds"].min() / MS
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
         names_down(ax, list(part["label"]))
-        ax.set(title=part["network"].iloc[0], xlabel="milliseconds to target")
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times))
         ax.set_xlim(left=0)
     legend(figure, [legend_line(GREY, "the best fixed density", "--")], "upper right")
     say_source(figure, SOURCE, f"{_target(times)}; pale: communication that nothing hides")

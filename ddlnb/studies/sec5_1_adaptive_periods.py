@@ -131,7 +131,10 @@ def period_times(
                 }
             )
     return pd.DataFrame(rows).assign(
-        model=workload.model, target=target, source="iterations measured, seconds simulated"
+        task=curves["task"].iloc[0],
+        model=workload.model,
+        target=target,
+        source="iterations measured, seconds simulated",
     )
 
 

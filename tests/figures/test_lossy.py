@@ -66,6 +66,14 @@ def test_times_are_minutes_and_what_never_arrives_has_no_bar():
         assert "2.00x" in [text.get_text() for text in ax.texts]
 
 
+def test_the_axis_says_whose_iterations_and_whose_seconds_they_are():
+    for ax in time_to_target(times()).axes:
+        said = ax.get_xlabel()
+        assert said == "minutes to target: seconds\nof resnet50, iterations of digits"
+    alone = time_to_target(times().assign(model="digits")).axes[0]
+    assert alone.get_xlabel() == "minutes to target: iterations\nand seconds of digits"
+
+
 @pytest.mark.parametrize("draw", [lossy_traffic, time_to_target])
 def test_nothing_to_draw_is_said(draw):
     with pytest.raises(InputError, match=r"there (is|are) no"):

@@ -53,6 +53,8 @@ def test_fewer_rounds_for_as_many_steps_win_where_a_round_is_dear():
     assert times.loc["adaptive-local(1, 8, rare, 0.5) on A2A", "verdict"] == periods.SLOWER
     figure = period_bars(times.reset_index())
     assert [text.get_text() for text in figure.axes[0].texts] == ["not in all runs"]
+    said = "minutes to target: seconds\nof resnet50, iterations of quadratic"
+    assert figure.axes[0].get_xlabel() == said
     with pytest.raises(InputError, match="no fixed H reaches"):
         periods.period_times(curves, 0.1, WORKLOAD, [CLUSTER])
 

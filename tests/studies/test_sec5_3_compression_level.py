@@ -102,6 +102,7 @@ def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert labels[:2] == ["best lossless", "k/D = 0.01"]
     assert "by layer, up to 1 % longer" in labels
+    assert figure.axes[0].get_xlabel() == "ms to target: iterations\nand seconds of digits"
 
 
 def test_a_verdict_follows_the_interval_over_seeds(curves):
