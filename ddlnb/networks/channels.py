@@ -53,7 +53,7 @@ class Cap:
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """The routes in use, one for each pair of devices, in joined rows.
+    """The routes in use, one for each pair of ranks, in joined rows.
 
     Row c lies from ``start[c]`` to ``start[c + 1]`` in ``link`` and ``share``; ``cap`` is in bytes
     per second.
@@ -74,7 +74,7 @@ class Channels:
         """Return the bytes on each of so many links, of messages with these channels and bytes."""
         sent = np.bincount(channel, sizes, minlength=len(self.cap))
         on_rows = np.repeat(sent, np.diff(self.start)) * self.share
-        return np.bincount(self.link, on_rows, minlength=links)
+        return np.bincount(self.link, on_rows, minlength=links).astype(np.float64)
 
 
 NO_STARTUP, NO_CAP = Startup(), Cap()
@@ -85,21 +85,17 @@ def channels_between(
     network: Network,
     source: Indices,
     target: Indices,
+    lane: Indices,
     startup: Startup,
     cap: Cap,
-    together: bool = True,
 ) -> tuple[Channels, Indices, Numbers]:
-    """Return the routes between devices, the one of each message, and its seconds of delay.
+    """Return the channels from devices to others, the one of each message, and its delay (seconds).
 
-    Messages between the same devices have one channel where they go ``together``, one after the
-    other, and else each its own. Raises NoRoute, with the name of what is played.
+    Messages with the same number in ``lane`` have one channel; they go one after the other, between
+    the same devices. Raises NoRoute, with the name of what is played.
     """
-    count = len(network.devices)
-    pair = source * count + target
-    channel = np.arange(len(pair))
-    if together:
-        pair, channel = np.unique(pair, return_inverse=True)
-    begin, end = np.divmod(pair, count)
+    _, some, channel = np.unique(lane, return_index=True, return_inverse=True)
+    begin, end = source[some], target[some]
     try:
         routes = [
             route(network, one, other)

@@ -91,8 +91,6 @@ def waits_for(traffic: Traffic) -> list[set[int]]:
     These are what its source sends in earlier steps, and what the source receives in earlier steps
     of the parts that it sends.
     """
-    if not len(traffic.first):
-        return [set() for _ in traffic.sizes]
     parts = [
         {
             part

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.networks.channels import NO_CAP, NO_STARTUP, Cap, Startup
+from ddlnb.networks.fast_play import play_fast
 from ddlnb.networks.network import Network, Numbers
-from ddlnb.networks.plain_play import play_plain
 from ddlnb.networks.traffic import Traffic, of_collective, of_flows
 from ddlnb.networks.transfers import Collective
 
@@ -110,7 +110,7 @@ def share(
 
 
 def _played(traffic: Traffic) -> Played:
-    course = play_plain(traffic)
+    course = play_fast(traffic)
     messages = np.empty(len(traffic.sizes), MESSAGE)
     for name, column in (
         ("step", traffic.step),

@@ -26,9 +26,11 @@ class Traffic:
     ``sizes`` are bytes; ``delay`` the seconds of start-up and latencies; ``release`` the seconds
     before which a message does not begin. Message m carries the parts ``first[i]`` to
     ``stop[i]`` - 1 for i from ``pieces[m]`` to ``pieces[m + 1]`` - 1: whoever sends a part has
-    received what earlier steps send it of that part. Plain flows carry no parts and wait for none.
+    received what earlier steps send it of that part. Plain flows are all of one step, and carry no
+    parts.
     """
 
+    name: str
     network: Network
     channels: Channels
     step: Indices
@@ -41,7 +43,6 @@ class Traffic:
     pieces: Indices
     first: Indices
     stop: Indices
-    name: str
 
 
 def of_collective(
@@ -59,29 +60,31 @@ def of_collective(
     )
     rows, ranks = collective.transfers, collective.ranks
     places = _places(collective, network, placement)
-    step, source, target = (rows[name].astype(np.int64) for name in ("step", "source", "target"))
-    key, message = np.unique((step * ranks + source) * ranks + target, return_inverse=True)
-    order = np.argsort(message, kind="stable")
-    parts = (rows["stop"] - rows["first"]).astype(np.float64)
-    count = len(key)
+    key, message = np.unique(
+        (rows["step"].astype(np.int64) * ranks + rows["source"]) * ranks + rows["target"],
+        return_inverse=True,
+    )
     source, target = key // ranks % ranks, key % ranks
     channels, channel, delay = channels_between(
-        collective.name, network, places[source], places[target], startup, cap
+        collective.name, network, places[source], places[target], key % ranks**2, startup, cap
     )
+    order = np.argsort(message, kind="stable")
+    pieces = np.bincount(message, minlength=len(key))
+    parts = np.bincount(message, rows["stop"] - rows["first"], minlength=len(key))
     return Traffic(
-        network,
-        channels,
-        key // ranks**2,
-        source,
-        target,
-        channel,
-        np.bincount(message, parts, minlength=count) * (message_bytes / collective.parts),
-        delay,
-        np.zeros(count),
-        np.concatenate([[0], np.cumsum(np.bincount(message, minlength=count))]).astype(np.int64),
-        rows["first"][order].astype(np.int64),
-        rows["stop"][order].astype(np.int64),
-        collective.name,
+        name=collective.name,
+        network=network,
+        channels=channels,
+        step=key // ranks**2,
+        source=source,
+        target=target,
+        channel=channel,
+        sizes=(parts * (message_bytes / collective.parts)).astype(np.float64),
+        delay=delay,
+        release=np.zeros(len(key)),
+        pieces=np.concatenate([[0], np.cumsum(pieces)]).astype(np.int64),
+        first=rows["first"][order].astype(np.int64),
+        stop=rows["stop"][order].astype(np.int64),
     )
 
 
@@ -103,27 +106,25 @@ def of_flows(
             f"a flow of {sizes} bytes at {start} s needs finite numbers, not negative",
         )
     table = np.array(flows, dtype=np.float64).reshape(-1, 4)
-    source, target = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+    one, other = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
     ends = np.array(network.endpoints, dtype=np.int64)
     channels, channel, delay = channels_between(
-        "flows", network, ends[source], ends[target], startup, cap, together=False
+        "flows", network, ends[one], ends[other], np.arange(len(table)), startup, cap
     )
-    none = np.zeros(0, np.int64)
-    pieces = np.zeros(len(table) + 1, np.int64)
     return Traffic(
-        network,
-        channels,
-        np.arange(len(table)),
-        source,
-        target,
-        channel,
-        table[:, 2],
-        delay,
-        table[:, 3],
-        pieces,
-        none,
-        none,
-        "flows",
+        name="flows",
+        network=network,
+        channels=channels,
+        step=np.zeros(len(table), np.int64),
+        source=one,
+        target=other,
+        channel=channel,
+        sizes=table[:, 2],
+        delay=delay,
+        release=table[:, 3],
+        pieces=np.zeros(len(table) + 1, np.int64),
+        first=np.zeros(0, np.int64),
+        stop=np.zeros(0, np.int64),
     )
 
 
