@@ -23,9 +23,12 @@ WORDS = "words"
 
 
 def several(given: Any) -> list[Any]:
-    """A list of what was given: of one thing, or of all in a sequence; a text is one thing.
+    """Return a list of what was given: of one thing, or of all in a sequence; a text is one thing.
 
-    >>> several(2), several([2, 4]), several("all")
+    Notebooks take their parameters through it, so that `papermill -p workers 2` means ``[2]``.
+
+    >>> import ddlnb
+    >>> ddlnb.several(2), ddlnb.several([2, 4]), ddlnb.several("all")
     ([2], [2, 4], ['all'])
     """
     is_many = isinstance(given, Iterable) and not isinstance(given, str | bytes)

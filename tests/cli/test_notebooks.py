@@ -13,6 +13,7 @@ import nbformat
 import pytest
 import yaml
 
+import ddlnb
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.cli.execute import ENDING_SECONDS, run_notebook
 from ddlnb.cli.notebooks import all_notebooks, catalogue, check_parameters, get_notebook
@@ -267,3 +268,42 @@ def test_the_compared_cells_come_out_as_they_are_stored():
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parameter_that_is_a_list_may_be_one_thing(name):
+    cells = code_cells(name)
+    defaults: dict = {}
+    for cell in cells:
+        if "parameters" in tags(cell):
+            exec(cell.source, defaults)  # plain assignments
+    lists = {key: value for key, value in defaults.items() if isinstance(value, list)}
+    given = {key: value[0] if value else "node1" for key, value in lists.items()}
+    namespace = given | {"several": ddlnb.several}
+    for node in (node for cell in cells for node in ast.parse(cell.source).body):
+        if isinstance(node, ast.Assign) and "several(" in ast.unparse(node):
+            exec(ast.unparse(node), namespace)
+    assert {key: namespace[key] for key in lists} == {key: [value] for key, value in given.items()}
+
+
+@pytest.mark.notebook
+@pytest.mark.ranks
+def test_papermill_takes_one_number_of_workers(tmp_path):
+    words = [
+        "-k",
+        "python3",
+        "-p",
+        "workers",
+        "2",
+        "-p",
+        "iterations",
+        "2",
+        "-p",
+        "repetitions",
+        "1",
+        "--cwd",
+    ]
+    path, out = NOTEBOOKS / "fig4_throughput.ipynb", tmp_path / "out.ipynb"
+    papermill = [sys.executable, "-m", "papermill", str(path), str(out), *words, str(tmp_path)]
+    done = subprocess.run(papermill, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
