@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from ddlnb.choices import parsed, register, shown, usage
 from ddlnb.errors import InputError, require, require_whole
+from ddlnb.networks.collectives.all_to_all import Bruck, Pairwise, Rotating
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
+from ddlnb.networks.collectives.blueconnect import BlueConnect
 from ddlnb.networks.collectives.direct import Direct
 from ddlnb.networks.collectives.double_tree import DoubleTree
 from ddlnb.networks.collectives.halving_doubling import HalvingDoubling, RecursiveHalving
 from ddlnb.networks.collectives.hierarchical import Hierarchical
 from ddlnb.networks.collectives.recursive_doubling import RecursiveDoubling
 from ddlnb.networks.collectives.ring import Ring
+from ddlnb.networks.collectives.scatter_gather import ScatterGather
+from ddlnb.networks.collectives.servers import BytePS, ParameterServers
+from ddlnb.networks.collectives.swing import Swing
 from ddlnb.networks.collectives.torus import Torus
 from ddlnb.networks.collectives.tree import Tree
 from ddlnb.networks.transfers import Collective, Operation
@@ -19,7 +24,8 @@ COLLECTIVES: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
         *(Ring, Tree, RecursiveDoubling, HalvingDoubling, DoubleTree),
-        *(Hierarchical, Torus, Direct, RecursiveHalving),
+        *(Hierarchical, BlueConnect, Torus, Swing, Direct, RecursiveHalving, ScatterGather),
+        *(Rotating, Pairwise, Bruck, ParameterServers, BytePS),
     )
 }
 

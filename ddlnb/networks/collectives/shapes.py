@@ -20,15 +20,13 @@ def misfit(name: str, shape: Sequence[int], workers: int) -> str:
     """Return why a shape does not hold the workers, or nothing if it does.
 
     >>> misfit("torus", (2, 3), 8)
-    'torus(2, 3) has 6 places for 8 workers; give lengths whose product is 8'
+    'torus has 2 x 3 = 6 places for 8 workers; give lengths whose product is 8'
     """
-    inside = ", ".join(map(str, shape))
-    if any(length < 1 for length in shape):
-        return f"{name}({inside}) has a length below 1; give lengths whose product is {workers}"
     places = math.prod(shape)
-    if places == workers:
+    if places == workers and min(shape) > 0:
         return ""
+    lengths = " x ".join(map(str, shape))
     return (
-        f"{name}({inside}) has {places} places for {workers} workers; "
+        f"{name} has {lengths} = {places} places for {workers} workers; "
         f"give lengths whose product is {workers}"
     )

@@ -1,0 +1,101 @@
+"""All-to-all: everyone has something else for everyone. Three ways, by steps and by bytes.
+
+The message is what all send together: part s * n + t goes from worker s to worker t, 1 / n of it
+is a worker's own, and 1 / n of that stays where it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.halving_doubling import powers_only
+from ddlnb.networks.collectives.phases import powers
+from ddlnb.networks.transfers import Collective, Operation, transfers
+
+
+@dataclass(frozen=True)
+class Rotating(Algorithm):
+    """In step s everyone sends to the rank s + 1 behind it: n - 1 steps, (n - 1) / n^2 M bytes.
+
+    In every step everyone sends one message and gets one.
+    """
+
+    name = "rotating"
+    operations = ("all-to-all",)
+
+    def collective(
+        self, workers: int, per_node: int = 1, operation: Operation = "all-to-all"
+    ) -> Collective:
+        """Return the transfers."""
+        step, source = np.arange(workers - 1)[:, None], np.arange(workers)[None, :]
+        target = (source + step + 1) % workers
+        part = source * workers + target
+        rows = transfers(step, source, target, part, part + 1, False)
+        return self.made(operation, workers, workers**2, rows)
+
+    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+        """Return the closed form."""
+        return Counts(workers - 1, (workers - 1) / workers**2)
+
+
+@dataclass(frozen=True)
+class Pairwise(Algorithm):
+    """In step s the ranks r and r xor (s + 1) swap: as many steps and bytes as `Rotating`.
+
+    Needs a power of two. Source: Thakur, Rabenseifner and Gropp 2005, section 4.
+    """
+
+    name = "pairwise"
+    operations = ("all-to-all",)
+
+    def refuses(self, workers: int, per_node: int = 1) -> str:
+        """Return that the number of workers must be a power of two."""
+        return powers_only(self.name, workers, "rotating")
+
+    def collective(
+        self, workers: int, per_node: int = 1, operation: Operation = "all-to-all"
+    ) -> Collective:
+        """Return the transfers."""
+        step, source = np.arange(workers - 1)[:, None], np.arange(workers)[None, :]
+        target = source ^ (step + 1)
+        part = source * workers + target
+        rows = transfers(step, source, target, part, part + 1, False)
+        return self.made(operation, workers, workers**2, rows)
+
+    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+        """Return the closed form."""
+        return Counts(workers - 1, (workers - 1) / workers**2)
+
+
+@dataclass(frozen=True)
+class Bruck(Algorithm):
+    """What has to go d ranks on goes 1, 2, 4, ... at a time, as the bits of d say.
+
+    ceil(log2 n) steps; for powers of two log2 n / (2 n) M bytes, because parts travel through
+    others. For short messages. Source: Bruck et al. 1997.
+    """
+
+    name = "bruck"
+    operations = ("all-to-all",)
+
+    def collective(
+        self, workers: int, per_node: int = 1, operation: Operation = "all-to-all"
+    ) -> Collective:
+        """Return the transfers."""
+        begin, away = np.arange(workers)[:, None], np.arange(workers)[None, :]
+        part = begin * workers + (begin + away) % workers
+        rows = []
+        for step, distance in enumerate(powers(workers)):
+            going = (away & distance) > 0
+            source = (begin + (away & (distance - 1))) % workers
+            row = transfers(step, source, (source + distance) % workers, part, part + 1, False)
+            rows.append(row[np.broadcast_to(going, row.shape)])
+        return self.made(operation, workers, workers**2, *rows)
+
+    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+        """Return the closed form: the ones in the binary digits of all distances."""
+        ones = sum(distance.bit_count() for distance in range(workers))
+        return Counts(len(powers(workers)), ones / workers**2)

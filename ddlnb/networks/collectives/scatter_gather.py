@@ -1,0 +1,40 @@
+"""Broadcast of long messages: scatter the parts along a tree, then gather them round a ring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.phases import after, powers, ring_all_gather
+from ddlnb.networks.transfers import Collective, Operation, transfers
+
+
+@dataclass(frozen=True)
+class ScatterGather(Algorithm):
+    """ceil(log2 n) + n - 1 steps; 2 (n - 1) / n M bytes from rank 0, where a tree takes log2 n M.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 3 (van de Geijn's broadcast).
+    """
+
+    name = "scatter-gather"
+    operations = ("broadcast",)
+
+    def collective(
+        self, workers: int, per_node: int = 1, operation: Operation = "broadcast"
+    ) -> Collective:
+        """Return the transfers: a rank hands on the parts of those that are behind it."""
+        rows = []
+        for step, distance in enumerate(reversed(powers(workers))):
+            source = np.arange(0, workers - distance, 2 * distance)
+            target = source + distance
+            stop = np.minimum(target + distance, workers)
+            rows.append(transfers(step, source, target, target, stop, False))
+        ring, bounds = np.arange(workers)[None, :], np.arange(workers + 1)[None, :]
+        gather = after(len(powers(workers)), ring_all_gather(ring, bounds))
+        return self.made(operation, workers, workers, *rows, gather)
+
+    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+        """Return the closed form."""
+        return Counts(len(powers(workers)) + workers - 1, 2 * (workers - 1) / workers)
