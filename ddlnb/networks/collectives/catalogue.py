@@ -9,6 +9,7 @@ from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.blueconnect import BlueConnect
 from ddlnb.networks.collectives.direct import Direct
 from ddlnb.networks.collectives.double_tree import DoubleTree
+from ddlnb.networks.collectives.exchange import Exchange
 from ddlnb.networks.collectives.halving_doubling import HalvingDoubling, RecursiveHalving
 from ddlnb.networks.collectives.hierarchical import Hierarchical
 from ddlnb.networks.collectives.recursive_doubling import RecursiveDoubling
@@ -24,7 +25,8 @@ COLLECTIVES: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
         *(Ring, Tree, RecursiveDoubling, HalvingDoubling, DoubleTree),
-        *(Hierarchical, BlueConnect, Torus, Swing, Direct, RecursiveHalving, ScatterGather),
+        *(Hierarchical, BlueConnect, Torus, Swing, Direct, Exchange),
+        *(RecursiveHalving, ScatterGather),
         *(Rotating, Pairwise, Bruck, ParameterServers, BytePS),
     )
 }

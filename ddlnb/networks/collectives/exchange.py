@@ -1,0 +1,33 @@
+"""Exchange: everyone sends everyone its whole message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.transfers import Collective, Operation, transfers
+
+
+@dataclass(frozen=True)
+class Exchange(Algorithm):
+    """One step, (n - 1) M bytes from everyone; all make the same sum, in the order of ranks.
+
+    For messages of which only the latency counts.
+    """
+
+    name = "exchange"
+
+    def collective(
+        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+    ) -> Collective:
+        """Return the transfers."""
+        source = np.arange(workers)[:, None]
+        target = (source + np.arange(1, workers)) % workers  # not all to the same one first
+        rows = transfers(0, source, target, 0, 1, True)
+        return self.made(operation, workers, 1, rows)
+
+    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+        """Return the closed form."""
+        return Counts(int(workers > 1), workers - 1.0)

@@ -1,0 +1,130 @@
+"""Collectives on real ranks: the sum, the same bits on all of them, the bytes of the list."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+
+from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.launch.rank import RankContext
+from ddlnb.launch.ranks import Ranks
+from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm
+from ddlnb.networks.transfers import Collective
+
+SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
+FURTHER = ("ring(3)", "parameter-servers(2)", "parameter-servers(2, True)", "byteps(1)", "swing(2)")
+IN_BLOCKS = ("all-reduce", "broadcast")
+BLOCK_BYTES = 30_000  # so that the longest tensors travel in blocks
+
+
+def runnable(ranks: int) -> Iterator[Collective]:
+    """Everything that so many ranks can carry out, servers among them; on nodes of two if any."""
+    for name in (*COLLECTIVES, *FURTHER):
+        algorithm = get_algorithm(name)
+        servers = algorithm.collective(ranks).servers if not algorithm.refuses(ranks) else 0
+        workers = ranks - servers
+        per_node = 2 if algorithm.knows_nodes and workers % 2 == 0 else 1
+        if workers > 0 and not algorithm.refuses(workers, per_node):
+            for operation in algorithm.operations:
+                yield algorithm.collective(workers, per_node, operation)
+
+
+def own_tensor(rank: int, size: int, workers: int) -> torch.Tensor:
+    """Whole numbers, whose sum is exact, and fractions; a server begins with zeros."""
+    if rank >= workers:
+        return torch.zeros(size)
+    generator = torch.Generator().manual_seed(100 * size + rank)
+    whole = torch.randint(-1000, 1000, (size,), generator=generator).float()
+    return torch.where(torch.arange(size) % 2 == 0, whole, whole / 1024 / 3)
+
+
+def expected(collective: Collective, rank: int, size: int) -> list[tuple[int, torch.Tensor]]:
+    """Return (part, content) of the parts that this rank ends with."""
+    workers = collective.workers
+    own = [own_tensor(worker, size, workers) for worker in range(workers)]
+    parts = [one.tensor_split(collective.parts) for one in own]
+    summed = torch.stack(own).sum(0).tensor_split(collective.parts)
+    every = range(collective.parts)
+    if collective.operation == "all-reduce":
+        return [(part, summed[part]) for part in every]
+    if collective.operation == "reduce-scatter":
+        return [(part, summed[part]) for part in every if collective.owner(part) == rank]
+    if collective.operation == "all-gather":
+        return [(part, parts[collective.owner(part)][part]) for part in every]
+    if collective.operation == "broadcast":
+        return [(part, parts[0][part]) for part in every]
+    return [(part, parts[part // workers][part]) for part in every if part % workers == rank]
+
+
+def run_all(context: RankContext, sizes: tuple[int, ...]) -> dict[tuple, tuple]:
+    """Return by collective and size: wrong parts, a digest, and the bytes beyond those listed."""
+    from ddlnb.engines.process_group import process_group
+
+    found = {}
+    with process_group(context, context.store(), context.count):
+        for number, collective in enumerate(runnable(context.count)):
+            cuts = (math.inf, BLOCK_BYTES) if collective.operation in IN_BLOCKS else (math.inf,)
+            for size, block_bytes in product(sizes, cuts):
+                execute = CollectiveExecutor(collective, block_bytes=block_bytes)
+                tensor = own_tensor(context.rank, size, collective.workers)
+                execute(tensor)
+                found[number, str(collective), size, block_bytes] = (
+                    wrong_parts(collective, context.rank, tensor),
+                    hashlib.sha256(tensor.numpy().tobytes()).hexdigest(),
+                    execute.bytes_sent(tensor) - collective.bytes_sent(4 * size)[context.rank],
+                )
+    return found
+
+
+def wrong_parts(collective: Collective, rank: int, tensor: torch.Tensor) -> list[int]:
+    """Return the parts that are not what they should be: whole numbers exactly, others nearly."""
+    if rank >= collective.workers:
+        return []
+    parts = tensor.tensor_split(collective.parts)
+    return [
+        part
+        for part, content in expected(collective, rank, len(tensor))
+        if not torch.allclose(parts[part], content, atol=1e-3, rtol=0)
+    ]
+
+
+def check(answers: list[dict[tuple, tuple]], ranks: int) -> None:
+    listed = list(runnable(ranks))
+    for (number, text, size, block_bytes), _ in answers[0].items():
+        collective = listed[number]
+        key = (number, text, size, block_bytes)
+        said = f"{text}, {size} elements in blocks of {block_bytes} bytes"
+        of_workers = [answer[key] for answer in answers[: collective.workers]]
+        assert [wrong for wrong, _, _ in of_workers] == [[]] * collective.workers, said
+        if collective.operation in ("all-reduce", "all-gather", "broadcast"):
+            assert len({digest for _, digest, _ in of_workers}) == 1, said
+        # A part is longer than another by one element at most, in every block.
+        blocks = max(1, math.ceil(4 * size / block_bytes)) + 1
+        for rank, answer in enumerate(answers):
+            off = abs(answer[key][2])
+            assert off <= 4 * blocks * collective.parts_sent[rank], said
+
+
+@pytest.mark.item("A30", how="measured")
+@pytest.mark.ranks
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_collective_does_on_ranks_what_its_operation_says(four_ranks, count):
+    check(four_ranks.run(run_all, SIZES, count=count, timeout_seconds=120), count)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("count", [5, 6])
+def test_more_ranks_that_are_no_power_of_two(six_ranks, count):
+    check(six_ranks.run(run_all, (3, 1001), count=count, timeout_seconds=120), count)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_eight_ranks():
+    with Ranks(8) as ranks:
+        check(ranks.run(run_all, (3, 1001), timeout_seconds=200), 8)

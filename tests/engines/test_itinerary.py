@@ -1,0 +1,83 @@
+"""What each rank is to do in a collective, worked out from the list alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ddlnb.engines.transports.itinerary import (
+    OWN,
+    Piece,
+    in_elements,
+    itinerary,
+    longest_message,
+    part_bounds,
+)
+from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get_collective
+from ddlnb.networks.transfers import Collective, transfers
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("workers", [3, 4, 8])
+def test_what_ranks_send_is_what_the_list_counts(name, workers):
+    algorithm = get_algorithm(name)
+    if algorithm.refuses(workers):
+        return
+    for operation in algorithm.operations:
+        made = get_collective(name, workers, operation=operation)
+        bounds = part_bounds(10 * made.parts, made.parts)
+        sent = [
+            sum(in_elements(turn, bounds, rank).elements_sent for turn in itinerary(made, rank))
+            for rank in range(made.ranks)
+        ]
+        assert sent == (10 * made.parts_sent).tolist()
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_every_letter_that_leaves_arrives(name):
+    algorithm = get_algorithm(name)
+    made = algorithm.collective(8, 1, algorithm.operations[0])
+    plans = [itinerary(made, rank) for rank in range(made.ranks)]
+    ways = [
+        sorted(
+            (turn.step, *ends(rank, letter.peer), sum(b - a for a, b in letter.intervals))
+            for rank, plan in enumerate(plans)
+            for turn in plan
+            for letter in letters(turn)
+        )
+        for letters, ends in (
+            (lambda turn: turn.sends, lambda rank, peer: (rank, peer)),
+            (lambda turn: turn.receives, lambda rank, peer: (peer, rank)),
+        )
+    ]
+    assert ways[0] == ways[1]
+    assert len(ways[0]) == len(set(ways[0])) > 0
+
+
+def test_two_that_swap_let_theirs_leave_before_they_add():
+    swap = get_collective("recursive-doubling", 2)
+    (turn,) = itinerary(swap, 0)
+    assert turn.overwrites == (0,)
+    move = in_elements(turn, (0, 5), 0)
+    assert move.sums == (((0, 5), (Piece(OWN, 0, 5), Piece(0, 0, 5))),)
+    (move,) = (in_elements(turn, (0, 5), 1) for turn in itinerary(swap, 1))
+    assert move.sums == (((0, 5), (Piece(0, 0, 5), Piece(OWN, 0, 5))),)  # in the order of ranks
+
+
+def test_rows_of_one_step_between_two_ranks_are_one_letter():
+    rows = np.concatenate([transfers(0, [0], [1], 0, 1, True), transfers(0, [0], [1], 1, 2, False)])
+    made = Collective("mixed", "all-reduce", 2, 2, rows)
+    (sending,), (receiving,) = itinerary(made, 0), itinerary(made, 1)
+    assert sending.sends[0].intervals == ((0, 2),)
+    assert receiving.receives[0].sums == (True, False)
+    assert longest_message(made) == 2
+
+
+@pytest.mark.parametrize(("elements", "parts"), [(0, 3), (2, 3), (10, 4), (12, 4)])
+def test_parts_are_cut_as_torch_cuts(elements, parts):
+    import torch
+
+    bounds = part_bounds(elements, parts)
+    pieces = torch.arange(elements).tensor_split(parts)
+    assert [len(piece) for piece in pieces] == np.diff(bounds).tolist()
+    assert (bounds[0], bounds[-1]) == (0, elements)
