@@ -30,6 +30,7 @@ from ddlnb.figures.lossy import (
     target_speedups,
     time_to_target,
 )
+from ddlnb.figures.networks import network_loads
 from ddlnb.figures.overview import techniques_overview
 from ddlnb.figures.parallelism import parallelism_schematic
 from ddlnb.figures.sec5_challenges import (
@@ -75,6 +76,7 @@ __all__ = [
     "loss_by_bytes",
     "lossy_against_emulated",
     "lossy_traffic",
+    "network_loads",
     "over_baselines",
     "parallelism_schematic",
     "parameter_intervals",

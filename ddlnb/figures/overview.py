@@ -13,12 +13,13 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from ddlnb.figures.colours import ARCHITECTURE_COLOURS, DARK, GREY, METHOD_COLOURS, PALE
+from ddlnb.figures.networks import draw_network
 from ddlnb.figures.style import note, styled
 from ddlnb.figures.synchronisation import draw_workers
 from ddlnb.figures.timelines import draw_schedule, shades
+from ddlnb.networks.network import Network
 from ddlnb.results.timeline import Timeline
 from ddlnb.studies.fig3_overview import Overview
-from ddlnb.studies.table1_attributes.networks import NetworkGraph
 
 Point = tuple[float, float]
 BOX = "round,pad=0.02,rounding_size=0.06"
@@ -124,49 +125,10 @@ def _protocol(part: SubFigure) -> None:
         ax.text(0.5, 0.03, wire, ha="center", va="center", fontsize=9)
 
 
-def _topology(part: SubFigure, networks: Sequence[NetworkGraph]) -> None:
+def _topology(part: SubFigure, networks: Sequence[Network]) -> None:
     for ax, network in zip(part.subplots(len(networks), 1), networks, strict=True):
-        _blank(ax, f"{network.name}: {network.servers} servers, {network.switches} switches")
-        places = _places(network)
-        for one, other in network.links:
-            (x, y), (u, v) = places[one], places[other]
-            far = abs(x - u) > 1 or abs(y - v) > 1
-            bend = 0.12 if far and not network.switches else 0.0  # links that close a torus
-            style = f"arc3,rad={bend}"
-            line = FancyArrowPatch(
-                (x, y), (u, v), arrowstyle="-", connectionstyle=style, color=GREY, linewidth=0.7
-            )
-            ax.add_patch(line)
-        for nodes, marker, colour in (
-            (range(network.servers), "s", METHOD_COLOURS["WFBP-A2A"]),
-            (range(network.servers, network.nodes), "o", METHOD_COLOURS["BSP-A2A"]),
-        ):
-            points = [places[node] for node in nodes]
-            ax.plot(*np.array(points).reshape(-1, 2).T, marker, color=colour, markersize=5)
-        ax.margins(0.08, 0.2)
-
-
-def _places(network: NetworkGraph) -> list[Point]:
-    """Return where the nodes are drawn: servers below, switches above them, a torus as a grid."""
-    if not network.switches:
-        side = round(network.servers**0.5)
-        return [(float(n % side), float(n // side)) for n in range(network.servers)]
-    levels = [0] * network.servers + [0] * network.switches
-    waiting = list(range(network.servers))
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop(0)
-        for near in network.neighbours[node]:
-            if near not in seen:
-                seen.add(near)
-                levels[near] = levels[node] + 1
-                waiting.append(near)
-    places: list[Point] = [(0.0, 0.0)] * network.nodes
-    for level in set(levels):
-        row = [node for node in range(network.nodes) if levels[node] == level]
-        for order, node in enumerate(row):
-            places[node] = ((order + 0.5) / len(row) * network.servers, float(level))
-    return places
+        _blank(ax, f"{network.name}: {network.ranks} servers, {network.switches} switches")
+        draw_network(ax, network)
 
 
 def _circle(count: int) -> list[Point]:

@@ -1,6 +1,6 @@
-"""Rings through all servers of a network that share no link, as an all-reduce wants them.
+"""Rings through all hosts of a network that share no link, as an all-reduce wants them.
 
-A ring sends each server's bytes to the next one, along links and through switches. A link carries
+A ring sends each host's bytes to the next one, along links and through switches. A link carries
 both directions at once (full duplex), so rings may share a link if they use it in opposite
 directions. Source: survey of Shi et al. 2020, section 3.3.2; here the rings themselves are built.
 """
@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.studies.table1_attributes.networks import NetworkGraph, bcube, fat_tree
+from ddlnb.networks.network import Network
+from ddlnb.networks.structure import Structure
+from ddlnb.networks.topologies import BCube, FatTree
 
 Ring = tuple[int, ...]  # nodes in the order in which they are passed, switches included; closed
 
 
-def servers_on(network: NetworkGraph, ring: Ring) -> list[int]:
-    """Return the servers of a ring in the order in which they hand bytes on."""
-    return [node for node in ring if node < network.servers]
+def hosts_on(network: Network, ring: Ring) -> list[int]:
+    """Return the hosts of a ring in the order in which they hand bytes on."""
+    return [node for node in ring if network.devices[node].kind == "host"]
 
 
 def reversed_ring(ring: Ring) -> Ring:
@@ -32,20 +34,21 @@ def directed_links(ring: Ring) -> list[tuple[int, int]]:
     return list(pairwise((*ring, ring[0])))
 
 
-def check_rings(network: NetworkGraph, rings: Sequence[Ring]) -> None:
-    """Raise InputError unless every ring passes all servers once, and no two share a direction.
+def check_rings(network: Network, rings: Sequence[Ring]) -> None:
+    """Raise InputError unless every ring passes all hosts once, and no two share a direction.
 
     Within one ring no direction of a link may be used twice either.
     """
     used: set[tuple[int, int]] = set()
+    neighbours = Structure(network).neighbours
     for ring in rings:
-        passed = sorted(servers_on(network, ring))
+        passed = sorted(hosts_on(network, ring))
         require(
-            passed == list(range(network.servers)),
-            f"a ring of {network!r} must pass each of its {network.servers} servers once",
+            passed == list(network.endpoints),
+            f"a ring of {network!r} must pass each of its {network.ranks} hosts once",
         )
         for start, stop in directed_links(ring):
-            require(stop in network.neighbours[start], f"{network!r} has no link {start} to {stop}")
+            require(stop in neighbours[start], f"{network!r} has no link {start} to {stop}")
             require(
                 (start, stop) not in used,
                 f"rings of {network!r} share the link from {start} to {stop}",
@@ -53,38 +56,41 @@ def check_rings(network: NetworkGraph, rings: Sequence[Ring]) -> None:
             used.add((start, stop))
 
 
-def rings_bound(network: NetworkGraph) -> int:
-    """Return the most rings that fit at once: each leaves every server by a link of its own.
+def rings_bound(network: Network) -> int:
+    """Return the most rings that fit at once: each leaves every host by a link of its own.
 
-    >>> from ddlnb.studies.table1_attributes.networks import torus
-    >>> rings_bound(fat_tree(4)), rings_bound(bcube(4, 2)), rings_bound(torus(4, 4))
-    (1, 2, 4)
+    >>> from ddlnb.networks.topologies import get_topology
+    >>> names = ("fat-tree(4)", "bcube(4, 2)", "torus(4, 4)")
+    >>> [rings_bound(get_topology(name).network(1e9)) for name in names]
+    [1, 2, 4]
     """
-    return min(network.degree(server) for server in range(network.servers))
+    structure = Structure(network)
+    return min(structure.degree(host) for host in network.endpoints)
 
 
 def fat_tree_ring(ports: int) -> list[Ring]:
-    """Return one ring through a fat-tree, in the order of its servers: no second one fits.
+    """Return one ring through a fat-tree, in the order of its hosts: no second one fits.
 
     Neighbours under one edge switch meet there, those of one pod at its first aggregation switch,
     pods at the first core switch.
     """
-    network = fat_tree(ports)
+    network = FatTree(ports).network(1.0)
     ring: list[int] = []
-    for server in range(network.servers):
-        following = (server + 1) % network.servers
-        ring += _shortest(network, server, following)[:-1]
+    for host in range(network.ranks):
+        following = (host + 1) % network.ranks
+        ring += _shortest(network, host, following)[:-1]
     return [tuple(ring)]
 
 
-def _shortest(network: NetworkGraph, start: int, stop: int) -> list[int]:
+def _shortest(network: Network, start: int, stop: int) -> list[int]:
     """Return a shortest path, by the switches of the smallest numbers."""
+    neighbours = Structure(network).neighbours
     before = {start: start}
     queue = deque([start])
     while stop not in before:
         node = queue.popleft()
-        for near in network.neighbours[node]:
-            if near not in before and (near >= network.servers or near == stop):
+        for near in neighbours[node]:
+            if near not in before and (near >= network.ranks or near == stop):
                 before[near] = node
                 queue.append(near)
     path = [stop]
@@ -96,7 +102,7 @@ def _shortest(network: NetworkGraph, start: int, stop: int) -> list[int]:
 def bcube_rings(ports: int) -> list[Ring]:
     """Return two rings through BCube with two levels and an even number of ports: one both ways.
 
-    It enters every server by one link and leaves it by the other, and uses every link once. In
+    It enters every host by one link and leaves it by the other, and uses every link once. In
     each switch it joins the ports in pairs, which is why their number has to be even: begin with
     any pairs, and while there are several rings, exchange the partners of two pairs of a switch
     that belong to different rings, which joins these. Raises InputError for an odd number.
@@ -106,10 +112,11 @@ def bcube_rings(ports: int) -> list[Ring]:
         raise InputError(
             f"ports {ports} cannot be joined in pairs in every switch; take an even number"
         )
-    network = bcube(ports, 2)
-    partner: dict[tuple[int, int], int] = {}  # (switch, server) -> server
-    for switch in range(network.servers, network.nodes):
-        near = network.neighbours[switch]
+    network = BCube(ports, 2).network(1.0)
+    neighbours = Structure(network).neighbours
+    partner: dict[tuple[int, int], int] = {}  # (switch, host) -> host
+    for switch in range(network.ranks, len(network.devices)):
+        near = neighbours[switch]
         for one, other in zip(near[::2], near[1::2], strict=True):
             partner[switch, one], partner[switch, other] = other, one
     while len(cycles := _cycles(network, partner)) > 1:
@@ -117,28 +124,28 @@ def bcube_rings(ports: int) -> list[Ring]:
     return [cycles[0], reversed_ring(cycles[0])]
 
 
-def _cycles(network: NetworkGraph, partner: dict[tuple[int, int], int]) -> list[Ring]:
-    left, found = set(range(network.servers)), []
+def _cycles(network: Network, partner: dict[tuple[int, int], int]) -> list[Ring]:
+    neighbours = Structure(network).neighbours
+    left, found = set(range(network.ranks)), []
     while left:
         first = min(left)
-        server, switch = first, network.neighbours[first][0]
+        host, switch = first, neighbours[first][0]
         ring: list[int] = []
-        while server in left:
-            left.remove(server)
-            ring += [server, switch]
-            server = partner[switch, server]
-            low, high = network.neighbours[server]
+        while host in left:
+            left.remove(host)
+            ring += [host, switch]
+            host = partner[switch, host]
+            low, high = neighbours[host]
             switch = high if switch == low else low
         found.append(tuple(ring))
     return found
 
 
-def _join(
-    network: NetworkGraph, partner: dict[tuple[int, int], int], cycles: Sequence[Ring]
-) -> None:
-    ring_of = {node: i for i, ring in enumerate(cycles) for node in servers_on(network, ring)}
-    for switch in range(network.servers, network.nodes):
-        near = network.neighbours[switch]
+def _join(network: Network, partner: dict[tuple[int, int], int], cycles: Sequence[Ring]) -> None:
+    neighbours = Structure(network).neighbours
+    ring_of = {node: i for i, ring in enumerate(cycles) for node in hosts_on(network, ring)}
+    for switch in range(network.ranks, len(network.devices)):
+        near = neighbours[switch]
         one = near[0]
         for other in near[1:]:
             if ring_of[one] != ring_of[other]:

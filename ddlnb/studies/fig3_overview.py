@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ddlnb.networks.network import Network
+from ddlnb.networks.topologies import BCube, FatTree, Torus
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.simulate import simulate
 from ddlnb.studies.sec3_1_2_synchronisation import activities
-from ddlnb.studies.table1_attributes.networks import NetworkGraph, bcube, fat_tree, torus
 from ddlnb.training.cost.pure_case import made_up_cluster
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
@@ -52,13 +53,13 @@ class Overview:
 
     ``activity`` is what workers do when, by synchronisation. ``compressed`` has the values of a
     gradient as they arrive, by compressor, itself under "gradient". ``schedules`` are simulated
-    timelines by method, ``networks`` graphs of servers and switches.
+    timelines by method, ``networks`` graphs of hosts and switches.
     """
 
     activity: pd.DataFrame
     compressed: Mapping[str, np.ndarray]
     schedules: Mapping[str, Timeline]
-    networks: tuple[NetworkGraph, ...]
+    networks: tuple[Network, ...]
 
 
 def overview(seed: int = 0) -> Overview:
@@ -67,7 +68,7 @@ def overview(seed: int = 0) -> Overview:
         activities(SYNCHRONISATIONS, workers=WORKERS, steps=8),
         compressed_gradient(seed),
         simulated_schedules(),
-        (fat_tree(4), bcube(4, 2), torus(4, 4)),
+        tuple(one.network(1.0) for one in (FatTree(4), BCube(4, 2), Torus(4, 4))),
     )
 
 

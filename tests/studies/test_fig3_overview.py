@@ -51,7 +51,7 @@ def test_schedules_differ_in_what_they_merge_and_overlap(found):
 
 
 def test_networks_are_compared_at_equal_servers(found):
-    assert {network.servers for network in found.networks} == {16}
+    assert {network.ranks for network in found.networks} == {16}
 
 
 def test_the_figure_has_six_parts_and_says_what_is_only_a_picture(found):

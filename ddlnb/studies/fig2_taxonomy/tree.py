@@ -17,11 +17,11 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import FAMILIES
 from ddlnb.engines.settings import TOPOLOGIES
 from ddlnb.engines.transports.algorithms import ALGORITHMS
+from ddlnb.networks.topologies import TOPOLOGIES as NETWORK_TOPOLOGIES
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.studies.sec3_3_1_protocols.channels import KINDS
 from ddlnb.studies.sec3_3_1_protocols.published import facts
-from ddlnb.studies.table1_attributes.networks import NETWORK_GRAPHS
 from ddlnb.training.method import ARCHITECTURES
 from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
@@ -85,7 +85,7 @@ def registries() -> dict[str, tuple[str, ...]]:
         "TOPOLOGIES": TOPOLOGIES,
         "ALL_REDUCES": tuple(ALL_REDUCES),
         "GRAPHS": tuple(GRAPHS),
-        "NETWORK_GRAPHS": tuple(NETWORK_GRAPHS),
+        "NETWORK_TOPOLOGIES": tuple(NETWORK_TOPOLOGIES),
     }
 
 
@@ -128,7 +128,7 @@ def taxonomy() -> tuple[Aspect, ...]:
             3,
             "3.3.2",
             (
-                _branch("of cables", known, "NETWORK_GRAPHS"),
+                _branch("of cables", known, "NETWORK_TOPOLOGIES"),
                 _branch("of an all-reduce", known, "ALGORITHMS", "TOPOLOGIES", "ALL_REDUCES"),
                 _branch("of gossip", known, "GRAPHS"),
             ),

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import InputError
-from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
-from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.simulate import plan_on
-from ddlnb.studies.sec2_message_size import quoted_fits
-from ddlnb.studies.sec3_3_1_protocols.published import facts
-from ddlnb.studies.sec4_methods import plans_table
-from ddlnb.studies.table1_attributes.attributes import Derived
-from ddlnb.studies.table1_attributes.networks import NetworkGraph, make_network
-from ddlnb.studies.table1_attributes.rings import (
+from ddlnb.errors import InputError, require
+from ddlnb.networks.rings import (
     Ring,
     bcube_rings,
     check_rings,
@@ -27,6 +19,15 @@ from ddlnb.studies.table1_attributes.rings import (
     rings_bound,
     torus_rings,
 )
+from ddlnb.networks.structure import Structure
+from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
+from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
+from ddlnb.plans.methods import METHODS
+from ddlnb.simulator.simulate import plan_on
+from ddlnb.studies.sec2_message_size import quoted_fits
+from ddlnb.studies.sec3_3_1_protocols.published import facts
+from ddlnb.studies.sec4_methods import plans_table
+from ddlnb.studies.table1_attributes.attributes import Derived
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.dry_run import dry_run
@@ -160,15 +161,31 @@ def protocol_numbers() -> list[Derived]:
     return found
 
 
-def network_rings(network: str, servers: int) -> list[Ring]:
+def network_of(name: str, hosts: int) -> Topology:
+    """Return the network of Table 1 with this many hosts: BCube of two levels, a square torus.
+
+    Raises InputError for a size that it does not have.
+    """
+    side, ports = math.isqrt(hosts), round((4 * hosts) ** (1 / 3))
+    made: Topology = {
+        "fat-tree": lambda: FatTree(ports),
+        "BCube": lambda: BCube(side, 2),
+        "torus": lambda: Torus(side, side),
+    }[name]()
+    require(made.hosts == hosts, f"no {name} has {hosts} hosts; 16 and 1024 fit all networks")
+    return made
+
+
+def network_rings(name: str, hosts: int) -> list[Ring]:
     """Build and check the rings that fit a network at once; no more than these are possible."""
-    made = make_network(network, servers)
-    side = math.isqrt(servers)
-    rings = {
-        "fat-tree": lambda: fat_tree_ring(round((4 * servers) ** (1 / 3))),
-        "BCube": lambda: bcube_rings(side),
-        "torus": lambda: torus_rings(side),
-    }[network]()
+    topology = network_of(name, hosts)
+    made = topology.network(1.0)
+    if isinstance(topology, FatTree):
+        rings = fat_tree_ring(topology.ports)
+    elif isinstance(topology, BCube):
+        rings = bcube_rings(topology.ports)
+    else:
+        rings = torus_rings(math.isqrt(hosts))
     check_rings(made, rings)
     if len(rings) != rings_bound(made):
         raise AssertionError(f"{made!r} could carry more rings")
@@ -186,19 +203,20 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
 
     rows = {}
     for name in NETWORKS:
-        made: NetworkGraph = make_network(name, servers)
+        network = network_of(name, servers).network(1.0)
+        made = Structure(network)
         rings = len(network_rings(name, servers))
         rows[name] = {
-            "servers": made.servers,
-            "switches": made.switches,
-            "links": len(made.links),
+            "servers": network.ranks,
+            "switches": network.switches,
+            "links": network.cables,
             "links_per_server": made.degree(0),
             "diameter": made.diameter,
             "mean_hops": made.mean_hops,
-            "halves": made.halves_cut,
+            "halves": made.bisection,
             "rings": rings,
             "rings_per_link": rings / made.degree(0),
-            "cutting": made.weakest_server,
+            "cutting": made.weakest_host,
             "survival": made.survival(failures, draws),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")

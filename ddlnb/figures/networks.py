@@ -1,0 +1,110 @@
+"""Networks drawn as graphs, with what their links carry in colour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+from ddlnb.errors import require
+from ddlnb.figures.colours import GREY, METHOD_COLOURS
+from ddlnb.figures.style import note, styled
+from ddlnb.networks.network import Network
+from ddlnb.networks.structure import Structure
+
+Point = tuple[float, float]
+LOAD_COLOURS = "plasma_r"
+MARKERS = {
+    "gpu": ("s", "#009E73", "GPU"),
+    "host": ("s", METHOD_COLOURS["WFBP-A2A"], "host"),
+    "nic": ("^", METHOD_COLOURS["WFBP-PS"], "NIC"),
+    "switch": ("o", METHOD_COLOURS["BSP-A2A"], "switch"),
+}
+PANEL = (4.2, 3.0)  # inches
+MOST_COLUMNS = 3
+
+
+@styled
+def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: str) -> Figure:
+    """The links of networks, in the colour of the share of time in which they were busy.
+
+    ``loads`` has a network and the utilisation of its links, from 0 to 1, under the title of its
+    panel; ``source`` says what was run. Raises InputError if there is nothing to draw.
+    """
+    require(bool(loads), "there are no networks to draw")
+    columns = min(MOST_COLUMNS, len(loads))
+    rows = -(-len(loads) // columns)
+    size = (PANEL[0] * columns + 0.8, PANEL[1] * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    shades = ScalarMappable(Normalize(0, 1), LOAD_COLOURS)
+    for ax, (title, (network, busy)) in zip(axes.flat, loads.items(), strict=False):
+        ax.axis("off")
+        ax.set_title(title, fontsize=9)
+        draw_network(ax, network, [shades.to_rgba(float(share)) for share in busy])
+    for ax in axes.flat[len(loads) :]:
+        ax.axis("off")
+    figure.colorbar(shades, ax=axes, label="share of the time that a link is busy", shrink=0.7)
+    note(figure, source)
+    return figure
+
+
+def draw_network(ax: Axes, network: Network, colours: Sequence[Any] | None = None) -> None:
+    """Draw devices and cables; with ``colours``, one for each link, directions are side by side.
+
+    Without colours a cable is one grey line.
+    """
+    places = device_places(network)
+    wraps = not network.switches
+    for number, link in enumerate(network.links):
+        if colours is None and number % 2:
+            continue
+        (x, y), (u, v) = places[link.start], places[link.end]
+        is_far = wraps and (abs(x - u) > 1 or abs(y - v) > 1)  # closes a torus
+        is_level = bool(network.switches) and y == v  # switches of one layer that are joined
+        bend = 0.12 if is_far else 0.35 if is_level else 0.0
+        ax.add_patch(
+            FancyArrowPatch(
+                (x, y),
+                (u, v),
+                arrowstyle="-",
+                connectionstyle=f"arc3,rad={bend + (0.05 if colours else 0.0)}",
+                color=GREY if colours is None else colours[number],
+                linewidth=0.7 if colours is None else 1.4,
+            )
+        )
+    for kind, (marker, colour, _) in MARKERS.items():
+        points = [places[i] for i, device in enumerate(network.devices) if device.kind == kind]
+        if points:
+            ax.plot(*np.array(points).T, marker, color=colour, markersize=5)
+    ax.margins(0.08, 0.2)
+
+
+def device_places(network: Network) -> list[Point]:
+    """Return where devices are drawn: endpoints below, switches above them, a torus as a grid."""
+    structure = Structure(network)
+    count = len(network.devices)
+    if not network.switches and all(len(device.position) == 2 for device in network.devices):
+        return [
+            (float(device.position[1]), -float(device.position[0])) for device in network.devices
+        ]
+    levels = dict.fromkeys(network.endpoints, 0)
+    waiting = list(network.endpoints)
+    while waiting:
+        device = waiting.pop(0)
+        for near in structure.neighbours[device]:
+            if near not in levels:
+                levels[near] = levels[device] + 1
+                waiting.append(near)
+    places: list[Point] = [(0.0, 0.0)] * count
+    for level in set(levels.values()):
+        row = [device for device in range(count) if levels.get(device) == level]
+        for order, device in enumerate(row):
+            places[device] = ((order + 0.5) / len(row) * network.ranks, float(level))
+    return places
