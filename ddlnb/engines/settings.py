@@ -96,6 +96,8 @@ class MeasurementSettings:
             workers=self.workers, iterations=self.iterations, repetitions=self.repetitions
         )
         require_whole(0, warmup=self.warmup)
+        if self.site.is_emulated and isinstance(self.site.network, str):
+            object.__setattr__(self, "site", _wired(self.site, self.site.network))
         optional = {"servers": self.servers, "local_batch": self.local_batch}
         require_whole(**{name: value for name, value in optional.items() if value is not None})
         get_optimizer(self.optimizer)
@@ -147,6 +149,15 @@ class MeasurementSettings:
             f"local_batch={local_batch}: {task.name!r} replays a batch of {task.local_batch}",
         )
         return local_batch
+
+
+def _wired(site: Site, network: str) -> Site:
+    """Return the site with the network that its text describes, if that names a topology."""
+    if " of " not in network:
+        return site
+    from ddlnb.networks.emulated import wiring_of
+
+    return replace(site, network=wiring_of(network))
 
 
 DEFAULTS = MeasurementSettings()

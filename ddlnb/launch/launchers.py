@@ -18,8 +18,8 @@ import psutil
 
 from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import reaper, slurm
-from ddlnb.launch.emulation.fabric import Fabric
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.emulation.wiring import Wiring
 from ddlnb.launch.site import EMULATED
 
 # The program without which a launcher cannot start anything, and where it comes from.
@@ -50,7 +50,7 @@ class RankSpec:
     hosts: tuple[str, ...]
     threads: int
     timeout_seconds: float
-    fabric: Fabric | None = None  # of an emulated network, slowed to its scale
+    wiring: Wiring | None = None  # of an emulated network, slowed to its scale
     ranks_per_node: int = 1
 
     @property

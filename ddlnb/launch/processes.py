@@ -90,9 +90,9 @@ class RankProcesses:
         deadline = time.monotonic() + self._launch.timeout_seconds
         self.folder.mkdir(mode=0o700)
         before: list[str] = []
-        if self._launch.fabric is not None:
+        if self._launch.wiring is not None:
             token = {reaper.TOKEN_VARIABLE: self.token}
-            self.network = EmulatedNetwork(self._launch.fabric, token)
+            self.network = EmulatedNetwork(self._launch.wiring, token)
             before = self.network.enter_user
         self._cluster = cluster(self._launch, self.token, self.folder, before)
         self._cluster.start_controller_sync()

@@ -84,7 +84,7 @@ class Ranks:
         self.count = count
         address = _own_address(host)
         require_room(count, launcher, address)
-        fabric = self.site.fabric(count) if self.site.is_emulated else None
+        wiring = self.site.wiring(count) if self.site.is_emulated else None
         self.launch = RankSpec(
             launcher,
             count,
@@ -92,7 +92,7 @@ class Ranks:
             self.site.hosts,
             threads,
             start_timeout_seconds,
-            fabric and fabric.slowed(scale),
+            wiring and wiring.slowed(scale),
             ranks_per_node,
         )
         self._timeout_seconds = timeout_seconds

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.emulation.fabric import Fabric, star
 from ddlnb.launch.emulation.links import Link, get_link, links_of
+from ddlnb.launch.emulation.wiring import Wiring, star
 
 EMULATED = "emulated"  # the launcher of local processes on nodes of an emulated network
-Network = str | Link | Sequence[str | Link] | Fabric
+Network = str | Link | Sequence[str | Link] | Wiring
 
 
 def meanings(of: type) -> dict[str, str]:
@@ -41,7 +41,8 @@ class Site:
         default=None,
         metadata={
             "meaning": "What tables call the network, such as 10GbE; with launcher emulated the "
-            "network to emulate, also '1Gb/s 50us', and once for every node if they differ."
+            "network to emulate, also '1Gb/s 50us', once for every node if they differ, or "
+            "'two-tier(2, 2, 2) of 1Gb/s 50us': every cable of a topology."
         },
     )
     scale: float = field(
@@ -54,7 +55,7 @@ class Site:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", tuple(self.hosts))
-        if self.network is not None and not isinstance(self.network, str | Link | Fabric):
+        if self.network is not None and not isinstance(self.network, str | Link | Wiring):
             object.__setattr__(self, "network", tuple(self.network))
         require(
             (self.launcher == "ssh") == bool(self.hosts),
@@ -86,7 +87,7 @@ class Site:
         """What a table calls the network between the ranks."""
         if self.network is None:
             return "loopback" if self.launcher == "local" else self.launcher
-        if isinstance(self.network, Fabric):
+        if isinstance(self.network, Wiring):
             return self.network.name
         if isinstance(self.network, str | Link):
             return str(self.network)
@@ -107,14 +108,14 @@ class Site:
         )
         return get_link(self.network)  # type: ignore[arg-type]
 
-    def fabric(self, ranks: int) -> Fabric:
+    def wiring(self, ranks: int) -> Wiring:
         """Return the network to emulate at full speed, for so many ranks.
 
         Raises InputError if it has another number of hosts than the ranks need.
         """
         hosts = -(-ranks // self.ranks_per_node)
         network = self.network
-        if not isinstance(network, Fabric):
+        if not isinstance(network, Wiring):
             assert network is not None
             return star(links_of(network, hosts), self.network_name)
         require(
@@ -130,11 +131,11 @@ class Site:
 HERE = Site()
 
 
-def emulated(network: str | Link | Fabric, scale: float = 1.0) -> Site:
+def emulated(network: str | Link | Wiring, scale: float = 1.0) -> Site:
     """Return the site of an emulated network, a node for each rank, slowed to the scale.
 
     Raises InputError for a network that makes no sense.
     """
-    if not isinstance(network, Fabric):
+    if not isinstance(network, Wiring):
         get_link(network)
     return Site(EMULATED, network=network, scale=scale)

@@ -47,16 +47,16 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
     """
     import pandas as pd
 
-    fabric = network.fabric
-    if hosts < 2 or any(wire.link.loss for wire in fabric.wires):
+    wiring = network.wiring
+    if hosts < 2 or any(wire.link.loss for wire in wiring.wires):
         return pd.DataFrame()
-    planned = trials(fabric, hosts)
+    planned = trials(wiring, hosts)
     for _ in range(ATTEMPTS):
         found = []
         for trial in planned:
-            network.route(fabric.with_one_route(trial.turn).routes)
+            network.route(wiring.with_one_route(trial.turn).routes)
             found.append(run(_measure, _orders(trial), ranks_per_node)[::ranks_per_node])
-        network.route(fabric.routes)
+        network.route(wiring.routes)
         table = _table(planned, found, network.statistics()["late"])
         if _off(table).max() <= UNUSABLE:
             break
@@ -81,9 +81,9 @@ def _table(
     """Return one row per wire in use: what was asked and what was found."""
     import pandas as pd
 
-    fabric = planned[0].fabric
+    wiring = planned[0].wiring
     rows = []
-    for number, wire in enumerate(fabric.wires):
+    for number, wire in enumerate(wiring.wires):
         using = [index for index, trial in enumerate(planned) if trial.senders(number)]
         if not using:
             continue

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import permutations
 
 from ddlnb.errors import require
-from ddlnb.launch.emulation import fabric as emulation
 from ddlnb.launch.emulation import links as emulated_links
+from ddlnb.launch.emulation import wiring as emulation
 from ddlnb.networks.network import Network
 from ddlnb.networks.routes import NoRoute, route
 from ddlnb.networks.topologies import Topology, get_topology
@@ -15,7 +15,7 @@ from ddlnb.networks.topologies import Topology, get_topology
 MOST_WAYS = 64  # of one pair of endpoints, when the routing splits flows
 
 
-def fabric(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulation.Fabric:
+def wiring(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulation.Wiring:
     """Return what to emulate: the endpoints as hosts, every link as a wire, and all routes.
 
     Endpoints come in the order of ranks. Where the routing splits flows over several paths, a
@@ -24,7 +24,7 @@ def fabric(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulatio
 
     Raises InputError when two endpoints have more than `MOST_WAYS` routes.
 
-    >>> fabric(get_topology("two-tier(2, 2, 2)").network(12.5e6, 1e-3)).hosts
+    >>> wiring(get_topology("two-tier(2, 2, 2)").network(12.5e6, 1e-3)).hosts
     ('host0', 'host1', 'host2', 'host3')
     """
     names = [device.name for device in network.devices]
@@ -41,22 +41,31 @@ def fabric(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulatio
         for pair in permutations(range(network.ranks), 2)
     }
     hosts = tuple(names[endpoint] for endpoint in network.endpoints)
-    return emulation.Fabric(network.name, hosts, wires, routes)
+    return emulation.Wiring(network.name, hosts, wires, routes)
 
 
-def emulated_fabric(topology: str | Topology, link: str | emulated_links.Link) -> emulation.Fabric:
+def emulated_wiring(topology: str | Topology, link: str | emulated_links.Link) -> emulation.Wiring:
     """Return a topology all of whose cables have this link, to be emulated.
 
     The latency of the link is that of one cable. Raises InputError for a text of either that makes
     no sense.
 
-    >>> emulated_fabric("torus(3, 3)", "100Mb/s 1ms").name
+    >>> emulated_wiring("torus(3, 3)", "100Mb/s 1ms").name
     'torus(3, 3) of 100Mb/s 1000us'
     """
     each = emulated_links.get_link(link)
     made = get_topology(topology)
-    found = fabric(made.network(each.bandwidth, each.latency), each.jitter, each.loss)
-    return emulation.Fabric(f"{made} of {each}", found.hosts, found.wires, found.routes)
+    found = wiring(made.network(each.bandwidth, each.latency), each.jitter, each.loss)
+    return emulation.Wiring(f"{made} of {each}", found.hosts, found.wires, found.routes)
+
+
+def wiring_of(text: str) -> emulation.Wiring:
+    """Return what a text such as ``two-tier(2, 2, 2) of 100Mb/s 1ms`` describes.
+
+    Raises InputError for a topology or a link that makes no sense.
+    """
+    topology, _, link = text.partition(" of ")
+    return emulated_wiring(topology, link)
 
 
 def _ways(network: Network, source: int, target: int) -> Iterator[emulation.Route]:

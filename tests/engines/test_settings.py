@@ -68,3 +68,20 @@ def test_the_settings_load_neither_torch_nor_pandas():
         "sys.exit(any(name in sys.modules for name in ('torch', 'pandas')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_network_text_may_name_a_topology():
+    settings = MeasurementSettings(
+        site=Site("emulated", network="two-tier(2, 2, 2) of 100Mb/s 1ms"), workers=4
+    )
+    assert settings.site.network.hosts == ("host0", "host1", "host2", "host3")
+    assert settings.site.network_name == "two-tier(2, 2, 2) of 100Mb/s 1000us"
+    again = settings.changed(network="star(2) of 1GbE")
+    assert again.site.network.hosts == ("host0", "host1")
+    assert again.site.name == "emulated-star(2)-of-1Gbps-50us"
+
+
+@pytest.mark.parametrize("text", ["two-tear(2, 2) of 1GbE", "star(2) of 1GBE", "star(2) of 1ms"])
+def test_a_network_text_that_makes_no_sense_is_refused(text):
+    with pytest.raises(InputError):
+        MeasurementSettings(site=Site("emulated", network=text))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ddlnb.launch.emulation.fabric import Fabric, Route
+from ddlnb.launch.emulation.wiring import Route, Wiring
 
 FULL = 0.999  # of a wire's bandwidth
 
@@ -37,7 +37,7 @@ def fair_shares(bandwidths: Sequence[float], routes: Sequence[Route]) -> list[fl
 class Trial:
     """Every host sends to the one ``shift`` places after it, along the routes of this ``turn``."""
 
-    fabric: Fabric
+    wiring: Wiring
     hosts: int
     shift: int
     turn: int
@@ -53,7 +53,7 @@ class Trial:
 
     def route(self, source: int, target: int) -> Route:
         """Return the only route from one host to another during the trial."""
-        ways = self.fabric.routes[source, target]
+        ways = self.wiring.routes[source, target]
         return ways[self.turn % len(ways)]
 
     @cached_property
@@ -64,12 +64,12 @@ class Trial:
     def round_trip(self, host: int) -> float:
         """Return the seconds to a host's target and back."""
         back = self.route(self.target(host), host)
-        return sum(self.fabric.wires[wire].link.latency for wire in (*self.routes[host], *back))
+        return sum(self.wiring.wires[wire].link.latency for wire in (*self.routes[host], *back))
 
     @cached_property
     def shares(self) -> list[float]:
         """Return the fair bytes per second of every host's transfer, headers included."""
-        return fair_shares([wire.link.bandwidth for wire in self.fabric.wires], self.routes)
+        return fair_shares([wire.link.bandwidth for wire in self.wiring.wires], self.routes)
 
     def senders(self, wire: int) -> list[int]:
         """Return the hosts whose transfers pass a wire."""
@@ -84,12 +84,12 @@ class Trial:
         """Return the wires that the trial fills, each with its number of transfers."""
         return {
             wire: len(self.senders(wire))
-            for wire in range(len(self.fabric.wires))
-            if self.load(wire) >= FULL * self.fabric.wires[wire].link.bandwidth
+            for wire in range(len(self.wiring.wires))
+            if self.load(wire) >= FULL * self.wiring.wires[wire].link.bandwidth
         }
 
 
-def trials(fabric: Fabric, hosts: int) -> list[Trial]:
+def trials(wiring: Wiring, hosts: int) -> list[Trial]:
     """Return trials that fill what can be filled, by several transfers where half send across.
 
     First the ring, then the one in which all send to the other half, if that shares any wire; then
@@ -97,7 +97,7 @@ def trials(fabric: Fabric, hosts: int) -> list[Trial]:
     """
     chosen: list[Trial] = []
     filled: dict[int, int] = {}
-    for trial in _candidates(fabric, hosts):
+    for trial in _candidates(wiring, hosts):
         news = (
             wire not in filled or (trial.is_across and count > filled[wire])
             for wire, count in trial.full.items()
@@ -106,10 +106,10 @@ def trials(fabric: Fabric, hosts: int) -> list[Trial]:
             chosen.append(trial)
             for wire, count in trial.full.items():
                 filled[wire] = max(count, filled.get(wire, 0))
-    return chosen or [Trial(fabric, hosts, 1, 0)]
+    return chosen or [Trial(wiring, hosts, 1, 0)]
 
 
-def _candidates(fabric: Fabric, hosts: int) -> Iterator[Trial]:
-    turns = max(map(len, fabric.routes.values()))
+def _candidates(wiring: Wiring, hosts: int) -> Iterator[Trial]:
+    turns = max(map(len, wiring.routes.values()))
     shifts = dict.fromkeys((1, hosts // 2, *range(2, hosts)))
-    return (Trial(fabric, hosts, shift, turn) for shift in shifts for turn in range(turns))
+    return (Trial(wiring, hosts, shift, turn) for shift in shifts for turn in range(turns))

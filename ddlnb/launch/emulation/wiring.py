@@ -30,7 +30,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Fabric:
+class Wiring:
     """Hosts by name, the wires between them and switches, and the routes from host to host.
 
     ``routes`` has, for a pair of hosts by their numbers, one route or several; a connection keeps
@@ -100,12 +100,12 @@ class Fabric:
         )
         return ends[one, other], ends[other, one]
 
-    def slowed(self, scale: float) -> Fabric:
+    def slowed(self, scale: float) -> Wiring:
         """Return the network slowed to ``scale`` of its real speed."""
         wires = (replace(wire, link=wire.link.slowed(scale)) for wire in self.wires)
         return replace(self, wires=tuple(wires))
 
-    def with_one_route(self, turn: int) -> Fabric:
+    def with_one_route(self, turn: int) -> Wiring:
         """Return the network in which every pair has one of its routes, another one each turn."""
         one = {pair: (many[turn % len(many)],) for pair, many in self.routes.items()}
         return replace(self, routes=one)
@@ -142,7 +142,7 @@ def _pairs(hosts: int) -> Iterator[tuple[int, int]]:
     return ((a, b) for a in range(hosts) for b in range(hosts) if a != b)
 
 
-def star(links: Sequence[Link], name: str = "star") -> Fabric:
+def star(links: Sequence[Link], name: str = "star") -> Wiring:
     """Return nodes with these links to one switch; the latency of each is half on either side."""
     nodes = tuple(f"host{number}" for number in range(len(links)))
     wires = [
@@ -151,4 +151,4 @@ def star(links: Sequence[Link], name: str = "star") -> Fabric:
         for ends in ((node, "switch0"), ("switch0", node))
     ]
     routes = {(a, b): ((2 * a, 2 * b + 1),) for a, b in _pairs(len(nodes))}
-    return Fabric(name, nodes, tuple(wires), routes)
+    return Wiring(name, nodes, tuple(wires), routes)
