@@ -31,6 +31,7 @@ from typing import Any
 
 _HOME = {
     "calibration.calibrate": ("calibrate",),
+    "calibration.collectives.forecast": ("collectives",),
     "choices": ("several",),
     "cli.notebooks": ("catalogue",),
     "cli.reproduce": ("reproduce",),

@@ -11,6 +11,7 @@ import typer
 from ddlnb.cli import (
     calibrate,
     check,
+    collectives,
     forecast,
     import_logs,
     lossy,
@@ -34,7 +35,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, networks),
+    *(import_logs, collectives, networks),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -17,6 +17,7 @@ from ddlnb.figures.attributes import attribute_cells
 from ddlnb.figures.breakdown import breakdown_bars
 from ddlnb.figures.calibration import parameter_intervals, residuals
 from ddlnb.figures.claims import claim_verdicts
+from ddlnb.figures.collectives import collective_rates
 from ddlnb.figures.colours import colour_of
 from ddlnb.figures.compression import compression_losses, feedback_residuals
 from ddlnb.figures.convergence import convergence_rates, gossip_mixing
@@ -57,6 +58,7 @@ __all__ = [
     "attribute_cells",
     "breakdown_bars",
     "claim_verdicts",
+    "collective_rates",
     "colour_of",
     "compression_losses",
     "convergence_rates",

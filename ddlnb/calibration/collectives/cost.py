@@ -1,0 +1,284 @@
+"""What a collective costs: NCCL's algorithms and protocols, each as latency, filling and bytes.
+
+The latencies are those of NCCL's own model (`nccl_constants`). What limits the bytes follows from
+who sends what: in a ring every rank, and so every node, sends the bus factor times the size; in a
+double binary tree a node with two children in one tree is a leaf of the other, and sends and
+receives the size twice, but only once where there are two nodes. Therefore the bus bandwidth of
+a tree falls from two nodes to four, and never again.
+
+All times are in seconds and arrays: draws of parameters down, sizes across.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.calibration.collectives.nccl_constants import (
+    PROTOCOLS,
+    base_seconds,
+    few_bytes_cap,
+    hop_seconds,
+    many_nodes_share,
+)
+from ddlnb.units import KIB
+
+Array = NDArray[np.float64]
+
+WIRE_SHARE = {"LL": 0.5, "LL128": 120 / 128, "Simple": 1.0}  # payload of what a protocol sends
+LL128_INSIDE = 0.75  # of the rate with Simple inside a node, in the published rows
+TREE_LL_INSIDE = 1 / 3.8  # the same of a tree with LL (tuning.cc)
+SCALES = {"LL": 1.0, "LL128": 1.25, "Simple": 1.0}  # of latencies, in the published rows
+PLATEAU = 1.4  # of the latency of rings between nodes (tuning.cc)
+LAUNCH_SECONDS = 1e-6  # of a step of a ring between nodes; three times that with Simple (tuning.cc)
+GROWTH = 0.075  # of the latency with LL, for every doubling of the size beyond 1 KiB
+FILLING = 0.25  # of the bytes: the first part, for which a stage waits, up to three stages
+COPIED = ("all_gather", "reduce_scatter")
+PEER_SECONDS = 0.5e-6  # of every further rank that one exchanges messages with
+PAT_RANK_SECONDS = 2.8e-6  # (tuning.cc)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What is fitted; each is an array of draws, (draws, 1).
+
+    ``inside`` is the bus bandwidth of a ring in a node, ``switch`` the bytes/s of an all-reduce in
+    NVLink's switches, ``between`` what a node sends to others, all in bytes/s; ``hop`` are seconds
+    more than NCCL's for a hop between nodes and ``flush`` those that Simple adds, ``few`` and
+    ``many`` factors of NCCL's latencies with LL and with the other protocols, ``host`` seconds of a
+    call outside of it, ``pipe`` the bytes in flight at a stage of a tree, ``spread`` the standard
+    deviation of the logarithm of nodes' speeds, ``copying`` the bytes/s at which a framework copies
+    what was gathered or is to be scattered. LL128 is at work between nodes where ``fine`` is
+    above 1: it needs a network that keeps the order of what it carries.
+    """
+
+    inside: Array
+    switch: Array
+    between: Array
+    hop: Array
+    flush: Array
+    fine: Array
+    few: Array
+    many: Array
+    host: Array
+    pipe: Array
+    spread: Array
+    copying: Array
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The circumstances of a collective: what it is, on which nodes, and what NCCL may choose."""
+
+    collective: str
+    nodes: int
+    per_node: int
+    generation: str = "Hopper"
+    has_switch_reduction: bool = True
+    algorithms: frozenset[str] = frozenset()  # empty: any
+    protocols: frozenset[str] = frozenset()
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return self.nodes * self.per_node
+
+
+def seconds(setting: Setting, sizes: Array, p: Parameters) -> Array:
+    """Return how long the collective takes with the algorithm that NCCL chooses, (draws, sizes).
+
+    It chooses by its own latencies, not by those of the cluster at hand.
+    """
+    nominal = replace(p, few=np.ones_like(p.few), many=np.ones_like(p.many), flush=p.hop)
+    planned = np.stack(list(by_algorithm(setting, sizes, nominal).values()))
+    times = np.stack(list(by_algorithm(setting, sizes, p).values()))
+    return np.take_along_axis(times, planned.argmin(axis=0)[None], axis=0)[0]
+
+
+def by_algorithm(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[str, str], Array]:
+    """Return the seconds of every (algorithm, protocol) that is allowed, each (draws, sizes).
+
+    Where what the settings ask for does not exist for the collective, NCCL chooses freely.
+    """
+    found = dict(_candidates(setting, sizes, p))
+    for number, allowed in enumerate((setting.algorithms, setting.protocols)):
+        kept = {key: time for key, time in found.items() if not allowed or key[number] in allowed}
+        found = kept or found
+    if not setting.algorithms:
+        found = {key: time for key, time in found.items() if key[0] != "CollNet"} or found
+    slower = np.exp(p.spread * (slowest(setting.nodes) - slowest(2))) if setting.nodes > 2 else 1.0
+    besides = p.host + sizes / p.copying * (setting.collective in COPIED)
+    return {key: besides + slower * time for key, time in found.items()}
+
+
+def slowest(nodes: int) -> float:
+    """Return the median of the slowest of this many nodes, in standard deviations of one.
+
+    All wait for it, and the logarithms of nodes' speeds are taken as normal and independent.
+
+    >>> [round(slowest(n), 2) for n in (1, 2, 64)]
+    [0.0, 0.54, 2.3]
+    """
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(0.5 ** (1 / nodes))
+
+
+def _candidates(s: Setting, sizes: Array, p: Parameters) -> Iterator[tuple[tuple[str, str], Array]]:
+    if s.collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        for protocol in PROTOCOLS:
+            yield ("Ring", protocol), _ring(s, sizes, p, protocol)
+        if s.collective == "all_reduce":
+            yield from _all_reduces(s, sizes, p)
+        elif s.nodes > 1 and s.per_node == 1:
+            yield ("PAT", "Simple"), _pat(s, sizes, p)
+    elif s.collective in ("broadcast", "reduce"):
+        for protocol in PROTOCOLS:
+            yield ("Ring", protocol), _chain(s, sizes, p, protocol)
+    else:
+        yield ("direct", "Simple"), _direct(s, sizes, p)
+
+
+def _all_reduces(
+    s: Setting, sizes: Array, p: Parameters
+) -> Iterator[tuple[tuple[str, str], Array]]:
+    if s.nodes > 1:
+        for protocol in PROTOCOLS:
+            yield ("Tree", protocol), _tree(s, sizes, p, protocol)
+    if s.has_switch_reduction and s.per_node > 1:
+        name = "NVLS" if s.nodes == 1 else "NVLSTree"
+        yield (name, "Simple"), _in_switches(s, sizes, p)
+    if s.nodes > 1:
+        yield ("CollNet", "Simple"), _in_network(s, sizes, p)
+
+
+def depth(nodes: int) -> int:
+    """Return the number of hops from the root of a binary tree of nodes to its farthest leaf."""
+    return math.ceil(math.log2(nodes))
+
+
+def times_through_a_node(nodes: int) -> float:
+    """Return how often a node sends the size, of the busiest node of a double binary tree.
+
+    >>> [times_through_a_node(n) for n in (2, 3, 4, 64)]
+    [1.0, 1.5, 2.0, 2.0]
+    """
+    return {1: 0.0, 2: 1.0, 3: 1.5}.get(nodes, 2.0)
+
+
+def _scale(p: Parameters, protocol: str) -> Array:
+    return SCALES[protocol] * (p.few if protocol == "LL" else p.many)
+
+
+def _growth(sizes: Array, protocol: str) -> Array:
+    """Return the factor by which more channels make the latency of LL grow with the size."""
+    if protocol != "LL":
+        return np.ones_like(sizes)
+    return 1 + GROWTH * np.log2(1 + sizes / KIB)
+
+
+def _hop(p: Parameters, protocol: str, algorithm: str) -> Array:
+    """Return the seconds of a hop between nodes; with Simple, buffers are flushed as well."""
+    more = p.hop + p.flush if protocol == "Simple" else p.hop
+    if protocol == "LL128":
+        more = np.where(p.fine > 1, more, np.inf)
+    return hop_seconds("NET", algorithm, protocol) * _scale(p, protocol) + more
+
+
+def _ring(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
+    rounds = 2 if s.collective == "all_reduce" else 1
+    steps, crossings = rounds * (s.ranks - 1), rounds * (s.nodes - 1)
+    inside = hop_seconds("NVLINK", "Ring", protocol)
+    if s.nodes > 1:
+        inside = max(inside, LAUNCH_SECONDS * (3 if protocol == "Simple" else 1))
+    scale = _scale(p, protocol)
+    hop = _hop(p, protocol, "Tree" if s.per_node == 1 else "Ring")
+    latency = (base_seconds("Ring", protocol) + (steps - crossings) * inside) * scale
+    latency = latency + crossings * hop if crossings else latency
+    if protocol == "Simple" and s.nodes > 1 and s.collective == "all_reduce":
+        latency = latency * PLATEAU
+    rate = _narrowest(s, p, protocol)
+    return latency * _growth(sizes, protocol) + steps / s.ranks * sizes / rate
+
+
+def _narrowest(s: Setting, p: Parameters, protocol: str) -> Array:
+    """Return the bytes/s of a ring or a chain through all nodes."""
+    share = LL128_INSIDE if protocol == "LL128" else WIRE_SHARE[protocol]
+    rate = p.inside * share if s.per_node > 1 else np.full_like(p.inside, np.inf)
+    if s.nodes > 1:
+        rate = np.minimum(rate, p.between * WIRE_SHARE[protocol])
+    return np.minimum(rate, few_bytes_cap(s.generation, s.nodes)) if protocol == "LL" else rate
+
+
+def _tree(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
+    scale = _scale(p, protocol)
+    inside = (s.per_node - 1) * hop_seconds("NVLINK", "Tree", protocol) * scale
+    latency = base_seconds("Tree", protocol) * scale
+    latency = latency + 2 * (inside + depth(s.nodes) * _hop(p, protocol, "Tree"))
+    cap = {"LL": "perChMaxTreeBw", "LL128": "perChMaxTreeLL128Bw", "Simple": "perChMaxTreeBw"}
+    share = {"LL": TREE_LL_INSIDE, "LL128": LL128_INSIDE, "Simple": 1.0}[protocol]
+    chain = p.inside / 2 * share * many_nodes_share(cap[protocol], s.generation, s.nodes)
+    rate = p.between / times_through_a_node(s.nodes) * WIRE_SHARE[protocol]
+    rate = np.minimum(rate, chain) if s.per_node > 1 else rate
+    if protocol == "LL":
+        rate = np.minimum(rate, few_bytes_cap(s.generation, s.nodes) / 2)
+    filling = _filling(s, sizes, p) / rate if protocol == "Simple" else 0.0
+    return latency * _growth(sizes, protocol) + filling + sizes / rate
+
+
+def _filling(s: Setting, sizes: Array, p: Parameters) -> Array:
+    """Return the bytes that pass before all stages of a tree are at work."""
+    stages = 1 + 2 * depth(s.nodes)
+    return np.minimum(FILLING * min(stages, 3) * sizes, stages * p.pipe)
+
+
+def _in_switches(s: Setting, sizes: Array, p: Parameters) -> Array:
+    """All-reduce in NVLink's switches (NVLS), between nodes along a double tree (NVLSTree)."""
+    latency = hop_seconds("NVLINK", "NVLS", "Simple") * p.many
+    rate = p.switch
+    if s.nodes > 1:
+        latency = latency + 2 * depth(s.nodes) * _hop(p, "Simple", "NVLSTree")
+        share = many_nodes_share("perChMaxNVLSTreeBw", s.generation, s.nodes)
+        rate = np.minimum(p.switch * share, p.between / times_through_a_node(s.nodes))
+    return latency + (_filling(s, sizes, p) + sizes) / rate
+
+
+def _in_network(s: Setting, sizes: Array, p: Parameters) -> Array:
+    """All-reduce in the switches between nodes: a node sends and receives the size once."""
+    latency = base_seconds("Tree", "Simple") * p.many + 2 * _hop(p, "Simple", "CollNetDirect")
+    inside = p.switch if s.has_switch_reduction else p.inside / 2
+    return latency + sizes / np.minimum(inside, p.between)
+
+
+def _pat(s: Setting, sizes: Array, p: Parameters) -> Array:
+    latency = base_seconds("PAT", "Simple") * p.many
+    latency = latency + depth(s.nodes) * _hop(p, "Simple", "PAT") / 3.5
+    return latency + s.ranks * PAT_RANK_SECONDS + sizes * (s.ranks - 1) / s.ranks / p.between / 0.75
+
+
+def _chain(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
+    """From rank to rank, in parts that follow each other: all links carry the size once."""
+    inside = (s.ranks - s.nodes) * hop_seconds("NVLINK", "Ring", protocol)
+    latency = (base_seconds("Ring", protocol) + inside) * _scale(p, protocol)
+    latency = latency + (s.nodes - 1) * _hop(p, protocol, "Ring")
+    rate = _narrowest(s, p, protocol)
+    return latency * _growth(sizes, protocol) + sizes / rate
+
+
+def _direct(s: Setting, sizes: Array, p: Parameters) -> Array:
+    """Messages between pairs of ranks: all-to-all, gather, scatter, send and receive.
+
+    Those inside a node and those between nodes overlap.
+    """
+    port = p.between / s.per_node
+    within, across, peers = (s.per_node - 1) / s.ranks, (s.ranks - s.per_node) / s.ranks, s.ranks
+    if s.collective == "sendrecv":
+        within, across, peers = 1.0, float(s.nodes > 1), 2
+    latency = base_seconds("Ring", "Simple") * p.many + (peers - 2) * PEER_SECONDS
+    latency = latency + (_hop(p, "Simple", "Ring") if s.nodes > 1 else 0.0)
+    inside = within * sizes / p.inside if s.per_node > 1 else 0.0 * sizes
+    return latency + np.maximum(inside, across * sizes / port)

@@ -1,0 +1,162 @@
+"""Laws of the cost model, and what its parts must be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddlnb.calibration.collectives.cost import (
+    Parameters,
+    Setting,
+    by_algorithm,
+    depth,
+    seconds,
+    slowest,
+    times_through_a_node,
+)
+from ddlnb.calibration.collectives.hardware import gpu_of, network_of
+from ddlnb.calibration.collectives.priors import NAMES, parameters, prior_of
+from ddlnb.results.collectives.rows import COLLECTIVES, bus_factor
+from ddlnb.units import GIB, MIB, US
+
+SIZES = 2.0 ** np.arange(3, 35, 2)
+H100 = gpu_of("H100-SXM")
+USUAL = parameters(prior_of(H100, network_of("InfiniBand 8x400 Gb/s", H100, 8)).mean[None])
+SETTINGS = st.builds(
+    Setting,
+    st.sampled_from(COLLECTIVES),
+    st.sampled_from([1, 2, 3, 4, 7, 16, 64]),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(["Volta", "Ampere", "Hopper", "Blackwell"]),
+    st.booleans(),
+)
+
+
+def quickest(setting: Setting, sizes: np.ndarray, p: Parameters) -> np.ndarray:
+    return np.min(list(by_algorithm(setting, sizes, p).values()), axis=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    SETTINGS,
+    st.sampled_from(["inside", "switch", "between"]),
+    st.floats(1.0, 20.0),
+    st.floats(-2.0, 2.0),
+)
+def test_more_bandwidth_makes_no_algorithm_slower(setting, name, factor, shift):
+    slow = replace(USUAL, between=USUAL.between * np.exp(shift))
+    fast = replace(slow, **{name: getattr(slow, name) * factor})
+    before, after = (by_algorithm(setting, SIZES, p) for p in (slow, fast))
+    for key, time in before.items():
+        assert (after[key] <= time * (1 + 1e-12)).all(), key
+
+
+@settings(max_examples=60, deadline=None)
+@given(SETTINGS)
+def test_a_larger_message_and_a_longer_latency_never_take_less(setting):
+    for time in by_algorithm(setting, SIZES, USUAL).values():
+        assert (np.diff(time) >= 0).all()
+    for name in ("hop", "flush", "few", "many", "host"):
+        longer = replace(USUAL, **{name: getattr(USUAL, name) * 3})
+        assert (quickest(setting, SIZES, longer) >= quickest(setting, SIZES, USUAL)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(SETTINGS)
+def test_nothing_beats_the_bytes_that_have_to_pass(setting):
+    """A rank of an all-reduce cannot send less than the bus factor says, but through switches."""
+    if setting.has_switch_reduction and setting.collective == "all_reduce":
+        return
+    rate = np.maximum(USUAL.inside, USUAL.between)
+    if setting.collective not in ("all_reduce", "all_gather", "reduce_scatter"):
+        return
+    bound = SIZES * bus_factor(setting.collective, setting.ranks) / rate
+    assert (quickest(setting, SIZES, USUAL) >= bound * (1 - 1e-12)).all()
+
+
+def test_the_bus_bandwidth_of_a_tree_halves_from_two_nodes_to_four_and_then_stays():
+    narrow = replace(USUAL, between=USUAL.between / 100, spread=USUAL.spread * 0)
+    size = np.array([256.0 * GIB])
+    times = {n: by_algorithm(Setting("all_reduce", n, 8), size, narrow) for n in (2, 4, 64)}
+    tree = {n: float(found["Tree", "Simple"][0, 0]) for n, found in times.items()}
+    assert tree[4] / tree[2] == pytest.approx(2.0, rel=0.01)
+    assert tree[64] / tree[4] == pytest.approx(1.0, rel=0.01)
+    ring = {n: float(found["Ring", "Simple"][0, 0]) for n, found in times.items()}
+    factors = {n: bus_factor("all_reduce", 8 * n) for n in (2, 64)}
+    assert ring[64] / ring[2] == pytest.approx(factors[64] / factors[2], rel=0.01)
+
+
+def test_what_passes_a_node_of_a_double_tree_is_counted_from_the_trees():
+    """Count bytes over the nodes of two mirrored binary trees, each carrying half of the size."""
+    for nodes in (2, 4, 8, 16):
+        children = [[0] * nodes, [0] * nodes]
+        for tree in (0, 1):
+            for rank in range(nodes):
+                parent = _parent(rank, nodes)
+                if parent is not None:
+                    children[tree][parent if tree == 0 else nodes - 1 - parent] += 1
+        roots = {0: 0, 1: nodes - 1}
+        received = [
+            sum(children[tree][node] / 2 + (node != roots[tree]) / 2 for tree in (0, 1))
+            for node in range(nodes)
+        ]
+        assert max(received) == times_through_a_node(nodes)
+
+
+def _parent(rank: int, nodes: int) -> int | None:
+    """Return a parent in NCCL's binary tree (trees.cc): clear the lowest bit, set the next."""
+    bit = 1
+    while bit < nodes and not bit & rank:
+        bit <<= 1
+    if rank == 0:
+        return None
+    up = (rank ^ bit) | (bit << 1)
+    return up if up < nodes else rank ^ bit
+
+
+def test_latencies_of_many_nodes_grow_with_the_depth_of_a_tree_but_linearly_in_a_ring():
+    few, many = (by_algorithm(Setting("all_reduce", n, 8), np.array([8.0]), USUAL) for n in (4, 64))
+    tree = many["Tree", "LL"][0, 0] / few["Tree", "LL"][0, 0]
+    ring = many["Ring", "LL"][0, 0] / few["Ring", "LL"][0, 0]
+    assert depth(64) / depth(4) == 3
+    assert tree < 3 < 15 < ring
+
+
+def test_settings_restrict_the_choice_and_what_does_not_exist_is_left_to_nccl():
+    forced = Setting("all_reduce", 4, 8, algorithms=frozenset({"Ring"}))
+    assert {name for name, _ in by_algorithm(forced, SIZES, USUAL)} == {"Ring"}
+    assert (seconds(forced, SIZES, USUAL) > 0).all()
+    odd = Setting("all_gather", 4, 8, algorithms=frozenset({"NVLSTree"}))
+    assert {name for name, _ in by_algorithm(odd, SIZES, USUAL)} == {"Ring"}
+
+
+def test_ll128_is_not_chosen_between_nodes_that_it_does_not_work_between():
+    without = replace(USUAL, fine=USUAL.fine * 0 + 0.5)
+    times = by_algorithm(Setting("all_reduce", 4, 8), SIZES, without)
+    assert np.isinf(times["Tree", "LL128"]).all()
+    assert np.isfinite(seconds(Setting("all_reduce", 4, 8), SIZES, without)).all()
+    assert np.isfinite(
+        by_algorithm(Setting("all_reduce", 1, 8), SIZES, without)["Ring", "LL128"]
+    ).all()
+
+
+def test_the_slowest_of_more_nodes_is_slower():
+    assert slowest(1) == 0.0
+    assert slowest(2) < slowest(4) < slowest(64)
+    shaky = replace(USUAL, spread=USUAL.spread * 0 + 0.2)
+    factor = seconds(Setting("all_reduce", 64, 8), SIZES, shaky) / seconds(
+        Setting("all_reduce", 64, 8), SIZES, replace(USUAL, spread=USUAL.spread * 0)
+    )
+    assert factor == pytest.approx(np.exp(0.2 * (slowest(64) - slowest(2))), rel=0.2)
+
+
+def test_units_are_seconds_and_bytes():
+    time = seconds(Setting("all_reduce", 2, 8), np.array([8.0, 8.0 * GIB]), USUAL)[0]
+    assert 10 * US < time[0] < 100 * US
+    assert 0.02 < time[1] < 0.06
+    assert len(NAMES) == len(USUAL.__dataclass_fields__)
+    assert seconds(Setting("sendrecv", 2, 8), np.array([64.0 * MIB]), USUAL)[0, 0] > 64e6 / 50e9

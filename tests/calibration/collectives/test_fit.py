@@ -1,0 +1,207 @@
+"""A fit recovers what made its rows, transfers what it may, and says how sure it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ddlnb
+from ddlnb.calibration.collectives.cost import Setting, seconds
+from ddlnb.calibration.collectives.fit import fit_collectives
+from ddlnb.calibration.collectives.forecast import forecast
+from ddlnb.calibration.collectives.hardware import gpu_of, network_of
+from ddlnb.calibration.collectives.priors import NAMES, Prior, parameters, prior_of
+from ddlnb.calibration.collectives.sampling import posterior_draws
+from ddlnb.calibration.collectives.trivial import TRIVIAL
+from ddlnb.calibration.collectives.validation import left_out, summary, validate_collectives
+from ddlnb.errors import InputError
+from ddlnb.paths import CALIBRATION, ROOT
+from ddlnb.results.collectives.rows import SECONDS, bus_factor, read_collectives
+from ddlnb.units import MIB
+
+WORDS = {"gpu": "A100", "network": "RoCE 8x200 Gb/s", "library": "NCCL", "settings": ""}
+SIZES = 2.0 ** np.arange(10, 34)
+
+
+def made(nodes: int, block: str = "made-up", **shifts: float) -> pd.DataFrame:
+    """Return rows that the model itself makes, with parameters off their priors by these logs."""
+    gpu = gpu_of(WORDS["gpu"])
+    mean = prior_of(gpu, network_of(WORDS["network"], gpu, 8)).mean.copy()
+    for name, shift in shifts.items():
+        mean[NAMES.index(name)] += shift
+    setting = Setting("all_reduce", nodes, 8, gpu.generation, gpu.has_switch_reduction)
+    times = seconds(setting, SIZES, parameters(mean[None]))[0]
+    counts = {"nodes": nodes, "gpus_per_node": 8, "ranks": 8 * nodes}
+    fixed = {"source_url": block, "block": block, "collective": "all_reduce", **WORDS, **counts}
+    return pd.DataFrame({**fixed, "size_bytes": SIZES, SECONDS: times})
+
+
+def test_a_fit_recovers_the_parameters_that_made_the_rows():
+    shifts = {"inside": 0.1, "hop": 0.9, "few": 0.25}
+    [cluster] = fit_collectives(made(2, **shifts)).clusters.values()
+    found = cluster.draws.mean(axis=0) - cluster.prior.mean
+    assert found[NAMES.index("inside")] == pytest.approx(0.1, abs=0.06)
+    assert found[NAMES.index("hop")] > 0.4
+    assert found[NAMES.index("few")] > 0.0
+
+
+def test_forecasts_of_more_nodes_hit_rows_that_the_model_makes():
+    shifts = {"between": -0.15, "many": 0.2, "hop": 0.5}
+    fitted = fit_collectives(made(2, **shifts))
+    for nodes in (4, 16, 64):
+        hidden = made(nodes, **shifts)
+        found = forecast(fitted, hidden)
+        measured = hidden[SECONDS] * 1e6
+        large = hidden["size_bytes"] >= MIB
+        assert ((found["time_us"] / measured - 1).abs()[large]).median() < 0.12
+        assert measured.between(found["low"], found["high"]).mean() > 0.85
+
+
+def test_a_cluster_that_was_not_seen_has_a_wider_interval():
+    fitted = fit_collectives(made(2))
+    seen, unseen = made(8), made(8, block="another")
+    unseen = unseen.assign(network="not stated")
+    width = [np.log(f["high"] / f["low"]) for f in (forecast(fitted, q) for q in (seen, unseen))]
+    assert (width[1] > width[0]).all()
+
+
+def test_a_cluster_seen_on_one_node_keeps_its_nodes_and_takes_its_network_from_words():
+    fitted = fit_collectives(made(1, inside=-0.3).assign(network="NVLink in node"))
+    slow = forecast(fitted, made(1).assign(network="NVLink in node"))["time_us"]
+    usual = forecast(fitted, made(1, block="another"))["time_us"]
+    assert slow[-1] > 1.1 * usual[-1]
+    assert np.isfinite(forecast(fitted, made(4))["time_us"]).all()
+
+
+def test_the_same_seed_gives_the_same_forecast_and_order_does_not_matter():
+    rows, asked = made(2), made(8)
+    first = forecast(fit_collectives(rows, draws=100), asked)["time_us"]
+    again = forecast(fit_collectives(rows, draws=100), asked)["time_us"]
+    assert (first == again).all()
+    turned = forecast(fit_collectives(rows, draws=100), asked[::-1])["time_us"]
+    assert (turned[::-1] == first).all()
+
+
+def test_draws_of_a_posterior_are_those_of_a_normal_one_where_it_is_known():
+    count = len(NAMES)
+    prior = Prior(np.zeros(count), np.ones(count))
+    draws = posterior_draws(
+        prior,
+        lambda x: -0.5 * (((x[:, 0] - 1.0) / 0.5) ** 2),
+        4000,
+        np.random.default_rng(1),
+    )
+    assert draws[:, 0].mean() == pytest.approx(0.8, abs=0.06)  # precisions 1 and 4
+    assert draws[:, 0].std() == pytest.approx(np.sqrt(0.2), abs=0.05)
+    assert draws[:, 1].std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_both_peaks_of_a_posterior_are_kept():
+    count = len(NAMES)
+    draws = posterior_draws(
+        Prior(np.zeros(count), np.ones(count)),
+        lambda x: -0.5 * ((np.abs(x[:, 0]) - 1.5) / 0.1) ** 2,
+        2000,
+        np.random.default_rng(1),
+    )
+    assert 0.2 < (draws[:, 0] > 0).mean() < 0.8
+
+
+def test_empty_rows_are_refused():
+    with pytest.raises(InputError, match="no rows to fit"):
+        fit_collectives(made(2)[:0])
+
+
+def test_trivial_forecasts_are_exact_where_their_rule_is_the_truth():
+    sizes = SIZES[-6:]
+    sent = sizes * bus_factor("all_reduce", 16)
+    rows = made(2)[-6:].assign(**{SECONDS: sent / 100e9})
+    row = {**rows.iloc[0].to_dict(), "nodes": 4, "ranks": 32, "size_bytes": 2.0**30}
+    truth = 2.0**30 * bus_factor("all_reduce", 32) / 100e9
+    assert TRIVIAL["same bus bandwidth"](rows, row) == pytest.approx(truth)
+    assert TRIVIAL["latency and bandwidth"](rows, row) == pytest.approx(truth)
+    assert TRIVIAL["nominal bandwidth"](rows, row) == pytest.approx(truth / 2)  # 200 GB/s by words
+
+
+def test_nothing_is_left_out_alone_or_entirely():
+    rows = read_collectives()
+    for fold in left_out(rows):
+        assert 0 < fold.chosen.sum() < len(rows)
+    kinds = {fold.kind for fold in left_out(rows)}
+    assert kinds == {"two nodes", "source", "sizes"}
+
+
+def test_left_out_rows_are_forecast_from_the_others_alone():
+    rows = pd.concat([made(2), made(2, block="another", between=-0.1)], ignore_index=True)
+    found = validate_collectives(rows, draws=60)
+    assert len(found) >= 4 * len(SIZES)
+    [large] = [
+        row
+        for row in summary(found)
+        if row["left out"] == "source" and row["messages"] == "1 MiB and more"
+    ]
+    assert float(str(large["fitted"]).rstrip("%")) < 15
+
+
+@pytest.mark.slow
+def test_published_rows_that_are_left_out_are_forecast_better_than_trivially():
+    found = validate_collectives(read_collectives(), draws=200)
+    large = found[found["size_bytes"] >= MIB]
+    error = {
+        name: (large[name] / large["measured_us"] - 1).abs().median()
+        for name in ("time_us", *TRIVIAL)
+    }
+    assert error["time_us"] < 0.1
+    assert all(error["time_us"] < 0.6 * error[name] for name in TRIVIAL)
+
+
+def test_what_passes_through_keeps_its_text_and_its_place():
+    table = pd.DataFrame(
+        {
+            "size_bytes": ["1048576.0", "8"],
+            "collective": ["AllReduce", "all_gather"],
+            "nodes": ["4.0", ""],
+            "ranks": ["", "16"],
+            "remark": ["007", ""],
+        }
+    )
+    found = ddlnb.collectives(table, made(2), draws=60)
+    assert found[["size_bytes", "nodes", "remark"]].equals(table[["size_bytes", "nodes", "remark"]])
+    assert (found["low"] < found["time_us"]).all()
+    assert (found["time_us"] < found["high"]).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"collective": "hypercube"},
+            "row 1 of the table has the collective 'hypercube'; write one",
+        ),
+        ({"size_bytes": ""}, "row 1 of the table has no size_bytes"),
+        ({"size_bytes": "-3"}, "size_bytes '-3'; write a positive number"),
+        ({"nodes": "two"}, "nodes 'two'; write a positive whole number"),
+        ({"nodes": "", "ranks": ""}, "neither nodes nor ranks"),
+        ({"nodes": "3", "ranks": "16"}, "16 ranks on 3 nodes"),
+        ({"nodes": "1", "ranks": "1"}, "exchanges nothing"),
+    ],
+)
+def test_a_row_that_cannot_be_forecast_is_named_with_the_way_out(row, said):
+    usual = {"collective": "all_reduce", "size_bytes": "1024", "nodes": "2", "ranks": "16"}
+    with pytest.raises(InputError, match=said):
+        ddlnb.collectives(pd.DataFrame([usual | row]), made(2))
+
+
+def test_a_table_without_its_columns_is_refused():
+    with pytest.raises(InputError, match="lacks the columns size_bytes"):
+        ddlnb.collectives(pd.DataFrame({"collective": ["all_reduce"], "nodes": [2]}), made(2))
+
+
+def test_the_page_shows_the_kept_rows_of_left_out_forecasts():
+    kept = pd.read_csv(CALIBRATION / "collectives_left_out.csv")
+    page = (ROOT / "docs" / "collectives.md").read_text()
+    for row in summary(kept):
+        if row["messages"] == "1 MiB and more":
+            cells = " | ".join(str(row[name]) for name in ("rows", "fitted", *TRIVIAL))
+            assert f"| {cells} | {row['in the interval']} |" in page
