@@ -58,6 +58,7 @@ class _Router:
         self._find = ROUTINGS[network.routing]
         self._known: dict[tuple[int, int], Route] = {}
         self._searches: dict[int, _Search] = {}
+        self._nearer: dict[tuple[int, int], list[int]] = {}
         count = len(network.devices)
         self.following: list[dict[int, int]] = [{} for _ in range(count)]  # device: link
         self.before: list[list[int]] = [[] for _ in range(count)]
@@ -93,9 +94,14 @@ class _Router:
 
         Raises NoRoute when no route leads there.
         """
+        if (here, target) not in self._nearer:
+            self._nearer[here, target] = self._find_nearer(here, target)
+        return self._nearer[here, target]
+
+    def _find_nearer(self, here: int, target: int) -> list[int]:
         hops = self.hops(here, target)
         if hops is None:
-            raise self.lost(here, target, "no route joins them; restore a cable between them")
+            raise self.apart(here, target)
         return sorted(
             near
             for near in self.following[here]
@@ -107,6 +113,10 @@ class _Router:
         links = tuple(self.following[one][other] for one, other in pairwise(path))
         latency = sum(self.network.links[link].latency for link in links)
         return Route(links, (1.0,) * len(links), latency)
+
+    def apart(self, source: int, target: int) -> NoRoute:
+        """Return the error for two devices that nothing joins."""
+        return self.lost(source, target, "no route joins them; restore a cable between them")
 
     def lost(self, source: int, target: int, why: str) -> NoRoute:
         """Return the error for two devices that have lost each other."""
@@ -143,7 +153,35 @@ def _walk(
 
 
 def _split(router: _Router, source: int, target: int) -> Route:
-    """Return all shortest paths: every device splits evenly among the neighbours on one."""
+    """Return all shortest paths: every device splits evenly among the neighbours on one.
+
+    Where only one cable leads from the source or to the target, the rest of the route is that of
+    others too, and is kept.
+    """
+    following, before = router.following, router.before
+    try:
+        if source != target and len(following[source]) == 1:
+            ((near, link),) = following[source].items()
+            if near == target or (router.passes_on[near] and len(following[near]) > 1):
+                return _joined(router, link, router.between(near, target), first=True)
+        if source != target and len(before[target]) == 1:
+            (near,) = before[target]
+            if near == source or (router.passes_on[near] and len(before[near]) > 1):
+                link = following[near][target]
+                return _joined(router, link, router.between(source, near), first=False)
+        return _split_among_many(router, source, target)
+    except NoRoute as error:
+        raise router.apart(source, target) from error
+
+
+def _joined(router: _Router, link: int, rest: Route, first: bool) -> Route:
+    """Return a route with one link more, as its first or its last."""
+    links = (link, *rest.links) if first else (*rest.links, link)
+    shares = (1.0, *rest.shares) if first else (*rest.shares, 1.0)
+    return Route(links, shares, rest.latency + router.network.links[link].latency)
+
+
+def _split_among_many(router: _Router, source: int, target: int) -> Route:
     share, longest, order = {source: 1.0}, {source: 0.0}, deque([source])
     links: dict[int, float] = {}
     while order:  # by distance, so that all that reaches a device is known before it is left
@@ -195,7 +233,7 @@ def _by_digits(router: _Router, source: int, target: int, orders: Iterator[list[
 def _corrected(router: _Router, here: int, target: int, order: list[int]) -> list[int] | None:
     """Return the path that corrects one coordinate after the other; None if a cable is missing."""
     path, goal = [here], router.network.devices[target].position
-    at = dict(_hosts_at(router.network))
+    at = _hosts_at(router.network)
     for side in order:
         while (place := router.network.devices[path[-1]].position)[side] != goal[side]:
             following = _next_along(router.network, place, goal, side)
@@ -216,12 +254,18 @@ def _corrected(router: _Router, here: int, target: int, order: list[int]) -> lis
 
 
 @lru_cache(maxsize=32)
-def _hosts_at(network: Network) -> tuple[tuple[tuple[int, ...], int], ...]:
-    return tuple(
-        (device.position, number)
+def _hosts_at(network: Network) -> dict[tuple[int, ...], int]:
+    return {
+        device.position: number
         for number, device in enumerate(network.devices)
         if device.kind == "host"
-    )
+    }
+
+
+@lru_cache(maxsize=32)
+def _lengths(network: Network) -> tuple[int, ...]:
+    """Return the number of hosts along every side of a torus."""
+    return tuple(1 + max(side) for side in zip(*_hosts_at(network), strict=True))
 
 
 def _next_along(network: Network, place: tuple[int, ...], goal: tuple[int, ...], side: int) -> int:
@@ -232,7 +276,7 @@ def _next_along(network: Network, place: tuple[int, ...], goal: tuple[int, ...],
     """
     if network.routing == "bcube":
         return goal[side]
-    length = 1 + max(position[side] for position, _ in _hosts_at(network))
+    length = _lengths(network)[side]
     up = (goal[side] - place[side]) % length
     rises = 2 * up < length or (2 * up == length and sum(place) % 2 == 0)
     return (place[side] + (1 if rises else -1)) % length
@@ -240,7 +284,7 @@ def _next_along(network: Network, place: tuple[int, ...], goal: tuple[int, ...],
 
 def _dimension_order(router: _Router, source: int, target: int) -> Route:
     """Correct the last coordinate first, then the ones before it, and never go round a cut."""
-    sides = len(_hosts_at(router.network)[0][0])
+    sides = len(_lengths(router.network))
     return _by_digits(router, source, target, iter([list(reversed(range(sides)))]))
 
 
@@ -249,7 +293,7 @@ def _bcube(router: _Router, source: int, target: int) -> Route:
 
     BCube has as many paths without a common link between two hosts as it has levels.
     """
-    levels = len(_hosts_at(router.network)[0][0])
+    levels = len(_lengths(router.network))
     begin = mixed(source, target) % levels
 
     def rotations() -> Iterator[list[int]]:
