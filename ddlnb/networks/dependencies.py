@@ -1,4 +1,4 @@
-"""Which messages wait for which, as gates: all that feed a gate arrive, then it opens to others.
+"""Which messages wait for which, as gates: when all that feed a gate have come, it opens to others.
 
 With gates the number of relations grows with the number of transfers; listed one by one, each of n
 messages of a step would wait for each of n messages of the step before.
@@ -17,14 +17,19 @@ from ddlnb.networks.traffic import Traffic
 
 @dataclass(frozen=True, eq=False)
 class Gates:
-    """Message m feeds the gates ``fed[feeds[m]:feeds[m + 1]]``; gate g waits for ``needs[g]``
-    messages and then opens to ``opened[opens[g]:opens[g + 1]]``; message m waits for ``waits[m]``
-    gates."""
+    """Gates, and the messages before and after them.
 
-    feeds: Indices
-    fed: Indices
+    A message that has left feeds the gates ``order[order_start[m]:order_start[m + 1]]``, one that
+    has arrived those in ``data``, likewise. Gate g waits for ``needs[g]`` messages and then opens
+    to ``opened[opened_start[g]:opened_start[g + 1]]``; message m waits for ``waits[m]`` gates.
+    """
+
+    order_start: Indices
+    order: Indices
+    data_start: Indices
+    data: Indices
     needs: Indices
-    opens: Indices
+    opened_start: Indices
     opened: Indices
     waits: Indices
 
@@ -34,23 +39,22 @@ def gates(traffic: Traffic) -> Gates:
 
     A gate stands between the sends of a rank in one step and in its next one, and between what a
     rank receives of a part and its next sends of that part. What it sends after those has waited
-    for them already.
+    for them already, as they have begun.
     """
-    feeding, feeders, opening, openers = _in_order(traffic)
-    by_data = _by_data(traffic)
-    count = int(feeders.max(initial=-1)) + 1
-    feeding = np.concatenate([feeding, by_data[0]])
-    feeders = np.concatenate([feeders, by_data[1] + count])
-    opening = np.concatenate([opening, by_data[2]])
-    openers = np.concatenate([openers, by_data[3] + count])
-    number = max(int(feeders.max(initial=-1)), int(openers.max(initial=-1))) + 1
-    opens_any = np.bincount(openers, minlength=number) > 0
-    useful = opens_any[feeders]
-    feeding, feeders = feeding[useful], feeders[useful]
     messages = len(traffic.sizes)
+    senders, sent, later, behind = _in_order(traffic)
+    receivers, received, after, through = _by_data(traffic)
+    first = int(behind.max(initial=-1)) + 1
+    received, through = received + first, through + first
+    opening, openers = np.concatenate([later, after]), np.concatenate([behind, through])
+    number = int(openers.max(initial=-1)) + 1
+    opens_any = np.zeros(max(number, int(received.max(initial=-1)) + 1), np.bool_)
+    opens_any[openers] = True
+    receivers, received = receivers[opens_any[received]], received[opens_any[received]]
     return Gates(
-        *_rows(feeding, feeders, messages),
-        np.bincount(feeders, minlength=number),
+        *_rows(senders, sent, messages),
+        *_rows(receivers, received, messages),
+        np.bincount(np.concatenate([sent, received]), minlength=number),
         *_rows(openers, opening, number),
         np.bincount(opening, minlength=messages),
     )

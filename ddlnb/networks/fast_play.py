@@ -1,7 +1,8 @@
 """Plays messages as `plain_play` does, compiled: the same events, and rates only where they change.
 
-Every channel carries one message at a time and has one event ahead: its message may begin, its
-first byte flows, or its last byte has arrived. Compiled code is cached on disk.
+A channel lets one message flow at a time and has one event ahead for it: that it may begin, or has
+left. Those that have left arrive in the same order, after the same delay, so that a channel has one
+more event ahead: the next arrival. Compiled code is cached on disk.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from ddlnb.networks.network import Numbers
 from ddlnb.networks.plain_play import SAME_TIME, Course
 from ddlnb.networks.traffic import Traffic
 
-TO_BEGIN, ON_THE_WAY, FLOWING = range(3)
-
 
 def play_fast(traffic: Traffic) -> Course:
-    """Return when messages begin and arrive; no moments."""
+    """Return when messages begin, leave and arrive; no moments."""
     between = gates(traffic)
-    start, stop = _play(
+    start, left, stop = _play(
         sharing(traffic.channels, traffic.network.bandwidths),
-        heap_of(len(traffic.channels.cap)),
+        heap_of(2 * len(traffic.channels.cap)),
         traffic.channel,
         traffic.sizes,
         traffic.delay,
         traffic.release,
-        between.feeds,
-        between.fed,
+        between.order_start,
+        between.order,
+        between.data_start,
+        between.data,
         between.needs,
-        between.opens,
+        between.opened_start,
         between.opened,
         between.waits,
     )
-    return Course(start, stop)
+    return Course(start, left, stop)
 
 
 @njit(cache=True, nogil=True)
@@ -50,65 +51,106 @@ def _play(
     sizes: Numbers,
     delay: Numbers,
     release: Numbers,
-    feeds: Indices,
-    fed: Indices,
+    order_start: Indices,
+    order: Indices,
+    data_start: Indices,
+    data: Indices,
     needs: Indices,
-    opens: Indices,
+    opened_start: Indices,
     opened: Indices,
     waits: Indices,
-) -> tuple[Numbers, Numbers]:
+) -> tuple[Numbers, Numbers, Numbers]:
     messages, channels = len(sizes), len(on.channels)
-    start, stop = np.full(messages, np.nan), np.full(messages, np.nan)
-    playing = np.full(channels, -1, np.int64)
-    phase = np.zeros(channels, np.int8)
-    left, since = np.zeros(channels), np.zeros(channels)
+    start, left, stop = np.full(messages, np.nan), np.full(messages, np.nan), np.zeros(messages)
+    sending = np.full(channels, -1, np.int64)  # the message that flows, or will be released
+    to_send, since = np.zeros(channels), np.zeros(channels)
+    arriving, last = np.full(channels, -1, np.int64), np.full(channels, -1, np.int64)
+    behind = np.full(messages, -1, np.int64)  # the next one to arrive on the same channel
+    free, count = np.empty(messages, np.int64), 0  # those that wait for no gate any more
     for message in range(messages):
         if waits[message] == 0:
-            channel = channel_of[message]
-            playing[channel], phase[channel] = message, TO_BEGIN
-            put(ahead, channel, release[message])
-    while ahead.size[0] > 0:
-        now = ahead.key[ahead.order[0]]
-        same = now * (1 + SAME_TIME)
-        while ahead.size[0] > 0 and ahead.key[ahead.order[0]] <= same:
-            channel = pop(ahead)
-            message = playing[channel]
-            if phase[channel] == TO_BEGIN:
+            free[count] = message
+            count += 1
+    now, same = 0.0, 0.0
+    while True:
+        while True:
+            while count > 0:
+                count -= 1
+                message = free[count]
+                channel = channel_of[message]
+                sending[channel] = message
+                if release[message] > same:
+                    put(ahead, channel, release[message])
+                    continue
                 start[message] = now
-                phase[channel] = ON_THE_WAY
-                put(ahead, channel, now + delay[message])
-            elif phase[channel] == ON_THE_WAY:
-                phase[channel] = FLOWING
-                left[channel], since[channel] = sizes[message], now
+                to_send[channel], since[channel] = sizes[message], now
                 join(on, channel)
-            else:
+            if ahead.size[0] == 0 or ahead.key[ahead.order[0]] > same:
+                break
+            item = pop(ahead)
+            channel = item % channels
+            if item >= channels:  # a message arrives
+                message = arriving[channel]
+                arriving[channel] = behind[message]
+                if arriving[channel] >= 0:
+                    put(ahead, item, stop[arriving[channel]])
                 stop[message] = now
-                leave(on, channel)
-                for i in range(feeds[message], feeds[message + 1]):
-                    gate = fed[i]
-                    needs[gate] -= 1
-                    if needs[gate] > 0:
-                        continue
-                    for j in range(opens[gate], opens[gate + 1]):
-                        following = opened[j]
-                        waits[following] -= 1
-                        if waits[following] == 0:
-                            other = channel_of[following]
-                            playing[other] = following
-                            if release[following] > same:
-                                phase[other] = TO_BEGIN
-                                put(ahead, other, release[following])
-                            else:
-                                start[following] = now
-                                phase[other] = ON_THE_WAY
-                                put(ahead, other, now + delay[following])
+                count = _feed(
+                    message, data_start, data, needs, opened_start, opened, waits, free, count
+                )
+                continue
+            message = sending[channel]
+            if np.isnan(start[message]):  # it is released
+                free[count] = message
+                count += 1
+                continue
+            left[message] = now
+            stop[message] = now + delay[message]
+            leave(on, channel)
+            if arriving[channel] < 0:
+                arriving[channel] = message
+                put(ahead, channels + channel, stop[message])
+            else:
+                behind[last[channel]] = message
+            last[channel] = message
+            count = _feed(
+                message, order_start, order, needs, opened_start, opened, waits, free, count
+            )
         for i in range(refill(on)):
             channel = on.chosen[i]
             before, rate = on.channels[channel].before, on.channels[channel].rate
             if before == rate:
                 continue
             if since[channel] < now:
-                left[channel] = max(0.0, left[channel] - before * (now - since[channel]))
+                to_send[channel] = max(0.0, to_send[channel] - before * (now - since[channel]))
                 since[channel] = now
-            put(ahead, channel, now + (left[channel] / rate if rate < math.inf else 0.0))
-    return start, stop
+            put(ahead, channel, now + (to_send[channel] / rate if rate < math.inf else 0.0))
+        if ahead.size[0] == 0:
+            return start, left, stop
+        now = ahead.key[ahead.order[0]]
+        same = now * (1 + SAME_TIME)
+
+
+@njit(cache=True, nogil=True)
+def _feed(
+    message: int,
+    fed_start: Indices,
+    fed: Indices,
+    needs: Indices,
+    opened_start: Indices,
+    opened: Indices,
+    waits: Indices,
+    free: Indices,
+    count: int,
+) -> int:
+    """Feed the gates of a message; return how many messages are free after that."""
+    for i in range(fed_start[message], fed_start[message + 1]):
+        gate = fed[i]
+        needs[gate] -= 1
+        if needs[gate] == 0:
+            for j in range(opened_start[gate], opened_start[gate + 1]):
+                waits[opened[j]] -= 1
+                if waits[opened[j]] == 0:
+                    free[count] = opened[j]
+                    count += 1
+    return count

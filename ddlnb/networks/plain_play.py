@@ -1,7 +1,8 @@
 """Plays messages on a network event by event, as one would by hand: the reference.
 
-Between two events all rates stand still. An event is a message that begins, one whose first byte
-arrives after start-up and latencies, or one whose last byte has arrived.
+A message leaves at its rate, and arrives when start-up and latencies have passed after its last
+byte. Between two events all rates stand still; an event is a message that begins, has left, or has
+arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SAME_TIME = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """From one event to the next, in seconds: the messages whose bytes flow, and their rates."""
+    """From one event to the next, in seconds: the messages that flow, and their rates."""
 
     start: float
     stop: float
@@ -30,67 +31,80 @@ class Moment:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """When each message began and had arrived, in seconds, and all moments between."""
+    """When each message began, when its last byte left and when that arrived, in seconds.
+
+    ``moments`` are all that were between; the compiled player keeps none.
+    """
 
     start: Numbers
+    left: Numbers
     stop: Numbers
     moments: tuple[Moment, ...] = ()
 
 
 def play_plain(traffic: Traffic) -> Course:
-    """Return when messages begin and arrive."""
+    """Return when messages begin, leave and arrive."""
     count = len(traffic.sizes)
-    waits = waits_for(traffic)
+    order, data = waits_in_order(traffic), waits_for_data(traffic)
     flows = [traffic.channels.flow(number) for number in range(len(traffic.channels.cap))]
-    start, stop = np.full(count, np.nan), np.full(count, np.nan)
+    start, left, stop = (np.full(count, np.nan) for _ in range(3))
     moments = []
-    unsent, arrived = list(range(count)), set[int]()
-    flows_from: dict[int, float] = {}  # messages before their first byte, and when it flows
-    left: dict[int, float] = {}  # messages whose bytes flow, and how many are left
+    unsent, sent, arrived = list(range(count)), set[int](), set[int]()
+    to_send: dict[int, float] = {}  # bytes that have not left yet, of messages that flow
+    on_the_way: dict[int, float] = {}  # when messages arrive that have left
     now = 0.0
     while len(arrived) < count:
         same = now * (1 + SAME_TIME)
-        free = [message for message in unsent if waits[message] <= arrived]
+        for message in [message for message, seconds in on_the_way.items() if seconds <= same]:
+            del on_the_way[message]
+            stop[message] = now
+            arrived.add(message)
+        free = [
+            message for message in unsent if order[message] <= sent and data[message] <= arrived
+        ]
         for message in free:
             if traffic.release[message] <= same:
                 unsent.remove(message)
                 start[message] = now
-                flows_from[message] = now + traffic.delay[message]
-        for message in [message for message, first in flows_from.items() if first <= same]:
-            del flows_from[message]
-            left[message] = traffic.sizes[message]
-        flying = tuple(left)
+                to_send[message] = traffic.sizes[message]
+        flying = tuple(to_send)
         rates = max_min_rates(
             [flows[traffic.channel[message]] for message in flying], traffic.network.bandwidths
         )
         ends = {
-            message: now + left[message] / rate for message, rate in zip(flying, rates, strict=True)
+            message: now + to_send[message] / rate
+            for message, rate in zip(flying, rates, strict=True)
         }
-        following = min(
-            *ends.values(),
-            *flows_from.values(),
-            *(traffic.release[message] for message in free if message in unsent),
-            np.inf,
-            np.inf,
-        )
+        releases = (traffic.release[message] for message in free if message in unsent)
+        following = min((*ends.values(), *on_the_way.values(), *releases), default=now)
         moments.append(Moment(now, following, flying, rates))
         for message, rate in zip(flying, rates, strict=True):
             if ends[message] <= following * (1 + SAME_TIME):
-                del left[message]
-                stop[message] = following
-                arrived.add(message)
+                del to_send[message]
+                left[message] = following
+                sent.add(message)
+                on_the_way[message] = following + traffic.delay[message]
             else:
-                left[message] -= rate * (following - now)
+                to_send[message] -= rate * (following - now)
         now = following
-    return Course(start, stop, tuple(moments))
+    return Course(start, left, stop, tuple(moments))
 
 
-def waits_for(traffic: Traffic) -> list[set[int]]:
-    """Return for every message those that have to arrive before it begins.
+def waits_in_order(traffic: Traffic) -> list[set[int]]:
+    """Return for every message what its source sends in earlier steps: it has to leave before."""
+    return [
+        {
+            earlier
+            for earlier in range(message)
+            if traffic.step[earlier] < traffic.step[message]
+            and traffic.source[earlier] == traffic.source[message]
+        }
+        for message in range(len(traffic.sizes))
+    ]
 
-    These are what its source sends in earlier steps, and what the source receives in earlier steps
-    of the parts that it sends.
-    """
+
+def waits_for_data(traffic: Traffic) -> list[set[int]]:
+    """Return for every message what its source receives in earlier steps of the parts it sends."""
     parts = [
         {
             part
@@ -104,13 +118,8 @@ def waits_for(traffic: Traffic) -> list[set[int]]:
             earlier
             for earlier in range(message)
             if traffic.step[earlier] < traffic.step[message]
-            and (
-                traffic.source[earlier] == traffic.source[message]
-                or (
-                    traffic.target[earlier] == traffic.source[message]
-                    and not parts[earlier].isdisjoint(parts[message])
-                )
-            )
+            and traffic.target[earlier] == traffic.source[message]
+            and not parts[earlier].isdisjoint(parts[message])
         }
         for message in range(len(traffic.sizes))
     ]

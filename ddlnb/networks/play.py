@@ -1,7 +1,7 @@
 """Plays a collective, or plain flows, on a network: how long it takes, and what each link carries.
 
-Simulated, not measured: transfers are max-min fair flows (`ddlnb.networks.flows`), after the
-start-up of the message and the latencies of its route.
+Simulated, not measured: transfers are max-min fair flows (`ddlnb.networks.flows`), and
+arrive after the start-up of the message and the latencies of its route.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ MESSAGE = np.dtype(
         ("target", np.int32),
         ("bytes", np.float64),
         ("start", np.float64),
+        ("left", np.float64),
         ("stop", np.float64),
     ]
 )
-"""One message as played: its step, ranks and bytes, and the seconds from when to when it took."""
+"""One message as played: its step, ranks and bytes, and the seconds when it began, when its last
+byte left, and when that arrived."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +38,7 @@ class Played:
     """What playing found.
 
     ``seconds`` from the beginning until the last byte has arrived; ``messages`` (of type `MESSAGE`)
-    when each one was on its way, start-up and latencies included; ``link_bytes`` the bytes on every
-    link of the network.
+    when each one was sent and arrived; ``link_bytes`` the bytes on every link of the network.
     """
 
     network: Network
@@ -77,9 +78,9 @@ def play(
     """Return how a collective runs on a network, with a message of so many bytes.
 
     A transfer begins when its source has received all that earlier steps send it of the parts
-    concerned, and its own sends of earlier steps have arrived. It takes the start-up of a message,
-    the latencies of its route (the longest path where it is split), and its bytes at the max-min
-    fair rate, which never exceeds the cap of a message.
+    concerned, and its own sends of earlier steps have left. It leaves at the max-min fair rate,
+    which never exceeds the cap of a message, and arrives after the start-up of a message and the
+    latencies of its route (the longest path where it is split). So latencies of messages overlap.
 
     Rank r runs on endpoint ``placement[r]``, by default on endpoint r; servers are the ranks after
     the workers. Between ranks on one endpoint no link is used: there only start-up and cap count.
@@ -118,6 +119,7 @@ def _played(traffic: Traffic) -> Played:
         ("target", traffic.target),
         ("bytes", traffic.sizes),
         ("start", course.start),
+        ("left", course.left),
         ("stop", course.stop),
     ):
         messages[name] = column

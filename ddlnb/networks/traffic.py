@@ -1,8 +1,8 @@
 """Messages on a network: a collective or plain flows, lowered for the players.
 
 Rows of a collective with the same step, source and target are one message. It waits for others,
-pays its start-up and the latencies of its route, and then shares the links with all that is on
-them. The players, plain and compiled, play what is made here.
+shares the links with all that is on them, and arrives after its start-up and the latencies of its
+route. The players, plain and compiled, play what is made here.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.networks.channels import Cap, Startup
-from ddlnb.networks.dependencies import gates
+from ddlnb.networks.channels import Cap, Indices, Startup
+from ddlnb.networks.dependencies import Gates, gates
 from ddlnb.networks.fast_play import play_fast
-from ddlnb.networks.plain_play import play_plain, waits_for
+from ddlnb.networks.plain_play import play_plain, waits_for_data, waits_in_order
 from ddlnb.networks.traffic import Traffic, of_collective, of_flows
 from tests.networks.random_traffic import collectives, networks, plain_flows
 
@@ -38,26 +38,39 @@ def traffics(draw: st.DrawFn) -> Traffic:
 def test_both_play_alike(traffic):
     plain, fast = play_plain(traffic), play_fast(traffic)
     assert fast.start == pytest.approx(plain.start, rel=1e-9, abs=1e-15)
+    assert fast.left == pytest.approx(plain.left, rel=1e-9, abs=1e-15)
     assert fast.stop == pytest.approx(plain.stop, rel=1e-9, abs=1e-15)
 
 
 @given(traffics())
 def test_gates_say_who_waits_for_whom(traffic):
-    # Gates leave out what is waited for already; with the waits of those, all are there.
+    # Gates leave out what is waited for already: by a message that has left, and so had begun.
     between = gates(traffic)
     count = len(traffic.sizes)
-    direct: list[set[int]] = [set() for _ in range(count)]
+    order = behind_gates(between, between.order_start, between.order, count)
+    data = behind_gates(between, between.data_start, between.data, count)
+    began: list[set[int]] = []  # what has left or arrived before, when a message begins
     for message in range(count):
-        for gate in between.fed[between.feeds[message] : between.feeds[message + 1]]:
-            for other in between.opened[between.opens[gate] : between.opens[gate + 1]]:
-                direct[other].add(message)
-    every: list[set[int]] = []
-    for message in np.argsort(traffic.step, kind="stable"):
-        assert message == len(every)
-        every.append(direct[message].union(*(every[earlier] for earlier in direct[message])))
-    for waits, gated, before in zip(waits_for(traffic), direct, every, strict=True):
-        assert gated <= waits <= before
-    feeding = np.bincount(between.fed, minlength=len(between.needs))
-    assert feeding.tolist() == between.needs.tolist()
-    opened = np.bincount(between.opened, minlength=count)
-    assert opened.tolist() == between.waits.tolist()
+        assert order[message] <= waits_in_order(traffic)[message]
+        assert data[message] <= waits_for_data(traffic)[message]
+        before = order[message] | data[message]
+        began.append(before.union(*(began[earlier] for earlier in before)))
+        assert waits_in_order(traffic)[message] <= began[message]
+        assert waits_for_data(traffic)[message] <= data[message].union(
+            *(began[earlier] for earlier in waits_in_order(traffic)[message])
+        )
+    fed = np.concatenate([between.order, between.data])
+    assert np.bincount(fed, minlength=len(between.needs)).tolist() == between.needs.tolist()
+    assert np.bincount(between.opened, minlength=count).tolist() == between.waits.tolist()
+
+
+def behind_gates(between: Gates, starts: Indices, fed: Indices, count: int) -> list[set[int]]:
+    """Return for every message those that feed one of its gates."""
+    found: list[set[int]] = [set() for _ in range(count)]
+    for message in range(count):
+        for gate in fed[starts[message] : starts[message + 1]]:
+            for other in between.opened[
+                between.opened_start[gate] : between.opened_start[gate + 1]
+            ]:
+                found[other].add(message)
+    return found
