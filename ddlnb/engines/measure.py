@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.choices import several
 from ddlnb.engines.bench import Bench, slowed
 from ddlnb.engines.catalogue import require_installed
+from ddlnb.engines.cells import cells_of, missing_runs
 from ddlnb.engines.contenders import Contender, Methods, contenders, ranks_needed
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.optimizers import optimizer_name
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, require, require_whole
 from ddlnb.files import require_writable_file
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.ranks import Ranks
-from ddlnb.provenance import machine, provenance
+from ddlnb.provenance import provenance
 from ddlnb.results.columns import CELL, RATE
 from ddlnb.results.lock import held
 from ddlnb.results.rows import ResultsFile
@@ -29,8 +29,6 @@ from ddlnb.results.schema import require_frame
 from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.tasks import Task
-from ddlnb.workloads.tracing import trace
-from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,17 +92,9 @@ def _measured(
     progress: bool,
 ) -> pd.DataFrame:
     """Return the rows of `measure`, of runs that are there and of those that are missing."""
-    local_batch = settings.batch_of(task)
-    workload = task.recorded or trace(task, local_batch)  # which refuses what cannot be trained
-    common = _common_columns(task, workload, local_batch, settings)
-    cells = [{**common, **_own_columns(one, task, settings)} for one in chosen]
+    cells = cells_of(task, chosen, settings)
     results = ResultsFile(out)
-    missing = [
-        (repetition, index)
-        for repetition in range(settings.repetitions)
-        for index in _rotated(len(chosen), repetition)
-        if not results.has(cells[index], repetition)
-    ]
+    missing = missing_runs(cells, settings.repetitions, results)
     if not missing:
         return _ordered(results.rows, cells)
     with _ranks_or(ranks, chosen, settings) as up:
@@ -266,36 +256,6 @@ def _checked(
     return task, chosen
 
 
-def _common_columns(
-    task: Task, workload: Workload, local_batch: int, settings: MeasurementSettings
-) -> dict[str, object]:
-    """Return the columns that all cells of a measurement share."""
-    return {
-        "model": task.name,
-        "structure": workload.structure,
-        "local_batch": local_batch,
-        "network": settings.site.network_name,
-        "source": settings.site.source,
-        "optimizer": optimizer_name(settings.optimizer),
-        "iterations": settings.iterations,
-        "warmup": settings.warmup,
-        "machine": machine() if settings.device == "cpu" else f"{machine()}, {settings.device}",
-    }
-
-
-def _own_columns(
-    contender: Contender, task: Task, settings: MeasurementSettings
-) -> dict[str, object]:
-    """Return the columns of a cell that depend on what runs."""
-    return {
-        "method": contender.name,
-        "gpus": 1 if contender.engine == "single" else settings.workers,
-        "engine": contender.engine,
-        "servers": settings.server_count if contender.uses_servers else 0,
-        "settings": contender.settings_text(settings, replayed=task.recorded is not None),
-    }
-
-
 def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
     """Return throughput by the slowest worker, and means over workers and iterations."""
     seconds = max(report.seconds for report in reports)
@@ -307,10 +267,6 @@ def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
         "exposed_communication_seconds": waited / job.iterations,
         "bytes_sent": statistics.fmean(report.bytes_sent for report in reports) / job.iterations,
     }
-
-
-def _rotated(count: int, by: int) -> list[int]:
-    return [(index + by) % count for index in range(count)]
 
 
 def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame:
