@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlnb.cli.options import Csv, Model, numbers, print_table
+from ddlnb.cli.patience import Yes, announce
 from ddlnb.engines.profiles import MEASUREMENT_PROFILES, get_measurement_profile
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.launch.capacity import fitting_workers
@@ -101,6 +102,7 @@ def measure(
     topology: Annotated[str, option("topology")] = DEFAULTS.topology,
     timeout: Timeout = DEFAULTS.timeout_seconds,
     start_timeout: StartTimeout = DEFAULTS.start_timeout_seconds,
+    yes: Yes = False,
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
@@ -135,15 +137,17 @@ def measure(
         counts, left_out = fitting_workers(counts, settings.site, settings.device)
         if left_out:
             typer.echo(left_out, err=True)
+    from ddlnb.engines.duration import estimated_seconds
     from ddlnb.engines.measure import measure_scaling
     from ddlnb.workloads.replay import replayed
 
+    task = model if replay is None else replayed(replay, of=model)
+    counted = {"workers": counts, "settings": settings, "out": out}
+    announce(estimated_seconds(task, method or "all", **counted), yes)
     rows = measure_scaling(
-        model if replay is None else replayed(replay, of=model),
+        task,
         method or "all",
-        workers=counts,
-        settings=settings,
-        out=out,
+        **counted,
         progress=sys.stderr.isatty(),
     )
     if csv:

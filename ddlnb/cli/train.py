@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddlnb.cli.options import Csv, numbers, print_table
+from ddlnb.cli.patience import Yes, announce
 from ddlnb.launch.site import meanings
 from ddlnb.training.settings import TrainingSettings
 
@@ -84,6 +86,7 @@ def train(
     list_: Annotated[
         bool, typer.Option("--list", help="List tasks, synchronisations and compressors, and exit.")
     ] = False,
+    yes: Yes = False,
     csv: Csv = False,
 ) -> None:
     """Train with lossy methods, by default in lockstep, and print losses and traffic."""
@@ -115,6 +118,7 @@ def train(
         folder=folder,
         jobs=jobs,
         progress=sys.stderr.isatty(),
+        before=partial(announce, yes=yes),
         steps=steps,
         local_batch=local_batch,
         optimizer=optimizer,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from ddlnb.choices import several
 from ddlnb.errors import require
 from ddlnb.files import require_writable
 from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.runs.duration import estimated_seconds
 from ddlnb.training.runs.kept_runs import Runner
 from ddlnb.training.runs.summaries import summary
 from ddlnb.training.runs.tuning import CONFIRM, TUNING_SEEDS, tuned
@@ -59,6 +60,7 @@ def compare(
     folder: str | Path | None = None,
     jobs: int | None = None,
     progress: bool = False,
+    before: Callable[[float | None], object] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Return the curves of every method, number of workers, learning rate and seed.
@@ -68,7 +70,8 @@ def compare(
     else all get ``lr`` or, without it, the optimizer's first guess. Runs are kept in ``folder``,
     where the same call goes on after an interruption; its curves.csv and tuning.csv then hold all
     that is kept there, runs of other calls included. Without a folder nothing is kept. ``jobs``
-    processes of one thread each make the runs; by default there is one per core.
+    processes of one thread each make the runs; by default there is one per core. ``before`` is
+    called with the seconds that all runs will take here, if that can be told, before the first one.
 
     ``curves`` of the result has the rows of `ddlnb.train` for every run, ``tuning`` one per rate
     tried, and ``summary()`` one per method and setting, with means over the seeds.
@@ -117,6 +120,8 @@ def compare(
     if folder is not None:
         require_writable(folder)
     runner = Runner(None if folder is None else Path(folder), jobs, progress)
+    if before is not None:
+        before(estimated_seconds(cells, len(asked[0]) * len(seeds), tune=tune, jobs=jobs))
 
     tuning = pd.DataFrame()
     if tune:

@@ -1,0 +1,126 @@
+"""Work of over two minutes says so, and asks a person at a terminal; shorter work says nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import typer
+
+import ddlnb
+from ddlnb.cli.app import main
+from ddlnb.cli.patience import DECLINED, announce
+from ddlnb.engines.duration import START_SECONDS, estimated_seconds
+from ddlnb.engines.settings import DEFAULTS
+from ddlnb.training.runs.duration import estimated_seconds as training_seconds
+from ddlnb.training.settings import training_settings
+
+EMULATED = DEFAULTS.changed(launcher="emulated", network="100Mb/s 1ms", servers=2)
+
+
+@pytest.fixture
+def terminal(monkeypatch, capsys):
+    monkeypatch.setattr("ddlnb.cli.patience.sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("ddlnb.cli.patience.sys.stderr.isatty", lambda: True, raising=False)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 120.0, None])
+def test_short_work_says_nothing(seconds, capsys):
+    announce(seconds, yes=False)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("answer", "goes_on"), [(True, True), (False, False)])
+def test_a_person_is_asked(answer, goes_on, terminal, monkeypatch, capsys):
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
+    if goes_on:
+        announce(1000, yes=False)
+    else:
+        with pytest.raises(typer.Exit) as ended:
+            announce(1000, yes=False)
+        assert ended.value.exit_code == DECLINED
+    assert capsys.readouterr().err == "This takes about 17 minutes here.\n"
+
+
+def test_nobody_is_asked_with_yes_or_without_a_terminal(monkeypatch, capsys, request):
+    monkeypatch.setattr(typer, "confirm", None)  # which nothing can call
+    announce(1000, yes=False)
+    request.getfixturevalue("terminal")
+    announce(1000, yes=True)
+    assert capsys.readouterr().err == "This takes about 17 minutes here.\n" * 2
+
+
+def test_a_long_measurement_is_announced_before_a_process_starts(monkeypatch, capsys):
+    words = "measure --model small-conv --launcher emulated --workers 4 --network"
+    monkeypatch.setattr("sys.argv", ["ddlnb", *words.split(), "100Mb/s 1ms"])
+    monkeypatch.setattr("ddlnb.engines.measure.measure_scaling", None)
+    with pytest.raises(TypeError, match="not callable"):
+        main()
+    assert "This takes about " in capsys.readouterr().err
+
+
+def test_long_training_is_announced_before_a_run_starts(monkeypatch, capsys):
+    words = "train --task digits --method bsp --workers 8 --steps 300 --seeds 5 --tune --jobs 1"
+    monkeypatch.setattr("sys.argv", ["ddlnb", *words.split()])
+    monkeypatch.setattr("ddlnb.training.runs.compare.estimated_seconds", lambda *_, **__: 600.0)
+    monkeypatch.setattr("ddlnb.training.runs.kept_runs.in_parallel", None)
+    with pytest.raises(TypeError, match="not callable"):
+        main()
+    assert capsys.readouterr().err.startswith("This takes about 10 minutes here.")
+
+
+def test_more_work_is_estimated_to_take_longer():
+    def seconds(methods="all", workers=4, **changes):
+        found = estimated_seconds(
+            "small-conv", methods, workers=workers, settings=EMULATED.changed(**changes)
+        )
+        return found - START_SECONDS
+
+    assert seconds() > 120
+    assert seconds(repetitions=6) == pytest.approx(2 * seconds(repetitions=3), rel=0.01)
+    assert seconds("MG-WFBP") < seconds(["MG-WFBP", "WFBP-PS"]) < seconds()
+    assert seconds(network="50Mb/s 1ms") > 1.5 * seconds()
+    assert seconds(workers=[4, 4]) == seconds()  # the same runs
+
+
+def test_the_estimate_of_replayed_work_is_that_of_its_bytes_and_waits():
+    replayed = ddlnb.replayed("resnet50_b64_rtx2080ti")
+    settings = DEFAULTS.changed(
+        launcher="emulated", network="10GbE", scale=0.05, baselines=False, repetitions=1
+    )
+    found = estimated_seconds(replayed, "BSP-A2A", workers=4, settings=settings)
+    bits = 8 * 1.5 * replayed.recorded.gradient_bytes  # 2 (n-1) / n of them pass each link
+    iteration = (replayed.recorded.compute_seconds + bits / 10e9) / settings.site.scale
+    runs = (settings.iterations + settings.warmup) * iteration
+    assert found == pytest.approx(runs, rel=0.15)
+
+
+def test_what_other_machines_take_is_not_told():
+    slurm = DEFAULTS.changed(launcher="slurm")
+    assert estimated_seconds("small-conv", "all", workers=4, settings=slurm) is None
+    cell = training_settings("digits", "bsp", executor="distributed")
+    assert training_seconds([cell], 5) is None
+
+
+def test_runs_that_are_on_disk_take_no_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("ddlnb.engines.duration.missing_runs", lambda *_: [])
+    (tmp_path / "rows.csv").write_text("")
+    monkeypatch.setattr("ddlnb.engines.duration.ResultsFile", lambda path: path)
+    given = {"workers": 4, "settings": EMULATED, "out": tmp_path / "rows.csv"}
+    assert estimated_seconds("small-conv", "all", **given) == 0.0
+
+
+def test_training_is_estimated_by_runs_that_are_timed(monkeypatch):
+    def run(settings):
+        nonlocal now
+        now += 1 + 0.5 * settings.steps + 2 * settings.steps / settings.every
+
+    now = 0.0
+    monkeypatch.setattr("ddlnb.training.runs.duration.run", run)
+    monkeypatch.setattr("ddlnb.training.runs.duration.time.perf_counter", lambda: now)
+    cell = training_settings("digits", "bsp", workers=8, steps=400, evaluate_every=4)
+    found = training_seconds([cell], 10, jobs=2)
+    assert found == pytest.approx(6 + 10 * (400 * 0.5 + 100 * 2) / 2)
+    assert training_seconds([cell], 10, tune=True, jobs=1) == pytest.approx(6 + 14.5 * 400)
+    assert training_seconds([cell], 1) == 0.0  # soon
+    assert math.isfinite(found)
