@@ -1,7 +1,8 @@
 #!/bin/sh
 # Sees to the system packages that the set-up needs: installs them where root, else says which.
 # Without those of the second list the engines that have to be built are left out; without those of
-# the third Horovod is built without MPI, and there is no launcher mpi.
+# the third Horovod is built without MPI, and there is no launcher mpi. Tests compare the network
+# simulator with SimGrid where the system's Python has it.
 set -eu
 python=${1:-python3}
 
@@ -18,15 +19,21 @@ command -v patch >/dev/null 2>&1 || useful="$useful patch"
 mpi=""
 printf '#include <mpi.h>\n' | mpicxx -fsyntax-only -x c++ - >/dev/null 2>&1 || mpi=" libopenmpi-dev"
 command -v mpiexec >/dev/null 2>&1 || mpi="$mpi openmpi-bin"
-[ -z "$lacking$useful$mpi" ] && exit 0
+simgrid=""
+[ ! -x /usr/bin/python3 ] || /usr/bin/python3 -c 'import simgrid' >/dev/null 2>&1 || simgrid=" python3-simgrid"
+[ -z "$lacking$useful$mpi$simgrid" ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    apt-get update -qq
+    apt-get update -qq || [ -z "$lacking$useful$mpi" ]
     # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $lacking $useful
+    [ -z "$lacking$useful" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $lacking $useful
     # shellcheck disable=SC2086
     [ -z "$mpi" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $mpi ||
         echo "MPI was not installed; all else works without it" >&2
+    if [ -n "$simgrid" ] && apt-cache show python3-simgrid >/dev/null 2>&1; then
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-simgrid ||
+            echo "SimGrid was not installed; tests that compare with it are skipped" >&2
+    fi
 elif [ -n "$lacking" ]; then
     echo "Please install:$lacking$useful (Debian and Ubuntu: sudo apt-get install$lacking$useful), then try again." >&2
     exit 1
