@@ -22,9 +22,15 @@ def announce(seconds: float | None, yes: bool, what: str = "This") -> None:
     if seconds is None or seconds <= LONG_SECONDS:
         return
     typer.echo(f"{what} takes about {minutes(seconds)} here.", err=True)
-    is_somebody_there = sys.stdin.isatty() and sys.stderr.isatty()
-    if not yes and is_somebody_there and not typer.confirm("Go on?", default=True, err=True):
+    if yes or not somebody_is_there():
+        return
+    if not typer.confirm("Go on?", default=True, err=True):
         raise typer.Exit(DECLINED)
+
+
+def somebody_is_there() -> bool:
+    """Return whether a person at a terminal can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def minutes(seconds: float) -> str:

@@ -19,9 +19,8 @@ EMULATED = DEFAULTS.changed(launcher="emulated", network="100Mb/s 1ms", servers=
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys):
-    monkeypatch.setattr("ddlnb.cli.patience.sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("ddlnb.cli.patience.sys.stderr.isatty", lambda: True, raising=False)
+def terminal(monkeypatch):
+    monkeypatch.setattr("ddlnb.cli.patience.somebody_is_there", lambda: True)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 120.0, None])
