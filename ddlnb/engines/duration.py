@@ -100,11 +100,11 @@ def _cluster(settings: MeasurementSettings) -> Cluster:
     site = settings.site
     bandwidth, latency = LOOPBACK, 0.0
     if site.is_emulated:
-        fabric = site.fabric(settings.workers)
-        bandwidth = min(wire.link.bandwidth for wire in fabric.wires)
+        wiring = site.wiring(settings.workers)
+        bandwidth = min(wire.link.bandwidth for wire in wiring.wires)
         latency = max(
-            sum(fabric.wires[number].link.latency for number in route)
-            for routes in fabric.routes.values()
+            sum(wiring.wires[number].link.latency for number in route)
+            for routes in wiring.routes.values()
             for route in routes
         )
     is_computed = site.scale == 1.0
