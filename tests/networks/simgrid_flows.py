@@ -6,11 +6,11 @@ A scenario has ``bandwidths`` of links and flows with ``links``, ``bytes``, ``st
 have no latency, as flows would have shares in inverse proportion to it.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
-
-import simgrid
 
 OPTIONS = (
     "network/model:CM02",
@@ -54,12 +54,14 @@ def in_child(scenario: dict) -> list[float]:
 
 def completion_times(scenario: dict) -> list[float]:
     """Build the platform, with two hosts for every flow, and run it."""
+    import simgrid  # not above: pytest imports every file, and its Python has none
+
     engine = simgrid.Engine(
         ["flows", "--log=root.thres:critical", *(f"--cfg={o}" for o in OPTIONS)]
     )
     zone = simgrid.NetZone.create_full_zone("zone")
 
-    def link(name: str, bandwidth: float) -> simgrid.Link:
+    def link(name, bandwidth):
         return zone.create_link(name, float(bandwidth)).set_latency(0.0).seal()
 
     links = [link(f"link{i}", bandwidth) for i, bandwidth in enumerate(scenario["bandwidths"])]
@@ -82,6 +84,8 @@ def completion_times(scenario: dict) -> list[float]:
 
 def play(engine, flows: list[dict], pairs: list, found: list[float]) -> None:
     """Start every flow at its time, and note when each of them ends."""
+    import simgrid
+
     order = sorted(range(len(flows)), key=lambda number: flows[number]["start"])
     flying = {}
     while order or flying:
