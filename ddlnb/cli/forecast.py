@@ -254,7 +254,7 @@ def workload_for(model: str, on: Cluster, batch: int | None, throughput: float |
 
     source = f"work shared out over the time of one GPU at {throughput:g} samples/s"
     batch = get_task(model).local_batch if batch is None else batch
-    return from_throughput(trace(model, batch), throughput, source)
+    return from_throughput(trace(model, batch), throughput, source, hardware=on.hardware)
 
 
 def _interval(low: float, high: float) -> str:

@@ -48,18 +48,29 @@ def profile(
     batch: Batch = None,
     iterations: Annotated[int, typer.Option(help="Measured iterations.")] = 10,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")] = "cpu",
     name: Annotated[
-        str | None, typer.Option(help="Keep it in data/profiles under this name.")
+        str | None,
+        typer.Option(
+            help="Keep it in data/profiles under this name. Forecasts find MODEL_bBATCH_HARDWARE, "
+            "with the cluster's word for its hardware."
+        ),
     ] = None,
     csv: Csv = False,
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine."""
+    from ddlnb.workloads.profiling import (
+        hardware_of,
+        require_profile_place,
+        torch_threads,
+        write_profile,
+    )
     from ddlnb.workloads.profiling import profile as measure_profile
-    from ddlnb.workloads.profiling import require_profile_place, write_profile
 
     if name is not None:
-        require_profile_place(name)
-    workload = measure_profile(model, batch, iterations=iterations, threads=threads)
+        with torch_threads(threads):
+            require_profile_place(name, hardware_of(device))
+    workload = measure_profile(model, batch, iterations=iterations, threads=threads, device=device)
     backward: dict[str, float] = dict.fromkeys((layer.name for layer in workload.layers), 0.0)
     size = dict.fromkeys(backward, 0)
     for gradient in workload.gradients:

@@ -99,6 +99,11 @@ class Compressor(ABC):
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         """Return the requests that averaging float32 tensors of this shape makes, in order."""
 
+    @property
+    def needs_shapes(self) -> bool:
+        """Whether what is sent depends on the shape of a tensor, and not on its elements alone."""
+        return False
+
     def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
         """Return the compressor of each piece of a model: this one, unless pieces differ."""
         return (self,) * pieces

@@ -57,6 +57,10 @@ class PowerSGD(Compressor):
             return Bound(0.0, CONTRACTION, formula)
         return Bound(max(0.0, 1 - self.rank / sides[1]), CONTRACTION, formula)
 
+    @property
+    def needs_shapes(self) -> bool:
+        return not self.fold
+
     def for_whole_model(self) -> PowerSGD:
         return replace(self, fold=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.paths import PROFILES
+from ddlnb.workloads.hardware import require_same_hardware
 from ddlnb.workloads.workload import Workload, read_profile
 
 YOUR_OWN = "or a Workload of your own, see docs/own_model.md"
@@ -15,9 +16,11 @@ def workload_on(
 ) -> Workload:
     """Return the workload itself, or the profile of the model of that name (see `profile_for`).
 
-    Raises InputError for anything else, and says how a workload is made of it.
+    Raises InputError for seconds of other hardware than the cluster's, and for anything else, of
+    which it says how a workload is made of it.
     """
     if isinstance(model, Workload):
+        require_same_hardware(model, cluster.name, cluster.hardware)
         return model
     if isinstance(model, str):
         return profile_for(model, cluster, local_batch)
@@ -41,11 +44,20 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
         known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
         raise InputError(
             f"{len(found) or 'no'} profiles match model {model!r}, batch {batch}, hardware "
-            f"{cluster.hardware!r} ({', '.join(found) or 'none'}); name one of {known}, "
-            f"or make one: ddlnb profile --model {model} --name {model}_bBATCH_HARDWARE, or "
-            f"--throughput with the samples per second of one GPU"
+            f"{cluster.hardware!r} ({', '.join(found) or 'none'}), and {known} are there; "
+            f"give --throughput with the samples per second of one GPU, or make a profile on "
+            f"that hardware: {_how_to_profile(model, batch, cluster.hardware)}"
         )
-    return read_profile(found[0])
+    return workload_on(read_profile(found[0]), cluster)
+
+
+def _how_to_profile(model: str, batch: object, hardware: str) -> str:
+    device = "" if hardware.startswith("cpu") else " --device cuda"
+    size = "BATCH" if batch == "*" else batch
+    return (
+        f"ddlnb profile --model {model} --batch {size}{device} "
+        f"--name {model}_b{size}_{hardware or 'HARDWARE'}"
+    )
 
 
 def _require_known(model: str) -> None:

@@ -20,6 +20,7 @@ from ddlnb.paths import PROFILES
 from ddlnb.provenance import cores, processor
 from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.hardware import require_named_for
 from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tracing import (
@@ -109,7 +110,8 @@ def profile(
             module = task.build().to(device)
         measured = measure(task, module, workload, warmup + iterations, device)[warmup:]
         source = f"measured on {_where(device)}, torch {torch.__version__.split('+')[0]}, "
-    return with_medians(workload, measured, source + f"{iterations} iterations")
+        hardware = hardware_of(device)
+    return with_medians(workload, measured, source + f"{iterations} iterations", hardware)
 
 
 def measure(
@@ -168,7 +170,9 @@ def measure(
     return measured
 
 
-def with_medians(workload: Workload, measured: Iterable[Iteration], source: str) -> Workload:
+def with_medians(
+    workload: Workload, measured: Iterable[Iteration], source: str, hardware: str = ""
+) -> Workload:
     """Return the workload with each duration the median of the measured ones, and this source.
 
     Gradients take the order in which they arrived; ModelError unless that is always the same one.
@@ -190,7 +194,7 @@ def with_medians(workload: Workload, measured: Iterable[Iteration], source: str)
         name: statistics.median(one.backward_seconds[name] for one in measured) for name in arrived
     }
     in_order = replace(workload, gradients=tuple(expected[name] for name in arrived))
-    return in_order.with_seconds(forward, backward, source)
+    return in_order.with_seconds(forward, backward, source, hardware)
 
 
 def from_throughput(
@@ -198,6 +202,7 @@ def from_throughput(
     samples_per_second: float,
     source: str,
     flops_per_byte: float = FLOPS_PER_BYTE,
+    hardware: str = "",
 ) -> Workload:
     """The workload with the seconds that a worker of this throughput needs, shared out by work.
 
@@ -205,7 +210,8 @@ def from_throughput(
     as long as a byte: the processor's FLOP/s over its memory bandwidth. A layer without work takes
     no time. The backward seconds of a layer lie on the first of its gradients that the backward
     pass produces, because autograd computes the layer's gradients together and then hands them over
-    one after the other. Raises InputError for a throughput that no processor has.
+    one after the other. ``hardware`` is the processor of this throughput. Raises InputError for a
+    throughput that no processor has.
     """
     require_positive(samples_per_second=samples_per_second)
     require(
@@ -234,18 +240,20 @@ def from_throughput(
         {name: value * seconds for name, value in forward.items()},
         {name: value * seconds for name, value in backward.items()},
         source,
+        hardware,
     )
 
 
-def require_profile_place(name: str, folder: Path = PROFILES) -> None:
-    """Raise InputError if no profile of that name can be written into the folder."""
+def require_profile_place(name: str, hardware: str, folder: Path = PROFILES) -> None:
+    """Raise InputError if no profile of that name, of this hardware, can be written there."""
     require(Path(name).name == name, f"profile name {name!r} must be a plain file name")
+    require_named_for(name, hardware)
     require_writable(folder)
 
 
 def write_profile(workload: Workload, name: str, folder: Path = PROFILES) -> Path:
     """Write the file that ``read_profile(name, folder)`` reads, and return its path."""
-    require_profile_place(name, folder)
+    require_profile_place(name, workload.hardware, folder)
     return write_atomically(folder / f"{name}.json", workload.to_json() + "\n")
 
 
@@ -268,6 +276,19 @@ def _seconds(start: Stamp, stamp: Stamp) -> float:
 def _wait_for(device: str) -> None:
     if device != "cpu":
         torch.accelerator.synchronize()
+
+
+def hardware_of(device: str) -> str:
+    """Return the hardware of seconds measured now: a GPU's name, or a CPU's threads.
+
+    >>> with torch_threads(1):
+    ...     hardware_of("cpu")
+    'cpu-1thread'
+    """
+    if device != "cpu":
+        return str(torch.get_device_module(device).get_device_name(device))
+    threads = torch.get_num_threads()
+    return f"cpu-{threads}thread{'s' if threads > 1 else ''}"
 
 
 def _where(device: str) -> str:

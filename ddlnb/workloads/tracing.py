@@ -344,6 +344,7 @@ def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Wor
             record.layer_of[name],
             elements=record.parameters[name].numel(),
             bytes_per_element=record.parameters[name].element_size(),
+            shape=tuple(record.parameters[name].shape),
         )
         for name, _ in record.arrived
     )

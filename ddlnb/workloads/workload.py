@@ -10,15 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.paths import PROFILES
 from ddlnb.units import show_bytes, show_seconds
+
+SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it takes one line
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,24 @@ class Layer:
 
 @dataclass(frozen=True)
 class Gradient:
-    """One gradient tensor. ``backward_seconds`` runs from the gradient before it to this one."""
+    """One gradient tensor. ``backward_seconds`` runs from the gradient before it to this one.
+
+    ``shape`` is that of the tensor, None where nobody kept it. Raises InputError for a shape of
+    another number of elements.
+    """
 
     name: str
     layer: str
     elements: int
     bytes_per_element: int = 4
     backward_seconds: float = 0.0
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and math.prod(self.shape) != self.elements:
+            raise InputError(
+                f"gradient {self.name!r} of shape {self.shape} cannot have {self.elements} elements"
+            )
 
     @property
     def bytes(self) -> int:
@@ -56,6 +71,9 @@ class Gradient:
 @dataclass(frozen=True)
 class Workload:
     """A model at one local batch size. ``source`` says where the seconds come from.
+
+    ``hardware`` is what takes these seconds: "cpu-1thread", "rtx2080ti" or the name of a GPU; it is
+    empty where nobody knows. Forecasts refuse a cluster of other hardware.
 
     ``layers`` stand in the order of the forward pass, ``gradients`` in that of the backward pass,
     with seconds, FLOPs and elements each. ``spread`` says how well all seconds together are known:
@@ -76,6 +94,7 @@ class Workload:
     gradients: tuple[Gradient, ...]
     source: str
     spread: float = 0.0
+    hardware: str = ""
 
     def __post_init__(self) -> None:
         require(self.local_batch >= 1, f"local batch {self.local_batch} must be at least 1")
@@ -141,11 +160,15 @@ class Workload:
         return tuple(accumulate(gradient.backward_seconds for gradient in self.gradients))
 
     def with_seconds(
-        self, forward: Mapping[str, float], backward: Mapping[str, float], source: str
+        self,
+        forward: Mapping[str, float],
+        backward: Mapping[str, float],
+        source: str,
+        hardware: str = "",
     ) -> Workload:
         """Return the workload with these seconds of layers and of gradients, by name.
 
-        A layer or gradient that is not named takes no time.
+        A layer or gradient that is not named takes no time. The seconds are of this hardware.
         """
         layers = tuple(
             replace(layer, forward_seconds=forward.get(layer.name, 0.0)) for layer in self.layers
@@ -154,14 +177,19 @@ class Workload:
             replace(gradient, backward_seconds=backward.get(gradient.name, 0.0))
             for gradient in self.gradients
         )
-        return replace(self, layers=layers, gradients=gradients, source=source)
+        return replace(self, layers=layers, gradients=gradients, source=source, hardware=hardware)
 
-    def scaled(self, factor: float, source: str) -> Workload:
-        """Return the workload with all of its seconds multiplied by a factor."""
+    def scaled(self, factor: float, source: str, hardware: str | None = None) -> Workload:
+        """Return the workload with all of its seconds multiplied by a factor.
+
+        ``hardware`` is what takes so many seconds, by default the same as before: to carry seconds
+        to another processor, give the ratio of their speeds and the name of the other one.
+        """
         return self.with_seconds(
             {layer.name: layer.forward_seconds * factor for layer in self.layers},
             {one.name: one.backward_seconds * factor for one in self.gradients},
             source,
+            self.hardware if hardware is None else hardware,
         )
 
     def at_batch(self, local_batch: int) -> Workload:
@@ -186,18 +214,31 @@ class Workload:
 
     def to_json(self) -> str:
         """Return the workload as JSON text, the form kept in data/profiles."""
-        return json.dumps(asdict(self), indent=1)
+        fields = asdict(self)
+        for gradient in fields["gradients"]:
+            if gradient["shape"] is None:
+                del gradient["shape"]
+        text = json.dumps(fields, indent=1)
+        return SHAPE.sub(lambda found: "".join(found.group().split()).replace(",", ", "), text)
 
     @classmethod
     def from_json(cls, text: str) -> Workload:
-        """The workload that to_json wrote. Raises InputError if the text is anything else."""
+        """The workload that to_json wrote. Raises InputError if the text is anything else.
+
+        Profiles of earlier editions have neither shapes nor hardware, and are read without.
+        """
         try:
             fields = json.loads(text)
             fields["layers"] = tuple(Layer(**layer) for layer in fields["layers"])
-            fields["gradients"] = tuple(Gradient(**row) for row in fields["gradients"])
+            fields["gradients"] = tuple(_gradient(row) for row in fields["gradients"])
             return cls(**fields)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise InputError(f"not a workload profile: {error}") from error
+
+
+def _gradient(row: dict[str, Any]) -> Gradient:
+    shape = {"shape": tuple(row["shape"])} if "shape" in row else {}
+    return Gradient(**{**row, **shape})
 
 
 def read_profile(name: str, folder: Path = PROFILES) -> Workload:

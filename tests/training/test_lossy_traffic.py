@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ import ddlnb
 from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.gtop_k import GTopK
+from ddlnb.compression.powersgd import PowerSGD
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import ring_bytes_sent
@@ -128,6 +130,37 @@ def test_other_tensors_under_the_name_of_a_model_are_refused():
     made_up = Workload("resnet50", 1, (Layer("l"),), (Gradient("w", "l", 10),), "by hand")
     with pytest.raises(InputError, match="other tensors than the model"):
         tensor_shapes(made_up)
+
+
+def without_shapes(workload: Workload) -> Workload:
+    """Return the workload as a profile of an earlier edition describes it."""
+    bare = tuple(replace(gradient, shape=None) for gradient in workload.gradients)
+    return replace(workload, gradients=bare)
+
+
+def test_powersgd_on_a_profile_of_one_s_own_sends_its_factors():
+    """It sent the dense bytes, as if every tensor were a vector."""
+    theirs = replace(ddlnb.read_profile("resnet50_b64_rtx2080ti"), model="mine")
+    method = "bsp + powersgd(1)"
+    cost, built_in = (
+        ddlnb.iteration_cost(one, "survey-10GbE", method, workers=8)
+        for one in (theirs, replace(theirs, model="resnet50"))
+    )
+    assert cost.bytes == pytest.approx(built_in.bytes)
+    dense = ddlnb.iteration_cost(theirs, "survey-10GbE", "WFBP-A2A", workers=8)
+    assert cost.bytes < dense.bytes / 50
+
+
+@pytest.mark.parametrize("method", ["bsp + powersgd(1)", "local(8) + powersgd(1)"])
+def test_powersgd_is_refused_where_nobody_kept_the_shapes(method):
+    old = without_shapes(replace(ddlnb.read_profile("resnet50_b64_rtx2080ti"), model="mine"))
+    with pytest.raises(InputError, match=r"powersgd.* does not have the shapes .*; profile it ag"):
+        ddlnb.iteration_cost(old, "survey-10GbE", method, workers=8)
+    whole = ddlnb.iteration_cost(old, "survey-10GbE", f"{method} + whole-model", workers=8)
+    assert whole.bytes > 0  # one vector of the model has a shape
+    ddlnb.iteration_cost(old, "survey-10GbE", method.replace("powersgd(1)", "top-k(0.1)"))
+    with pytest.raises(InputError, match="does not have the shapes"):
+        traffic_table(old, {"powersgd": PowerSGD(1)}, [8])
 
 
 def test_whole_model_is_one_vector():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.paths import PROFILES
 from ddlnb.units import bytes_from, show_bytes
-from ddlnb.workloads.workload import Layer, Workload, read_profile
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
 from tests.toy import TOY
 
 
@@ -21,6 +24,44 @@ def test_times_of_the_toy_add_up():
 def test_a_profile_survives_the_disk(tmp_path):
     (tmp_path / "toy.json").write_text(TOY.to_json())
     assert read_profile("toy", tmp_path) == TOY
+
+
+def test_shapes_and_hardware_survive_the_disk():
+    measured = replace(trace("small-conv", 4), hardware="cpu-1thread")
+    text = measured.to_json()
+    assert '"shape": [10, 512]\n' in text  # on one line
+    assert Workload.from_json(text) == measured
+
+
+def test_a_profile_of_an_earlier_edition_is_read_without_shapes_and_hardware():
+    fields = json.loads(replace(trace("small-conv", 4), hardware="cpu-1thread").to_json())
+    del fields["hardware"]
+    for gradient in fields["gradients"]:
+        del gradient["shape"]
+    old = Workload.from_json(json.dumps(fields))
+    assert old.hardware == ""
+    assert {gradient.shape for gradient in old.gradients} == {None}
+    assert old.structure == trace("small-conv", 4).structure
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.json")))
+def test_every_profile_of_data_has_shapes_and_the_hardware_of_its_name(name):
+    kept = read_profile(name)
+    assert name.endswith(f"_b{kept.local_batch}_{kept.hardware}")
+    shapes = {gradient.name: gradient.shape for gradient in trace(kept.model).gradients}
+    assert {gradient.name: gradient.shape for gradient in kept.gradients} == shapes
+
+
+def test_a_shape_of_another_size_is_refused():
+    with pytest.raises(InputError, match=r"'w' of shape \(2, 3\) cannot have 5 elements"):
+        Gradient("w", "l", 5, shape=(2, 3))
+
+
+def test_scaled_seconds_are_of_the_hardware_that_is_named():
+    ours = replace(TOY, hardware="cpu-1thread")
+    assert ours.scaled(0.5, "half").hardware == "cpu-1thread"
+    there = ours.scaled(0.01, "100 times as fast", hardware="a100")
+    assert (there.hardware, there.compute_seconds) == ("a100", pytest.approx(0.09))
 
 
 def test_an_unknown_profile_is_answered_with_those_there_are(tmp_path):

@@ -18,6 +18,7 @@ from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost, requi
 from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+from ddlnb.workloads.hardware import require_same_hardware
 from ddlnb.workloads.workload import Workload
 
 BASE = "MG-WFBP"  # the lossless method whose messages BSP sends, unless another is named
@@ -114,6 +115,7 @@ def best_lossless(
     servers the method may take beside those of the workers; ``slower`` and ``steps`` are those of
     `iteration_cost`. Raises InputError if the cluster can run none of them.
     """
+    require_same_hardware(workload, cluster.name, cluster.hardware)
     cluster = with_own_plans(cluster)
     if slower is not None:
         slower(0, 0, cluster.workers)  # raises InputError for a worker that is not there

@@ -18,7 +18,12 @@ from ddlnb.training.cost.cluster_clock import cluster_clock
 from ddlnb.training.cost.coding import coding_seconds, coding_source
 from ddlnb.training.cost.iteration import BACKWARD, NOTHING, IterationCost
 from ddlnb.training.cost.machines import server_machines
-from ddlnb.training.cost.tensors import CompressedPiece, compressed_pieces, pieces
+from ddlnb.training.cost.tensors import (
+    CompressedPiece,
+    compressed_pieces,
+    pieces,
+    require_shapes,
+)
 from ddlnb.training.cost.traffic import gathers
 from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.executors.dry_run import DryRun, dry_run
@@ -44,6 +49,8 @@ def lockstep_cost(
     require_whole(steps=steps)
     cycle = method.synchronisation.cycle()
     steps = cycle * math.ceil(steps / cycle)
+    if method.compressor is not None:
+        require_shapes(workload, method.compressor)
     shapes = pieces(workload, whole_model=False)
     clock = cluster_clock(workload, cluster, method, slower, overlap=overlap)
     done = dry_run(method, shapes, cluster.workers, steps, clock, recording=True, cycle=cycle)

@@ -24,7 +24,13 @@ from ddlnb.training.cost.iteration import BACKWARD, BOTH_PASSES, NOTHING, Iterat
 from ddlnb.training.cost.machines import server_machines
 from ddlnb.training.cost.requests import requests_cost
 from ddlnb.training.cost.sent_plan import plans_for_sent
-from ddlnb.training.cost.tensors import CompressedPiece, compressed_pieces, pieces, tensor_shapes
+from ddlnb.training.cost.tensors import (
+    CompressedPiece,
+    compressed_pieces,
+    pieces,
+    require_shapes,
+    tensor_shapes,
+)
 from ddlnb.training.cost.traffic import fused, gathers, link_bytes
 from ddlnb.training.cost.uneven import Slowness, play_uneven
 from ddlnb.training.method import TrainingMethod
@@ -80,12 +86,13 @@ def overlapped_cost(
     gradients is quicker (`ddlnb.training.cost.sent_plan`). A method with the whole-model flag has
     one message after the backward pass, whatever the base. Stragglers hold everybody up.
     Raises InputError for a base that goes through servers or cuts tensors, for gradients other than
-    float32, and for a compressor that the profile lacks.
+    float32, for a compressor that the profile lacks, and for one that needs unknown shapes.
     """
     if method.compressor is None:
         return lossless_cost(workload, cluster, base, slower, steps)
     require_all_to_all(base)
     _require_float32(workload)
+    require_shapes(workload, method.compressor)
     found = compressed_pieces(method.compressor, pieces(workload, method.whole_model))
     message = partial(
         compressed_message, cluster=cluster, profile=profile, feedback=method.feedback

@@ -106,7 +106,7 @@ def _push_pull_seconds(of: Identity, cluster: Cluster, size: int, method: str) -
         return 0.0
     share = size / workload.gradient_bytes
     gradients = tuple(
-        replace(one, elements=max(1, round(one.bytes * share)), bytes_per_element=1)
+        replace(one, elements=max(1, round(one.bytes * share)), bytes_per_element=1, shape=None)
         for one in workload.gradients
     )
     resized = replace(workload, gradients=gradients)

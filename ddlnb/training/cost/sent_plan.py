@@ -47,6 +47,7 @@ def _as_sent(workload: Workload, alone: Sequence[CompressedMessage]) -> Workload
             gradient,
             elements=max(1, round(message.bytes)),
             bytes_per_element=1,
+            shape=None,
             backward_seconds=gradient.backward_seconds + message.encode_seconds,
         )
         for gradient, message in zip(workload.gradients, alone, strict=True)

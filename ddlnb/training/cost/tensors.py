@@ -16,13 +16,13 @@ CompressedPiece = tuple[Compressor, Shape]
 def tensor_shapes(workload: Workload) -> dict[str, Shape]:
     """Return the shape of every gradient by name, in the order of the model's parameters.
 
-    Shapes and order are those of the built-in model that the workload describes. A workload of any
-    other model has neither: its tensors count as vectors, in the order in which they become ready.
-    Raises InputError when a built-in model of that name has other tensors.
+    Shapes and order are those of the built-in model that the workload describes. Of any other model
+    the shapes are those that its profile kept, vectors where it kept none, in the order in which
+    gradients become ready. Raises InputError when a built-in model of that name has other tensors.
     """
-    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
     if not is_built_in(workload):
-        return {name: (size,) for name, size in sizes.items()}
+        return {one.name: one.shape or (one.elements,) for one in workload.gradients}
+    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
     shapes = _shapes_of_model(workload.model)
     require(
         {name: math.prod(shape) for name, shape in shapes.items()} == sizes,
@@ -30,6 +30,21 @@ def tensor_shapes(workload: Workload) -> dict[str, Shape]:
         f"profile it again, or give it a name of its own",
     )
     return shapes
+
+
+def require_shapes(workload: Workload, compressor: Compressor) -> None:
+    """Raise InputError if the compressor needs shapes of tensors, and nobody kept them.
+
+    Profiles of earlier editions have none.
+    """
+    require(
+        not compressor.needs_shapes
+        or is_built_in(workload)
+        or all(one.shape is not None for one in workload.gradients),
+        f"{compressor} sends a matrix as two thin ones, and the profile of {workload.model!r} does "
+        f"not have the shapes of its tensors; profile it again (ddlnb.profile keeps them), or "
+        f"choose another compressor",
+    )
 
 
 def is_built_in(workload: Workload) -> bool:

@@ -16,7 +16,13 @@ from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.errors import InputError, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
-from ddlnb.training.cost.tensors import CompressedPiece, Shape, compressed_pieces, pieces
+from ddlnb.training.cost.tensors import (
+    CompressedPiece,
+    Shape,
+    compressed_pieces,
+    pieces,
+    require_shapes,
+)
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -124,6 +130,8 @@ def traffic_table(
     """
     import pandas as pd
 
+    for compressor in compressors.values():
+        require_shapes(workload, compressor)
     shapes = pieces(workload, whole_model=False)
     rows = []
     for count in workers:
