@@ -13,8 +13,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
+from ddlnb.clusters.delays import Delay
 from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoads, server_loads
+from ddlnb.clusters.unlike import ALIKE, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
 from ddlnb.networks.transfers import Operation
@@ -51,9 +53,10 @@ class Cluster:
 
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
-    seconds, bytes per second, or shares, or as texts with units (``"24 Gb/s"``). Raises InputError
-    for more workers than GPUs or a node that is partly used, UnknownName for a word that is not one
-    of its choices.
+    seconds, bytes per second, or shares, or as texts with units (``"24 Gb/s"``),
+    ``with_unlike(compute={0: 2.0})`` one whose workers differ (``unlike``). Raises InputError for
+    more workers than GPUs or a node that is partly used, UnknownName for a word that is not one of
+    its choices.
 
     >>> import ddlnb
     >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
@@ -81,6 +84,7 @@ class Cluster:
     planning: AlphaBeta | None = None
     model_error: float = ASSUMED_ERROR
     hardware: str = ""
+    unlike: Unlike = ALIKE
     about: str = field(default="", compare=False)
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
     fits: Mapping[str, Fit] = field(default_factory=dict, compare=False)
@@ -104,6 +108,7 @@ class Cluster:
                 raise UnknownName(what, value, known)
         self._check_workers()
         self._check_all_reduce()
+        self.unlike.require_within(self.most_workers, self.nodes, self.name)
 
     @property
     def intervals(self) -> dict[str, Fit]:
@@ -171,6 +176,7 @@ class Cluster:
         """Latency seconds, seconds per byte, and the share of bandwidth left while computing.
 
         On a topology, where seconds are no straight line, those per byte are of large messages.
+        Without one the slowest link of the nodes in use sets the pace.
         """
         if not self.has_closed_form:
             return self._on_fabric("all-reduce")
@@ -181,7 +187,8 @@ class Cluster:
         inside = load.inside_bytes / effects.inside_bandwidth
         if self.nodes_in_use == 1:
             inside /= effects.closed_ring_share
-        between = load.between_bytes / effects.between_bandwidth
+        slowest = self.unlike.slowest_link(self.nodes_in_use)
+        between = load.between_bytes / effects.between_bandwidth * slowest
         joined = max if load.overlaps else _plus
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
@@ -302,6 +309,29 @@ class Cluster:
             for name, value in values.items()
         }
         return replace(self, effects=replace(self.effects, **numbers))
+
+    def with_unlike(
+        self, compute: Factors = (), link: Factors = (), delay: Delay | None = None
+    ) -> Cluster:
+        """Return the same cluster with workers that differ so, and in nothing else.
+
+        ``compute`` are factors of the seconds that workers compute, ``link`` of the seconds per
+        byte of nodes' links: by rank or node for those that differ, or one for every worker or node
+        in use. ``delay`` comes before every iteration of every worker. Without arguments all are
+        alike. Raises InputError for factors that are not positive or too few or too many.
+
+        >>> import ddlnb
+        >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=4)
+        >>> slow = cluster.with_unlike(compute=[2.0, 1.0, 1.0, 1.0])
+        >>> slow == cluster.with_unlike(compute={0: 2.0})
+        True
+        """
+        unlike = Unlike(
+            named("compute", "worker", compute, self.workers) if compute else (),
+            named("link", "node", link, self.nodes_in_use) if link else (),
+            delay,
+        )
+        return replace(self, unlike=unlike)
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, workers={self.workers} of {self.most_workers})"

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
+from ddlnb.clusters.delays import Delay
 from ddlnb.clusters.effects import UNITS, Effects, effect_from
+from ddlnb.clusters.unlike import ALIKE, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import read_yaml
 from ddlnb.paths import CLUSTERS
 from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.units import seconds_from
 
 CHECKED = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 Fact = Annotated[str, BeforeValidator(str)]  # free text, which may look like a number
@@ -107,6 +110,46 @@ class PlanningEntry(BaseModel):
             raise InputError(f"planning: {error}") from error
 
 
+class DelayEntry(BaseModel):
+    """A random delay before every iteration; `Delay` has the meanings."""
+
+    model_config = CHECKED
+
+    distribution: str
+    mean: str
+    shape: float | None = None
+    seed: int = 0
+
+    def delay(self) -> Delay:
+        """Return the delay in seconds."""
+        try:
+            mean = seconds_from(self.mean)
+        except InputError as error:
+            raise InputError(f"mean of a delay: {error}") from error
+        return Delay(self.distribution, mean, self.shape, self.seed)
+
+
+class UnlikeEntry(BaseModel):
+    """How workers differ: factors by number for those that differ, or one for each."""
+
+    model_config = CHECKED
+
+    compute: dict[int, float] | list[float] = Field(default_factory=list)
+    link: dict[int, float] | list[float] = Field(default_factory=list)
+    delay: DelayEntry | None = None
+
+    def unlike(self, workers: int, nodes: int) -> Unlike:
+        """Return how the workers of a cluster of this size differ."""
+        try:
+            return Unlike(
+                named("compute", "worker", self.compute, workers) if self.compute else (),
+                named("link", "node", self.link, nodes) if self.link else (),
+                None if self.delay is None else self.delay.delay(),
+            )
+        except InputError as error:
+            raise InputError(f"unlike: {error}") from error
+
+
 class ClusterFile(BaseModel):
     """The keys of a cluster file; `Cluster` has their meanings. A word is no number."""
 
@@ -125,6 +168,7 @@ class ClusterFile(BaseModel):
     planning: PlanningEntry | None = None
     model_error: float = ASSUMED_ERROR
     hardware: str = ""
+    unlike: UnlikeEntry | None = None
     about: str = ""
     facts: dict[str, Fact] = Field(default_factory=dict)
 
@@ -142,8 +186,12 @@ class ClusterFile(BaseModel):
             effects=Effects(**values),
             fits={effect: fit for effect, fit in fits.items() if fit is not None},
             planning=None if self.planning is None else self.planning.cost(),
-            **self.model_dump(exclude={"effects", "planning"}),
+            unlike=ALIKE if self.unlike is None else self._unlike(self.unlike),
+            **self.model_dump(exclude={"effects", "planning", "unlike"}),
         )
+
+    def _unlike(self, entry: UnlikeEntry) -> Unlike:
+        return entry.unlike(self.nodes * self.gpus_per_node, self.nodes)
 
     def _require_links(self) -> None:
         """Return a link that is there must have a bandwidth, even if that is 'unlimited'."""

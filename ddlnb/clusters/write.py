@@ -13,6 +13,7 @@ import yaml
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import BANDWIDTH, SECONDS, UNITS, Effects
 from ddlnb.clusters.file import ClusterFile
+from ddlnb.clusters.unlike import Unlike
 from ddlnb.files import write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import GB, KB, MB, MS, US, gigabits_per_second
@@ -48,7 +49,23 @@ def _structure(cluster: Cluster) -> dict[str, Any]:
                 "latency": _text("operation_latency", value.latency_seconds),
                 "bandwidth": _text("inside_bandwidth", value.bytes_per_second),
             }
+        if isinstance(value, Unlike):
+            value = _unlike(value)
         found[entry.name] = dict(value) if isinstance(value, Mapping) else value
+    return found
+
+
+def _unlike(unlike: Unlike) -> dict[str, Any]:
+    """Return what differs from workers that are alike."""
+    found: dict[str, Any] = {
+        name: dict(factors)
+        for name, factors in (("compute", unlike.compute), ("link", unlike.link))
+        if factors
+    }
+    if (delay := unlike.delay) is not None:
+        drawn = {"distribution": delay.distribution, "mean": f"{delay.mean:.6g} s"}
+        shape = {} if delay.shape is None else {"shape": delay.shape}
+        found["delay"] = {**drawn, **shape, "seed": delay.seed}
     return found
 
 

@@ -1,0 +1,102 @@
+"""Workers that are not alike: slower GPUs, slower links, random delays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddlnb.clusters.delays import Delay
+from ddlnb.errors import InputError, require, require_whole
+
+Factors = Mapping[int, float] | Sequence[float]
+Named = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """How workers differ from those that the effects of a cluster describe.
+
+    ``compute`` pairs ranks with the seconds of their computation over those of the others, ``link``
+    pairs nodes with the seconds per byte of their link to the network over those of the others;
+    who is not named has factor 1. ``delay`` comes before every iteration of every worker. What has
+    no effect is left out, so that workers who are alike compare equal to `ALIKE`. Raises InputError
+    for factors that are not above 0, and for ranks and nodes that are none.
+
+    >>> Unlike(compute=((1, 2.0), (0, 1.0)))
+    Unlike(compute=((1, 2.0),), link=(), delay=None)
+    """
+
+    compute: Named = ()
+    link: Named = ()
+    delay: Delay | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compute", _sound("compute", "worker", self.compute))
+        object.__setattr__(self, "link", _sound("link", "node", self.link))
+        if self.delay is not None and self.delay.mean == 0:
+            object.__setattr__(self, "delay", None)
+
+    def compute_factor(self, rank: int) -> float:
+        """Return the seconds that this worker computes over those of the cluster's effects."""
+        return dict(self.compute).get(rank, 1.0)
+
+    def link_factor(self, node: int) -> float:
+        """Return the seconds per byte of this node's link over those of the cluster's effects."""
+        return dict(self.link).get(node, 1.0)
+
+    def slowest_link(self, nodes: int) -> float:
+        """Return the largest link factor of so many nodes: the pace of a collective of them all."""
+        factors = [factor for node, factor in self.link if node < nodes]
+        return max(factors if len(factors) == nodes else [1.0, *factors])
+
+    def require_within(self, workers: int, nodes: int, name: str) -> None:
+        """Raise InputError for a worker or a node that the cluster of this name does not have."""
+        for what, named, count in (
+            ("worker", self.compute, workers),
+            ("node", self.link, nodes),
+        ):
+            beyond = [number for number, _ in named if number >= count]
+            require(
+                not beyond,
+                f"{what} {beyond[:1] and beyond[0]} is slowed down, and cluster {name!r} has "
+                f"{what}s 0 to {count - 1}; name one of these",
+            )
+
+
+def named(what: str, of: str, factors: Factors, count: int) -> Named:
+    """Return factors as pairs of a number and its factor.
+
+    ``factors`` are given for some by number, or for all ``count`` in order. Raises InputError for
+    a list of another length.
+    """
+    if isinstance(factors, Mapping):
+        return tuple(factors.items())
+    require(
+        not isinstance(factors, str) and isinstance(factors, Sequence),
+        f"{what} {factors!r} must be factors by {of}, such as {{0: 2.0}}, or one for each {of}",
+    )
+    require(
+        len(factors) == count,
+        f"{what} has {len(factors)} factors for {count} {of}s; give one for each, or name those "
+        f"that differ, as in {{0: 2.0}}",
+    )
+    return tuple(enumerate(factors))
+
+
+def _sound(what: str, of: str, pairs: Named) -> Named:
+    found: dict[int, float] = {}
+    for number, factor in pairs:
+        require_whole(0, **{of: number})
+        if number in found:
+            raise InputError(f"{what} names {of} {number} twice; give it one factor")
+        is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        require(
+            is_number and 0 < factor < float("inf"),
+            f"{what} factor {factor!r} of {of} {number} must be a number above 0: 2 is twice as "
+            f"slow",
+        )
+        found[number] = float(factor)
+    return tuple(sorted((number, factor) for number, factor in found.items() if factor != 1.0))
+
+
+ALIKE = Unlike()
