@@ -108,7 +108,7 @@ class Cluster:
                 raise UnknownName(what, value, known)
         self._check_workers()
         self._check_all_reduce()
-        self.unlike.require_within(self.most_workers, self.nodes, self.name)
+        self._check_unlike()
 
     @property
     def intervals(self) -> dict[str, Fit]:
@@ -144,6 +144,14 @@ class Cluster:
     def nodes_in_use(self) -> int:
         """Nodes that hold workers."""
         return self.workers // self.workers_per_node
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all workers in use are those that the effects describe, and on time."""
+        links = self.unlike.link if self.nodes_in_use > 1 else ()
+        slowed = any(rank < self.workers for rank, _ in self.unlike.compute)
+        limited = any(node < self.nodes_in_use for node, _ in links)
+        return not slowed and not limited and self.unlike.delay is None
 
     @property
     def default_servers(self) -> int:
@@ -214,7 +222,8 @@ class Cluster:
             + effects.between_latency * links.between_hops
         )
         inside = links.inside_bytes / effects.inside_bandwidth
-        between = links.between_bytes / effects.between_bandwidth
+        slowest = self.unlike.slowest_link(self.nodes_in_use)
+        between = links.between_bytes / effects.between_bandwidth * slowest
         return self._software + hops / 2, max(inside, between) / 2 * workers
 
     @property
@@ -265,6 +274,15 @@ class Cluster:
         self.fabric.network(Links.of(self.effects))  # raises for a cable that is not there
         if self.all_reduce != AUTO:
             get_algorithm(self.all_reduce)
+
+    def _check_unlike(self) -> None:
+        self.unlike.require_within(self.most_workers, self.nodes, self.name)
+        require(
+            not self.unlike.link or self.has_closed_form,
+            f"unlike link factors {dict(self.unlike.link)} are for links that are a formula, and "
+            f"cluster {self.name!r} is played on a graph; slow a node down there with changes such "
+            f"as scale-node(3, 0.25)",
+        )
 
     def require_servers(self, method: str) -> None:
         """Raise InputError if a method with parameter servers lacks them here.

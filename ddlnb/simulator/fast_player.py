@@ -7,8 +7,6 @@ keeps them in arrays. Compiled code is cached on disk, so that it is compiled on
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -37,13 +35,7 @@ class Seconds:
 
 def play_fast(program: Program) -> Seconds:
     """Return the seconds of a program, as `player.play` finds them."""
-    return _play_arrays(arrays(program))
-
-
-def play_all(programs: Iterable[Arrays], threads: int = 2) -> list[Seconds]:
-    """Return the seconds of many programs, in order, some at the same time."""
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(_play_arrays, programs, chunksize=8))
+    return play_arrays(arrays(program))
 
 
 Arrays = tuple[Any, ...]
@@ -103,7 +95,8 @@ def _ragged(rows: list[tuple[int, ...]]) -> tuple[Indices, Indices]:
     return starts, np.array([value for row in rows for value in row], dtype=np.int64)
 
 
-def _play_arrays(program: Arrays) -> Seconds:
+def play_arrays(program: Arrays) -> Seconds:
+    """Return the seconds of a program that is given as `arrays`."""
     iteration, exposed, is_steady = _play(*program)
     return Seconds(float(iteration), float(exposed), bool(is_steady))
 

@@ -1,13 +1,16 @@
 """The path of every message through the network, stage by stage.
 
-All workers are alike, so one of them stands for all: what the others send over a shared link is
-counted in the work of that link.
+Where all workers are alike one of them stands for all: what the others send over a shared link is
+counted in the work of that link. Stages also say what is needed where workers differ
+(`ddlnb.simulator.unlike`): of whom each has the stage for itself.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +18,14 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import ServerLoads
 from ddlnb.plans.plan import Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks
+
+
+class Each(Enum):
+    """Of whom each has a stage for itself."""
+
+    WORKER = "worker"
+    NODE = "node"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,11 @@ class Stage:
     both slow down to ``latency_share`` and ``share``. A stage that ``streams`` asks as soon as the
     stage before it, which has no latency, has begun, and ends no sooner than that one. Any other
     stage asks when the one before it has ended.
+
+    ``each`` is of whom each has this stage for itself, with a resource of its own. It begins when
+    all whom it is for have come; with ``parts`` it is for all of the cluster, and serves the part
+    of each as it comes. What ``spreads`` goes on to all of the cluster when it has come from all.
+    ``on_link`` says that the work is on a node's link.
     """
 
     name: str
@@ -36,6 +52,10 @@ class Stage:
     share: float
     latency_share: float = 1.0
     streams: bool = False
+    each: Each = Each.CLUSTER
+    parts: bool = False
+    spreads: bool = False
+    on_link: bool = False
 
 
 @dataclass
@@ -63,8 +83,12 @@ class Path:
         server: Indices | None = None,
         streams: bool = False,
         releases: bool = False,
+        **where: Any,
     ) -> None:
-        """Add a stage. With ``{}`` in the name of its resource every server has one of its own."""
+        """Add a stage; ``where`` are its each, parts, spreads and on_link.
+
+        With ``{}`` in the name of its resource every server has one of its own.
+        """
         if server is None or "{}" not in resource:
             number = np.full(self.messages, self._number(resource))
         else:
@@ -73,7 +97,7 @@ class Path:
         if releases:
             self.released = len(self.stages)
         self.stages.append(
-            Stage(name, number, delay, latency, work, share, self.latency_share, streams)
+            Stage(name, number, delay, latency, work, share, self.latency_share, streams, **where)
         )
 
     def _number(self, resource: str) -> int:
@@ -120,10 +144,10 @@ def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, softwar
     turn = cluster.effects.scheduler_latency / 2 + 0.0 * size
     has_scheduler = bool(turn.any()) and plan.credit_bytes is not None and cluster.workers > 1
     if has_scheduler:
-        path.add("start", "scheduler", 0.0, turn, 0.0 * size, 1.0)
+        path.add("start", "scheduler", 0.0, turn, 0.0 * size, 1.0, each=Each.WORKER)
     path.add("all-reduce", "network", 0.0, latency + software, work, share, releases=True)
     if has_scheduler:
-        path.add("end", "scheduler", 0.0, turn, 0.0 * size, 1.0)
+        path.add("end", "scheduler", 0.0, turn, 0.0 * size, 1.0, each=Each.WORKER)
 
 
 def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
@@ -136,11 +160,12 @@ def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software
     share, hops = effects.inside_share, effects.inside_latency * (per_node - 1)
     bandwidth = effects.inside_bandwidth * effects.closed_ring_share
     inside = (per_node - 1) / per_node * size / bandwidth
-    path.add("reduce in node", "inside", 0.0, software + hops, inside, share, releases=True)
+    node: dict[str, Any] = {"each": Each.NODE}
+    path.add("reduce in node", "inside", 0.0, software + hops, inside, share, releases=True, **node)
     if nodes > 1:
         _through_servers(path, plan, cluster, size, nodes)
     if per_node > 1:
-        path.add("spread in node", "inside", 0.0, hops + 0 * size, inside, share)
+        path.add("spread in node", "inside", 0.0, hops + 0 * size, inside, share, **node)
 
 
 def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, nodes: int) -> None:
@@ -172,22 +197,27 @@ def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, no
     has_duplex, has_cap = map(
         math.isfinite, (effects.duplex_bandwidth, effects.connection_bandwidth)
     )
-    path.add("uplink", up, 0.0, none, link, share)
+    node: dict[str, Any] = {"each": Each.NODE}
+    on_link = {**node, "on_link": True}
+    beside = on_link if cluster.server_place == "workers' nodes" else {}
+    path.add("uplink", up, 0.0, none, link, share, **on_link)
     if has_duplex:
-        path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True)
+        path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True, **on_link)
     if has_cap:
-        path.add("connection", "to {}", 0.0, none, connection, share, server, streams=True)
+        path.add("connection", "to {}", 0.0, none, connection, share, server, True, **node)
     _between_switches(path, loads, server, size, share, "to link {}")
-    path.add("into server", at_server, latency, none, into, 1.0, server, True, releases=True)
+    path.add(
+        "into server", at_server, latency, none, into, 1.0, server, True, True, parts=True, **beside
+    )
     summing = effects.server_latency * nodes + nodes * size / effects.sum_bandwidth
     path.add("sum", "server {}", 0.0, none, summing, 1.0, server)
-    path.add("out of server", from_server, 0.0, none, into, 1.0, server)
+    path.add("out of server", from_server, 0.0, none, into, 1.0, server, spreads=True, **beside)
     _between_switches(path, loads, server, size, share, "from link {}")
     if has_cap:
-        path.add("connection", "from {}", 0.0, none, connection, share, server, streams=True)
+        path.add("connection", "from {}", 0.0, none, connection, share, server, True, **node)
     if has_duplex:
-        path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True)
-    path.add("downlink", down, latency, none, link, share, streams=True)
+        path.add("duplex", "duplex", 0.0, none, duplex, share, streams=True, **on_link)
+    path.add("downlink", down, latency, none, link, share, streams=True, **on_link)
 
 
 def _between_switches(
@@ -198,7 +228,10 @@ def _between_switches(
     share: float,
     resource: str,
 ) -> None:
-    """Add the busiest link that messages to a server share on their way, if a topology has one."""
+    """Add the busiest link that messages to a server share on their way, if a topology has one.
+
+    Where workers differ it carries a message when it has come from all: an upper bound.
+    """
     if loads is None or not any(one.fabric for one in loads):
         return
     busiest = np.array([one.fabric for one in loads])

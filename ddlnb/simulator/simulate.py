@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,15 +14,20 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_all
+from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_arrays
 from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.player import play
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
+from ddlnb.simulator.unlike.fast_player import play_unlike_fast
+from ddlnb.simulator.unlike.player import play_unlike
+from ddlnb.simulator.unlike.program import UnlikeProgram, with_team
+from ddlnb.simulator.unlike.team import team_of
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None
 MOST_SPANS = 100_000  # a stated budget: about ten seconds to play, 20 MB of trace
+PLAYED_AT_ONCE = 2
 KEPT = 512  # of the largest plans this is some hundred megabytes
 
 
@@ -50,14 +56,15 @@ def simulate(
     servers: int | None = None,
     iterations: int = 3,
 ) -> Timeline:
-    """Return the timeline of one worker over the first iterations of training.
+    """Return the timeline of the workers over the first iterations of training.
 
     ``iteration_seconds`` and ``exposed_communication_seconds`` of the timeline are those of a
-    steady iteration; ``to_frame()`` returns its spans, in seconds. All workers are alike, so rank 0
-    stands for them all. A message lasts from the moment the network takes it, which is after it has
-    queued, to the moment its average is back. ``model`` is a Workload, or the name of a model with
-    a profile for the cluster's hardware. Raises InputError when the cluster lacks workers, or a
-    link that the method needs.
+    steady iteration; ``to_frame()`` returns its spans, in seconds. Where all workers are alike,
+    rank 0 stands for them all; where they differ, the lowest rank of every kind stands for its
+    kind. A message lasts from the moment the network takes it, which is after it has queued, to the
+    moment its average is back. ``model`` is a Workload, or the name of a model with a profile for
+    the cluster's hardware. Raises InputError when the cluster lacks workers, or a link that the
+    method needs.
 
     >>> import ddlnb
     >>> from ddlnb.workloads.workload import Gradient, Layer
@@ -71,14 +78,20 @@ def simulate(
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)
     program = lower(workload, cluster, plan_on(cluster, workload, method, servers))
-    spans = iterations * (len(program.tasks.listed) + len(program.messages))
+    team = None if cluster.is_alike else team_of(cluster, iterations=iterations, warm_up=False)
+    lanes = 1 if team is None else len(team.lanes)
+    spans = lanes * iterations * (len(program.tasks.listed) + len(program.messages))
     require(
         spans <= MOST_SPANS,
-        f"{iterations:,} iterations would make a timeline of {spans:,} spans, and viewers and "
-        f"pictures take at most {MOST_SPANS:,}; ask for at most "
+        f"{iterations:,} iterations of {lanes} workers that differ would make a timeline of "
+        f"{spans:,} spans, and viewers and pictures take at most {MOST_SPANS:,}; ask for at most "
         f"{MOST_SPANS * iterations // spans:,} iterations",
     )
-    return Timeline(method.name, "simulated", tuple(play(program, iterations).spans))
+    if team is None:
+        found = play(program, iterations).spans
+    else:
+        found = play_unlike(with_team(program, team), iterations).spans
+    return Timeline(method.name, "simulated", tuple(found))
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,7 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
     time but takes memory. Raises InputError as `simulate` does.
     """
     prepare = _prepared_and_kept if keep else _prepared
-    return play_all(  # which plays the first ones while the next ones are prepared
+    programs = (
         prepare(
             Identity((cell.workload,)),
             cell.cluster,
@@ -122,6 +135,8 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
         )
         for cell in cells
     )
+    with ThreadPoolExecutor(PLAYED_AT_ONCE) as pool:  # plays while the next ones are prepared
+        return list(pool.map(_played, programs))
 
 
 @lru_cache(maxsize=KEPT)
@@ -132,9 +147,16 @@ def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: C
 
 def _prepared(
     of: Identity, cluster: Cluster, planned_on: Cluster, method: Method, servers: int | None
-) -> Arrays:
+) -> Arrays | UnlikeProgram:
     workload: Workload = of.parts[0]
-    return arrays(lower(workload, cluster, plan_on(planned_on, workload, method, servers)))
+    program = lower(workload, cluster, plan_on(planned_on, workload, method, servers))
+    return arrays(program) if cluster.is_alike else with_team(program, team_of(cluster))
 
 
 _prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)
+
+
+def _played(program: Arrays | UnlikeProgram) -> Seconds:
+    if isinstance(program, UnlikeProgram):
+        return play_unlike_fast(program)
+    return play_arrays(program)

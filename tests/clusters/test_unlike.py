@@ -44,6 +44,7 @@ def test_an_all_reduce_goes_at_the_pace_of_the_slowest_link_in_use():
     slow = SLOW.with_unlike(link={0: 0.5, 5: 4.0})
     fast, four = SLOW.with_effects(between_bandwidth=2e9), SLOW.with_effects(between_bandwidth=25e7)
     assert slow.cost == four.cost
+    assert slow.gather_seconds() == four.gather_seconds()
     assert slow.with_workers(8).cost == SLOW.with_workers(8).cost
     everywhere = SLOW.with_unlike(link=[0.5] * SLOW.nodes)
     assert everywhere.cost == fast.cost
@@ -118,6 +119,11 @@ def test_a_wrong_file_gets_one_error(tmp_path, unlike, said):
         (lambda: SLOW.with_unlike(link={8: 2.0}), InputError, "node 8 is slowed down"),
         (lambda: SLOW.with_unlike(compute={-1: 2.0}), InputError, "worker -1 must be a whole"),
         (lambda: Unlike(compute=((0, 2.0), (0, 3.0))), InputError, "names worker 0 twice"),
+        (
+            lambda: replace(SLOW, topology="star(16)").with_unlike(link={0: 2.0}),
+            InputError,
+            "slow a node down there with changes such as scale-node",
+        ),
         (lambda: Delay("pareto", -0.1), InputError, "mean -0.1 of a delay"),
         (lambda: Delay("exponential", 0.1, 2.0), InputError, "exponential delays have none"),
         (lambda: Delay("log-normal", 0.1, -1.0), InputError, "must be above 0"),
