@@ -2,6 +2,10 @@
 
 Simulated, not measured: transfers are max-min fair flows (`ddlnb.networks.flows`), and
 arrive after the start-up of the message and the latencies of its route.
+
+More bandwidth on a link helps for sure where messages share no link, or one only. In general it can
+slow a collective, as fair shares let one message gain what another one loses for good; a test in
+``tests/networks/test_play_laws.py`` has an example.
 """
 
 from __future__ import annotations

@@ -1,0 +1,181 @@
+"""What holds for everything that is played, and where more bandwidth helps for sure."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddlnb.networks.channels import NO_CAP, NO_STARTUP, Startup
+from ddlnb.networks.flows import unfair
+from ddlnb.networks.network import Device, Link, Network
+from ddlnb.networks.plain_play import play_plain, waits_for_data, waits_in_order
+from ddlnb.networks.play import play, share
+from ddlnb.networks.topologies import Star
+from ddlnb.networks.traffic import of_collective
+from ddlnb.networks.transfers import Collective, transfers
+from tests.networks.random_traffic import collectives, networks, relabelled, unlike
+from tests.networks.test_fast_play import traffics
+from tests.networks.test_play import ring
+
+
+@given(traffics())
+@settings(max_examples=50)
+def test_rates_are_fair_and_no_link_is_above_its_bandwidth_at_any_time(traffic):
+    for moment in play_plain(traffic).moments:
+        flows = [traffic.channels.flow(traffic.channel[message]) for message in moment.messages]
+        assert unfair(flows, traffic.network.bandwidths, moment.rates) == []
+
+
+@given(traffics())
+@settings(max_examples=50)
+def test_every_byte_is_sent_once_and_passes_the_links_of_its_route(traffic):
+    links = len(traffic.network.links)
+    sent, passed = np.zeros(len(traffic.sizes)), np.zeros(links)
+    for moment in play_plain(traffic).moments:
+        for message, rate in zip(moment.messages, moment.rates, strict=True):
+            length = moment.stop - moment.start
+            size = traffic.sizes[message] if np.isinf(rate) else rate * length
+            sent[message] += size
+            flow = traffic.channels.flow(traffic.channel[message])
+            passed[list(flow.links)] += size * np.array(flow.shares)
+    assert sent == pytest.approx(traffic.sizes, rel=1e-9)
+    counted = traffic.channels.carried(traffic.channel, traffic.sizes, links)
+    assert passed == pytest.approx(counted, rel=1e-9)
+
+
+@given(traffics(), st.data())
+@settings(max_examples=50)
+def test_no_cut_is_crossed_faster_than_its_links_allow(traffic, data):
+    network = traffic.network
+    sides = st.lists(st.booleans(), min_size=len(network.devices), max_size=len(network.devices))
+    is_here = np.array(data.draw(sides))
+    crossing = np.array([is_here[link.start] and not is_here[link.end] for link in network.links])
+    sizes = traffic.channels.carried(traffic.channel, traffic.sizes, len(network.links))
+    if crossing.any():
+        bound = sizes[crossing].sum() / network.bandwidths[crossing].sum()
+        assert play_plain(traffic).left.max() >= bound * (1 - 1e-9)
+
+
+@given(traffics())
+@settings(max_examples=50)
+def test_no_chain_of_messages_is_faster_than_its_start_ups_and_latencies(traffic):
+    begins, arrives = [0.0] * len(traffic.sizes), [0.0] * len(traffic.sizes)
+    order, data = waits_in_order(traffic), waits_for_data(traffic)
+    for message in range(len(traffic.sizes)):
+        begins[message] = max(
+            traffic.release[message],
+            max((begins[earlier] for earlier in order[message]), default=0.0),
+            max((arrives[earlier] for earlier in data[message]), default=0.0),
+        )
+        arrives[message] = begins[message] + traffic.delay[message]
+    course = play_plain(traffic)
+    assert (course.start >= np.array(begins) * (1 - 1e-9)).all()
+    assert (course.stop >= np.array(arrives) * (1 - 1e-9)).all()
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_the_numbers_of_devices_change_nothing(data):
+    # Evenly split: routings that choose one of several paths choose by number.
+    network = replace(data.draw(networks()), routing="ecmp")
+    collective = data.draw(collectives(network.ranks))
+    order = data.draw(st.permutations(range(len(network.devices))))
+    other = relabelled(network, order)
+    places = [
+        other.endpoints.index(order.index(network.endpoints[rank]))
+        for rank in range(collective.ranks)
+    ]
+    startup = Startup(1e-5, 3e-5)
+    one = play(collective, network, 1e7, startup=startup)
+    two = play(collective, other, 1e7, startup=startup, placement=places)
+    assert two.seconds == pytest.approx(one.seconds, rel=1e-9)
+    assert two.link_bytes == pytest.approx(one.link_bytes, rel=1e-9)
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_more_bandwidth_never_slows_messages_that_share_no_link(data):
+    # Then a message takes its bytes at its slowest link and its delay, and every time is a maximum
+    # of sums of those: none grows when one shrinks. On a star, a ring is of this kind.
+    ranks = data.draw(st.integers(2, 7))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    network = unlike(Star(ranks).network(bandwidth=1e9), np.random.default_rng(seed))
+    wider = widened(network, data)
+    assert play(ring(ranks), wider, 1e7).seconds <= play(ring(ranks), network, 1e7).seconds * (
+        1 + 1e-9
+    )
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_more_bandwidth_never_slows_flows_that_share_one_link(data):
+    # Whatever the starts: each flow has its part of the one link, and is never behind.
+    sizes = data.draw(st.lists(st.sampled_from([1e6, 4e6, 9e6]), min_size=1, max_size=6))
+    flows = [
+        (number + 1, 0, size, data.draw(st.sampled_from([0.0, 1e-3, 5e-3])))
+        for number, size in enumerate(sizes)
+    ]
+    network = Star(len(flows) + 1).network(bandwidth=1e9)
+    fast = [replace(link, bandwidth=1e12) for link in network.links]
+    fast[1] = network.links[1]
+    network = network.with_links(tuple(fast))
+    fast[1] = replace(fast[1], bandwidth=1e9 * data.draw(st.floats(1.0, 10.0)))
+    ends = share(network.with_links(tuple(fast)), flows).messages["stop"]
+    assert (ends <= share(network, flows).messages["stop"] * (1 + 1e-9)).all()
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_links_that_are_all_faster_by_one_factor_divide_the_time(data):
+    network = data.draw(networks())
+    network = network.with_links(tuple(replace(link, latency=0.0) for link in network.links))
+    collective, factor = data.draw(collectives(network.ranks)), data.draw(st.floats(1.0, 100.0))
+    faster = network.with_links(
+        tuple(replace(link, bandwidth=link.bandwidth * factor) for link in network.links)
+    )
+    seconds = play(collective, network, 1e8).seconds
+    assert play(collective, faster, 1e8).seconds == pytest.approx(seconds / factor, rel=1e-9)
+
+
+def test_more_bandwidth_slows_where_what_one_gains_another_loses_for_good():
+    """Max-min fairness is not monotone: the exception, on a line of three switches.
+
+    Two messages share the cable A, the second goes on over B, which a third one enters from a host
+    with a cable of 1.5. With A faster the second takes more of B, and the third, which needs its
+    1.5 from the first to the last second, cannot make up for it when B is empty later.
+    """
+    slow, fast = (line(bandwidth) for bandwidth in (1e9, 4e9))
+    rows = transfers(0, [0, 0, 1], [2, 3, 3], [0, 1, 2], [1, 2, 5], False)
+    three = Collective("three", "all-to-all", 4, 5, rows)
+    assert play(three, slow, 25e9).seconds == pytest.approx(10.0)
+    assert play(three, fast, 25e9).seconds == pytest.approx(5.0 + 10.0 / 1.5)
+    # It is the sharing that does it; both are fair.
+    for network in (slow, fast):
+        traffic = of_collective(three, network, 25e9, NO_STARTUP, NO_CAP, None)
+        for moment in play_plain(traffic).moments:
+            flows = [traffic.channels.flow(traffic.channel[message]) for message in moment.messages]
+            assert unfair(flows, network.bandwidths, moment.rates) == []
+
+
+def line(first: float) -> Network:
+    """Return hosts 0; 1 and 2; 3 on three switches in a line, whose first cable is A."""
+    devices = [Device(f"host{i}", "host", i) for i in range(4)]
+    devices += [Device(f"switch{i}", "switch") for i in range(3)]
+    cables = [(0, 4, 1e12), (1, 5, 1.5e9), (2, 5, 1e12), (3, 6, 1e12), (4, 5, first), (5, 6, 2e9)]
+    links = [
+        Link(*ends, bandwidth)
+        for one, other, bandwidth in cables
+        for ends in ((one, other), (other, one))
+    ]
+    return Network("line", tuple(devices), tuple(links))
+
+
+def widened(network: Network, data: st.DataObject) -> Network:
+    """Return the network with more bandwidth on one link."""
+    number = data.draw(st.integers(0, len(network.links) - 1))
+    links = list(network.links)
+    factor = data.draw(st.floats(1.0, 10.0))
+    links[number] = replace(links[number], bandwidth=links[number].bandwidth * factor)
+    return network.with_links(tuple(links))
