@@ -33,7 +33,7 @@ engines: ## build Horovod and BytePS again if their recipes changed, or if it fa
 	sh scripts/install_engines.sh $(BIN)/python
 
 reproduce: env ## execute every notebook and write the report (PROFILE=quick|full|paper)
-	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS)
+	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS) --yes
 
 # Side by side what starts no processes (a thread each), notebooks, and files of tests that start ranks. With more of them
 # than cores, emulated links miss their bandwidth.

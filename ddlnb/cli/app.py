@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -23,7 +24,9 @@ from ddlnb.cli import (
     train,
 )
 from ddlnb.cli.options import Csv, parameters_from, print_table
+from ddlnb.cli.patience import Yes, announce
 from ddlnb.cli.run import run
+from ddlnb.cli.run_times import command_help, reproduce_help
 from ddlnb.paths import BUILD
 
 app = typer.Typer(
@@ -39,6 +42,10 @@ COMMANDS = (
 )
 for commands in COMMANDS:
     commands.add_to(app)
+
+for registered in app.registered_commands:  # and those below, which take minutes by kept times
+    assert registered.callback is not None
+    registered.epilog = command_help(registered.callback.__name__)
 
 
 @app.callback(invoke_without_command=True)
@@ -58,7 +65,7 @@ def main() -> NoReturn:
     run(app, "ddlnb")
 
 
-@app.command()
+@app.command(epilog=reproduce_help())
 def reproduce(
     profile: Annotated[
         str, typer.Option(help="quick, full or paper: a file of notebooks/parameters.")
@@ -77,6 +84,7 @@ def reproduce(
     build: Annotated[
         Path, typer.Option(help="Folder in which the profile's results have theirs.")
     ] = BUILD,
+    yes: Yes = False,
 ) -> None:
     """Execute the notebooks and write the report: every figure and table, one command."""
     from ddlnb.cli.reproduce import reproduce as run_all
@@ -89,6 +97,7 @@ def reproduce(
         progress=True,
         parameters=parameters_from(parameter or []),
         build=build.absolute(),
+        before=partial(announce, yes=yes),
     )
     typer.echo(f"Report: {report}")
 

@@ -7,11 +7,9 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from itertools import count
 from pathlib import Path
 
 import yaml
@@ -24,7 +22,9 @@ from ddlnb.cli.notebooks import (
     get_notebook,
     parameters_of,
 )
+from ddlnb.cli.progress import Progress
 from ddlnb.cli.report import Outcome, write_pages
+from ddlnb.cli.run_times import TIMES, notebook_seconds
 from ddlnb.cli.survey_index import entries, write_index
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import require_writable, write_atomically
@@ -40,7 +40,7 @@ class NotebookRun:
 
     notebook: Notebook
     parameters: dict[str, object] = field(default_factory=dict)
-    expected_seconds: float = 30.0
+    expected_seconds: float = 30.0  # where no time was kept
     timeout_seconds: float = 1800.0
     timed: bool = False
 
@@ -63,6 +63,7 @@ def reproduce(
     parameters: Mapping[str, object] | None = None,
     folder: Path = NOTEBOOKS,
     build: Path = BUILD,
+    before: Callable[[float], object] | None = None,
 ) -> Path:
     """Execute the notebooks of a profile; return the path of ``build/<profile>/index.html``.
 
@@ -71,7 +72,8 @@ def reproduce(
     alone, ``jobs`` others at a time. A notebook that was executed before is kept while its cells,
     its parameters, the package and its data are the same, unless ``fresh``. ``only`` is a pattern
     of names, of entries or of notebooks. ``parameters`` replace those of the profile in all chosen
-    notebooks that have them; a mapping, such as ``options``, is added to the profile's.
+    notebooks that have them; a mapping, such as ``options``, is added to the profile's. ``before``
+    is called with the seconds that all will take, by kept times, before the first one.
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
     notebook does not stop the others; one DdlnbError at the end, when the report is written, names
@@ -84,7 +86,7 @@ def reproduce(
     'index.html'
     """
     require_whole(jobs=jobs)
-    runs = _runs(profile, folder)
+    runs = notebook_runs(profile, folder)
     chosen = [
         run
         for run in runs
@@ -98,8 +100,11 @@ def reproduce(
     target = build / profile
     require_writable(target)
     waiting = [run for run in chosen if fresh or not _is_done(run, target)]
-    with _progress(waiting, len(chosen), progress) as advance:
-        _run_all(waiting, target, jobs, fresh, advance)
+    expected = _expected(waiting, profile)
+    if before is not None:
+        before(_total_seconds(waiting, expected, jobs))
+    with Progress(expected, len(chosen) - len(waiting), progress) as bar:
+        _run_all(waiting, target, jobs, fresh, bar)
     outcomes = [
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
     ]
@@ -121,11 +126,11 @@ def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD
     Raises UnknownName for an unknown profile.
     """
     target = build / profile
-    runs = [run for run in _runs(profile, folder) if _state(run, target)]
+    runs = [run for run in notebook_runs(profile, folder) if _state(run, target)]
     return [_outcome(run, target, kept=True) for run in runs]
 
 
-def _runs(profile: str, folder: Path) -> list[NotebookRun]:
+def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
     """Return the notebooks of a profile with their parameters, in the order of the survey."""
     files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
     if profile not in files:
@@ -191,20 +196,26 @@ def _run_all(
     target: Path,
     jobs: int,
     fresh: bool,
-    advance: Callable[[NotebookRun], None],
+    bar: Progress,
 ) -> None:
     """Execute all notebooks; each one that measures times runs alone."""
     cancelled = threading.Event()
+
+    def run_one(run: NotebookRun) -> None:
+        bar.begin(run.notebook.name)
+        try:
+            _run(run, target, fresh, cancelled)
+        finally:
+            bar.end(run.notebook.name)
+
     groups = [[run for run in runs if not run.timed]]
     groups += [[run] for run in runs if run.timed]
     # A thread per job only waits: every notebook runs in a process of its own.
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for group in groups:
-                futures = {pool.submit(_run, run, target, fresh, cancelled): run for run in group}
-                for future in as_completed(futures):
+                for future in as_completed([pool.submit(run_one, run) for run in group]):
                     future.result()
-                    advance(futures[future])
         except BaseException:
             cancelled.set()
             pool.shutdown(cancel_futures=True)
@@ -274,27 +285,20 @@ def _files_digest() -> str:
     digest = hashlib.sha256()
     for folder, pattern in ((ROOT / "ddlnb", "**/*.py"), (DATA, "**/*")):
         for path in sorted(folder.glob(pattern)):
-            if path.is_file():
+            if path.is_file() and TIMES not in path.parents:  # which decide no result
                 digest.update(str(path.relative_to(ROOT)).encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-@contextmanager
-def _progress(
-    waiting: list[NotebookRun], chosen: int, show: bool
-) -> Iterator[Callable[[NotebookRun], None]]:
-    """Show a bar on stderr that counts expected seconds, so that the time left means something."""
-    from tqdm import tqdm
+def _expected(runs: list[NotebookRun], profile: str) -> dict[str, float]:
+    """Return the seconds that each run takes, by its name: as kept, or as its profile guesses."""
+    kept = notebook_seconds(profile)
+    return {run.notebook.name: kept.get(run.notebook.name, run.expected_seconds) for run in runs}
 
-    total = sum(run.expected_seconds for run in waiting)
-    form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
-    with tqdm(total=total, disable=not show or not waiting, bar_format=form) as bar:
-        finished = count(1)
-        bar.set_description(f"{len(waiting)} notebooks, {chosen - len(waiting)} kept")
 
-        def advance(run: NotebookRun) -> None:
-            bar.update(run.expected_seconds)
-            bar.set_description(f"{next(finished)}/{len(waiting)} {run.notebook.name}")
-
-        yield advance
+def _total_seconds(runs: list[NotebookRun], expected: Mapping[str, float], jobs: int) -> float:
+    """Return the seconds of all runs: what takes times runs alone, ``jobs`` others at a time."""
+    alone = sum(expected[run.notebook.name] for run in runs if run.timed)
+    others = sum(expected[run.notebook.name] for run in runs if not run.timed)
+    return alone + others / jobs

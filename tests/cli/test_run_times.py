@@ -1,0 +1,116 @@
+"""What documents, notebooks, help and bars say of times is what was kept, and short is short."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+
+import pytest
+from tqdm import tqdm
+
+from benchmarks.run_times import documented, told_times
+from ddlnb.cli.app import app, main
+from ddlnb.cli.notebooks import all_notebooks
+from ddlnb.cli.patience import LONG_SECONDS
+from ddlnb.cli.progress import Progress, described
+from ddlnb.cli.reproduce import notebook_runs
+from ddlnb.cli.run_times import (
+    command_help,
+    in_words,
+    kept_commands,
+    kept_notebooks,
+    notebook_seconds,
+    reproduce_help,
+)
+from ddlnb.paths import ROOT
+
+TOLD = told_times()
+MEASURED = [command for command in documented() if command.startswith("ddlnb measure ")]
+CORE_FLOPS = 50e9  # of a core that has nothing else to do
+
+
+class Announced(Exception):
+    """Takes the place of the work after a question about it."""
+
+
+def test_every_notebook_of_the_quick_profile_was_timed():
+    kept = notebook_seconds("quick")
+    assert set(kept) == {run.notebook.name for run in notebook_runs("quick")}
+    assert min(kept.values()) > 0
+    assert all(row["machine"] and row["commit"] and row["time"] for row in kept_notebooks())
+
+
+@pytest.mark.parametrize("name", all_notebooks())
+def test_a_notebook_says_the_time_that_was_kept(name):
+    first = all_notebooks()[name].path.read_text(encoding="utf-8")
+    assert TOLD[name] in first
+
+
+def test_the_times_of_notebooks_are_not_also_written_by_hand():
+    profile = (ROOT / "notebooks" / "parameters" / "quick.yaml").read_text()
+    assert "expected_seconds" not in profile
+
+
+@pytest.mark.parametrize("command", MEASURED)
+def test_a_documented_measurement_ends_within_two_minutes(command, monkeypatch, tmp_path):
+    def announce(seconds, yes):
+        assert seconds <= LONG_SECONDS, f"{command} takes {in_words(seconds)}"
+        raise Announced
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", shlex.split(command))
+    monkeypatch.setattr("ddlnb.cli.measure.announce", announce)
+    monkeypatch.setattr("ddlnb.engines.duration.core_flops", lambda: CORE_FLOPS)
+    with pytest.raises(Announced):
+        main()
+
+
+def test_the_help_of_commands_says_how_long_they_took():
+    for registered in app.registered_commands:
+        name = registered.name or registered.callback.__name__
+        told = command_help(name) or (reproduce_help() if name == "reproduce" else None)
+        assert registered.epilog == told
+
+
+def test_help_is_made_from_kept_times(tmp_path):
+    columns = "command,seconds,cpu_seconds,load,machine,commit,time"
+    row = 'ddlnb measure --model small-conv,33.4,40,0.1,"EPYC, 2 cores",abc,2026'
+    (tmp_path / "commands.csv").write_text(f"{columns}\n{row}\n")
+    told = "Time: `ddlnb measure --model small-conv` took 35 seconds (EPYC, 2 cores, load 0.1)."
+    assert command_help("measure", tmp_path) == told
+    assert command_help("forecast", tmp_path) is None
+    assert reproduce_help("quick", tmp_path) is None
+
+
+def test_the_command_shows_its_kept_time(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["ddlnb", "reproduce", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    said = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    assert reproduce_help() in said
+
+
+def test_kept_commands_are_those_that_are_documented():
+    assert {row["command"] for row in kept_commands()} <= set(documented())
+
+
+def test_the_bar_names_what_runs_and_counts_expected_seconds(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda **words: tqdm(file=out, **words))
+    with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar:
+        bar.begin("a")
+        bar.begin("b")
+        bar.end("a")
+    shown = out.getvalue()
+    assert "2 notebooks, 2 kept" in shown
+    assert "0 of 2 done, running a and b" in shown
+    assert "1 of 2 done, running b |" in shown
+    assert " 30 %" in shown
+    assert described(2, 2, []) == "2 of 2 done"
+
+
+def test_nothing_to_run_shows_no_bar(capsys):
+    with Progress({}, kept=36, show=True):
+        pass
+    assert capsys.readouterr() == ("", "")
