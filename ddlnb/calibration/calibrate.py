@@ -15,6 +15,7 @@ from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError, require
 from ddlnb.files import require_writable
 from ddlnb.paths import BUILD
+from ddlnb.progress import Show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ def calibrate(
     out: str | Path | None = None,
     write: bool = False,
     seed: int = 0,
-    progress: bool = False,
+    progress: Show = None,
 ) -> Calibrated:
     """Fit the effects of a cluster to measurements.
 
@@ -121,7 +122,7 @@ def _refuse_unused(what: str | Cluster, **given: object) -> None:
     )
 
 
-def _survey(write: bool, seed: int, progress: bool) -> Calibrated:
+def _survey(write: bool, seed: int, progress: Show) -> Calibrated:
     from ddlnb.calibration.survey import calibrate_survey, survey_setup, write_survey
 
     found = calibrate_survey(seed=seed, progress=progress)
@@ -129,7 +130,7 @@ def _survey(write: bool, seed: int, progress: bool) -> Calibrated:
     return Calibrated(found, clusters, tuple(write_survey(found)) if write else ())
 
 
-def _here(folder: Path, workers: list[int], seed: int, progress: bool) -> Calibrated:
+def _here(folder: Path, workers: list[int], seed: int, progress: Show) -> Calibrated:
     from ddlnb.calibration.micro_benchmark import micro_benchmark
     from ddlnb.calibration.twin import calibrate_here
 

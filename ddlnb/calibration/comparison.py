@@ -13,6 +13,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.ranks import Ranks
+from ddlnb.progress import Show
 from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
@@ -40,7 +41,7 @@ def measure_and_forecast(
     settings: MeasurementSettings = COMPARISON,
     server_per_worker: bool = False,
     draws: int = 100,
-    progress: bool = False,
+    progress: Show = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Measure all methods on every cluster's number of workers and return them with forecasts.
@@ -101,7 +102,7 @@ def calibrate_and_compare(
     *,
     workers: Sequence[int],
     draws: int = 50,
-    progress: bool = False,
+    progress: Show = None,
 ) -> pd.DataFrame:
     """Calibrate a twin of an emulated network, then measure the methods and forecast them.
 

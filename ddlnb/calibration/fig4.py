@@ -23,6 +23,7 @@ from ddlnb.calibration.testbed import (
 from ddlnb.errors import ResultsError, require
 from ddlnb.paths import CALIBRATION
 from ddlnb.plans.methods import METHODS
+from ddlnb.progress import Show
 from ddlnb.results.schema import Column, Kind, Schema
 from ddlnb.simulator.simulate import Cell
 
@@ -85,7 +86,7 @@ def forecast_fig4(
     *,
     draws: int = 200,
     seed: int = 0,
-    progress: bool = False,
+    progress: Show = None,
 ) -> pd.DataFrame:
     """Forecast cells of Fig. 4 as run: the rows of `ddlnb.forecast`, with settings AS_RUN.
 
@@ -113,7 +114,7 @@ def forecast_fig4(
 
 
 def write_forecast(
-    path: str | Path | None, *, draws: int = 200, seed: int = 0, progress: bool = False
+    path: str | Path | None, *, draws: int = 200, seed: int = 0, progress: Show = None
 ) -> pd.DataFrame:
     """Forecast all cells of Fig. 4, and write them as CSV with the columns FORECAST_COLUMNS.
 

@@ -22,6 +22,7 @@ from ddlnb.calibration.parameters import Parameter, ParameterValues, require_par
 from ddlnb.calibration.posterior import Identifiability, Posterior
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.errors import require, require_whole
+from ddlnb.progress import Show
 
 BETTER = 0.01  # of the cost: another search counts only if it gains more
 AS_GOOD = 2.0  # of the cost, as at two standard deviations
@@ -128,7 +129,7 @@ def calibrate_parameters(
     robust: bool = False,
     starts: int = 1,
     seed: int = 0,
-    progress: bool = False,
+    progress: Show = None,
 ) -> Calibration:
     """Fit the parameters: the most probable values, and how sure they are.
 

@@ -24,6 +24,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
+from ddlnb.progress import Show
 from ddlnb.provenance import machine
 from ddlnb.results.rows import read_rows
 from ddlnb.units import KIB, MIB
@@ -71,7 +72,7 @@ def micro_benchmark(
     workers: Sequence[int] = (2, 4),
     settings: MeasurementSettings = PROBING,
     server_per_worker: bool = False,
-    progress: bool = False,
+    progress: Show = None,
 ) -> MicroBenchmark:
     """Measure, keep everything in the folder and return it; a second call completes it.
 

@@ -11,6 +11,7 @@ from ddlnb.calibration.observations import Observation
 from ddlnb.calibration.parameters import Parameter, ParameterValues, log_bounds
 from ddlnb.calibration.quantities import predictions
 from ddlnb.calibration.truncated_normal import Numbers
+from ddlnb.progress import Show, bar
 
 STEP = 0.01  # of a logarithm: wide enough to see over small jumps
 ANCHOR = 1e-3  # the weight of a flat prior, so that the search leaves alone what nothing identifies
@@ -40,7 +41,7 @@ class Objective:
         parameters: Sequence[Parameter],
         *,
         robust: bool = False,
-        progress: bool = False,
+        progress: Show = None,
     ):
         self.observations, self.parameters = tuple(observations), tuple(parameters)
         self.robust, self._progress = robust, progress
@@ -58,13 +59,12 @@ class Objective:
     def minimise(self, start: Numbers) -> Minimum:
         """Search for the minimum within the bounds, from ``start``."""
         from scipy.optimize import least_squares
-        from tqdm.auto import tqdm
 
         def residuals(x: Numbers) -> Numbers:
-            bar.update()
+            search.update()
             return np.concatenate([self.at([x])[0], self.prior_residuals(x)])
 
-        bar = tqdm(desc="search", unit="evaluation", disable=not self._progress)
+        search = bar(desc="search", unit="evaluation", progress=self._progress)
         found = least_squares(
             residuals,
             np.clip(start, self.low, self.high),
@@ -77,7 +77,7 @@ class Objective:
             gtol=1e-8,
             max_nfev=MOST_EVALUATIONS,
         )
-        bar.close()
+        search.close()
         return Minimum(found.x, float(found.cost), bool(found.success))
 
     def draw(self, generator: np.random.Generator) -> Numbers:

@@ -32,6 +32,7 @@ from ddlnb.calibration.testbed import (
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.paths import DATA
+from ddlnb.progress import Show
 from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.published import FIG4_CELLS, fig4_cells, quoted
 from ddlnb.results.table import SINGLE
@@ -48,7 +49,7 @@ DRAWS = 300  # of the parameters together, kept for forecasts
 
 
 def calibrate_survey(
-    *, starts: int = 1, seed: int = 0, cells: Path = FIG4_CELLS, progress: bool = False
+    *, starts: int = 1, seed: int = 0, cells: Path = FIG4_CELLS, progress: Show = None
 ) -> Calibration:
     """Fit the survey's testbed to its quotes and its published cells."""
     setup = survey_setup()

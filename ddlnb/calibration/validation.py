@@ -14,6 +14,7 @@ from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.calibration.quantities import predictions
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require
+from ddlnb.progress import Show, bar
 
 FITTED = "fitted"  # the name of our own forecast beside the trivial ones
 
@@ -64,7 +65,7 @@ def cross_validate(
     *,
     trivial: Mapping[str, TrivialForecast] | None = None,
     robust: bool = False,
-    progress: bool = False,
+    progress: Show = None,
 ) -> tuple[Row, ...]:
     """Predict every observation by a fit to those with other values of the label ``by``.
 
@@ -72,10 +73,8 @@ def cross_validate(
     see what the fit sees. ``robust`` is that of `calibrate_parameters`. Raises InputError when
     nothing is left to be fitted.
     """
-    from tqdm.auto import tqdm
-
     rows: list[Row] = []
-    for fold in tqdm(folds_of(observations, by), desc=by, unit="fit", disable=not progress):
+    for fold in bar(folds_of(observations, by), desc=by, unit="fit", progress=progress):
         require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
         found = calibrate_parameters(fold.fitted, parameters, robust=robust)
         quantities = [observation.quantity for observation in fold.tested]

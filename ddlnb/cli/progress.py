@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from ddlnb.progress import bar
 
 
 class Progress:
@@ -14,16 +15,14 @@ class Progress:
     """
 
     def __init__(self, seconds: Mapping[str, float], kept: int, show: bool):
-        from tqdm.auto import tqdm
-
         self._seconds, self._lock = seconds, threading.Lock()
         self._running: list[str] = []
         self._ended = 0
         form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
-        self._bar: Any = tqdm(
+        self._bar = bar(
             total=sum(seconds.values()),
             desc=f"{len(seconds)} notebooks, {kept} kept",
-            disable=not show or not seconds,
+            progress=show and bool(seconds),
             bar_format=form,
         )
 

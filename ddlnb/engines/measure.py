@@ -21,6 +21,7 @@ from ddlnb.errors import InputError, MissingPart, require, require_whole
 from ddlnb.files import require_writable_file
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.ranks import Ranks
+from ddlnb.progress import Show, bar
 from ddlnb.provenance import provenance
 from ddlnb.results.columns import CELL, RATE
 from ddlnb.results.lock import held
@@ -45,7 +46,7 @@ def measure(
     settings: MeasurementSettings = DEFAULTS,
     ranks: Ranks | None = None,
     out: str | Path | None = None,
-    progress: bool = False,
+    progress: Show = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Return the tidy table of these methods and the baselines on real workers, one row each.
@@ -89,7 +90,7 @@ def _measured(
     settings: MeasurementSettings,
     ranks: Ranks | None,
     out: str | Path | None,
-    progress: bool,
+    progress: Show,
 ) -> pd.DataFrame:
     """Return the rows of `measure`, of runs that are there and of those that are missing."""
     cells = cells_of(task, chosen, settings)
@@ -124,7 +125,7 @@ def measure_scaling(
     only_fitting: bool = False,
     settings: MeasurementSettings = DEFAULTS,
     out: str | Path | None = None,
-    progress: bool = False,
+    progress: Show = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Return the rows of `measure` for every number of workers, with a column ``speedup``.
@@ -179,7 +180,7 @@ def record_timelines(
     *,
     settings: MeasurementSettings = DEFAULTS,
     ranks: Ranks | None = None,
-    progress: bool = False,
+    progress: Show = None,
     iterations: int = 3,
     warmup: int = 3,
     **options: Any,
@@ -314,11 +315,9 @@ def _ranks_or(
 
 
 def _with_progress(
-    steps: list[tuple[int, int]], chosen: list[Contender], show: bool
+    steps: list[tuple[int, int]], chosen: list[Contender], show: Show
 ) -> Iterator[tuple[int, int]]:
-    from tqdm.auto import tqdm
-
-    with tqdm(steps, unit="run", disable=not show) as bar:
-        for repetition, index in bar:
-            bar.set_description(f"{chosen[index].name}, repetition {repetition + 1}")
+    with bar(steps, unit="run", progress=show) as runs:
+        for repetition, index in runs:
+            runs.set_description(f"{chosen[index].name}, repetition {repetition + 1}")
             yield repetition, index

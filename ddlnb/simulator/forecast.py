@@ -16,6 +16,7 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.progress import Show, bar
 from ddlnb.provenance import provenance
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
@@ -125,7 +126,7 @@ def forecast_cells(
     *,
     draws: int = DRAWS,
     seed: int = 0,
-    progress: bool = False,
+    progress: Show = None,
     drawn: Iterable[Sequence[Cell]] | None = None,
 ) -> pd.DataFrame:
     """The rows of `forecast` for any cells; cells that share fitted effects share their draws.
@@ -219,19 +220,17 @@ def _drawn_cells(cells: Sequence[Cell], draws: int, seed: int) -> Iterator[list[
 
 
 def _drawn_seconds(
-    drawn: Iterable[Sequence[Cell]], draws: int, errors: list[float], seed: int, progress: bool
+    drawn: Iterable[Sequence[Cell]], draws: int, errors: list[float], seed: int, progress: Show
 ) -> Iterator[np.ndarray]:
     """Seconds of all cells, once for every draw, each with an error of the model of its own."""
-    from tqdm.auto import tqdm
-
     generator = np.random.default_rng([seed, draws])
     at_once = math.ceil(CELLS_AT_ONCE / len(errors))  # draws
-    with tqdm(total=draws, unit="draw", disable=not progress) as bar:
+    with bar(total=draws, unit="draw", progress=progress) as shown:
         for some in batched(drawn, at_once):
             found = steady_seconds([cell for cells in some for cell in cells])
             seconds = np.array([one.iteration_seconds for one in found]).reshape(len(some), -1)
             yield from seconds * np.exp(errors * generator.standard_normal(seconds.shape))
-            bar.update(len(some))
+            shown.update(len(some))
 
 
 def batched(values: Iterable[Sequence[Cell]], count: int) -> Iterator[list[Sequence[Cell]]]:

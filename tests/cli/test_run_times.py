@@ -98,6 +98,7 @@ def test_kept_commands_are_those_that_are_documented():
 def test_the_bar_names_what_runs_and_counts_expected_seconds(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **words: tqdm(file=out, **words))
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
     with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar:
         bar.begin("a")
         bar.begin("b")

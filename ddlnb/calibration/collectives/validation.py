@@ -16,6 +16,7 @@ from ddlnb.calibration.collectives.fit import fit_collectives
 from ddlnb.calibration.collectives.forecast import forecast
 from ddlnb.calibration.collectives.trivial import TRIVIAL
 from ddlnb.errors import require
+from ddlnb.progress import Show, bar
 from ddlnb.results.collectives.rows import SECONDS
 from ddlnb.units import GIB, KIB, MIB, US
 
@@ -62,7 +63,7 @@ def _left_out(rows: pd.DataFrame) -> Iterator[LeftOut]:
 
 
 def validate_collectives(
-    rows: pd.DataFrame, *, draws: int = 600, seed: int = 0, progress: bool = False
+    rows: pd.DataFrame, *, draws: int = 600, seed: int = 0, progress: Show = None
 ) -> pd.DataFrame:
     """Return every left-out row with its time and forecasts, in microseconds.
 
@@ -70,12 +71,11 @@ def validate_collectives(
     of `TRIVIAL`. Raises InputError if nothing can be left out.
     """
     import pandas as pd
-    from tqdm import tqdm
 
     folds = left_out(rows)
     require(bool(folds), "no rows can be left out; give rows of several blocks or sources")
     parts = []
-    for fold in tqdm(folds, "leaving out", disable=not progress):
+    for fold in bar(folds, "leaving out", progress=progress):
         known, hidden = rows[~fold.chosen], rows[fold.chosen]
         found = forecast(fit_collectives(known, draws=draws, seed=seed), hidden)
         listed = hidden.to_dict("records")

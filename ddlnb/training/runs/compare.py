@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.choices import several
 from ddlnb.errors import require
 from ddlnb.files import require_writable
+from ddlnb.progress import Show
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.duration import estimated_seconds
 from ddlnb.training.runs.kept_runs import Runner
@@ -59,7 +60,7 @@ def compare(
     tune: bool = False,
     folder: str | Path | None = None,
     jobs: int | None = None,
-    progress: bool = False,
+    progress: Show = None,
     before: Callable[[float | None], object] | None = None,
     **settings: Any,
 ) -> Comparison:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import ResultsError
 from ddlnb.files import write_atomically
+from ddlnb.progress import Show
 from ddlnb.training.runs.code_digest import fingerprint, made_by
 from ddlnb.training.runs.parallel import in_parallel
 from ddlnb.training.runs.train import run
@@ -52,7 +53,7 @@ class Runner:
 
     folder: Path | None = None
     jobs: int | None = None
-    progress: bool = False
+    progress: Show = None
 
     def curves(self, runs: Sequence[TrainingSettings], what: str) -> list[pd.DataFrame]:
         """Return the curves of the runs, in their order; ``what`` names them, and their folder."""

@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from typing import Any, TypeVar
 
 from ddlnb.errors import require_whole
+from ddlnb.progress import Show, bar
 from ddlnb.provenance import cores
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def in_parallel(
     function: Callable[..., T],
     work: Sequence[tuple[Any, ...]],
     jobs: int | None = None,
-    progress: bool = False,
+    progress: Show = None,
     what: str = "runs",
 ) -> list[T]:
     """Return the results of calling the function with each of the tuples, in their order.
@@ -39,21 +40,19 @@ def in_parallel(
     """
     jobs = cores() if jobs is None else jobs
     require_whole(jobs=jobs)
-    from tqdm.auto import tqdm
-
-    with tqdm(total=len(work), unit="run", desc=what, disable=not progress or not work) as bar:
+    with bar(total=len(work), unit="run", desc=what, progress=progress if work else False) as runs:
         results = []
         for arguments in work:
             start = time.perf_counter()
             results.append(function(*arguments))
-            bar.update()
+            runs.update()
             left = len(work) - len(results)
             saved = (time.perf_counter() - start) * (left - math.ceil(left / jobs))
             if jobs > 1 and saved > START_SECONDS:
                 break
         rest = work[len(results) :]
         if rest:
-            results += _in_processes(function, rest, min(jobs, len(rest)), bar.update)
+            results += _in_processes(function, rest, min(jobs, len(rest)), runs.update)
         return results
 
 
