@@ -100,9 +100,9 @@ def reproduce(
     target = build / profile
     require_writable(target)
     waiting = [run for run in chosen if fresh or not _is_done(run, target)]
-    expected = _expected(waiting, profile)
+    expected = expected_seconds(waiting, profile)
     if before is not None:
-        before(_total_seconds(waiting, expected, jobs))
+        before(total_seconds(waiting, expected, jobs))
     with Progress(expected, len(chosen) - len(waiting), progress) as bar:
         _run_all(waiting, target, jobs, fresh, bar)
     outcomes = [
@@ -291,13 +291,13 @@ def _files_digest() -> str:
     return digest.hexdigest()
 
 
-def _expected(runs: list[NotebookRun], profile: str) -> dict[str, float]:
+def expected_seconds(runs: list[NotebookRun], profile: str) -> dict[str, float]:
     """Return the seconds that each run takes, by its name: as kept, or as its profile guesses."""
     kept = notebook_seconds(profile)
     return {run.notebook.name: kept.get(run.notebook.name, run.expected_seconds) for run in runs}
 
 
-def _total_seconds(runs: list[NotebookRun], expected: Mapping[str, float], jobs: int) -> float:
+def total_seconds(runs: list[NotebookRun], expected: Mapping[str, float], jobs: int) -> float:
     """Return the seconds of all runs: what takes times runs alone, ``jobs`` others at a time."""
     alone = sum(expected[run.notebook.name] for run in runs if run.timed)
     others = sum(expected[run.notebook.name] for run in runs if not run.timed)

@@ -14,7 +14,7 @@ from ddlnb.cli.app import app, main
 from ddlnb.cli.notebooks import all_notebooks
 from ddlnb.cli.patience import LONG_SECONDS
 from ddlnb.cli.progress import Progress, described
-from ddlnb.cli.reproduce import notebook_runs
+from ddlnb.cli.reproduce import expected_seconds, notebook_runs, total_seconds
 from ddlnb.cli.run_times import (
     command_help,
     in_words,
@@ -45,6 +45,12 @@ def test_every_notebook_of_the_quick_profile_was_timed():
 def test_a_notebook_says_the_time_that_was_kept(name):
     first = all_notebooks()[name].path.read_text(encoding="utf-8")
     assert TOLD[name] in first
+
+
+def test_the_readme_says_how_long_a_reproduction_takes():
+    runs = notebook_runs("quick")
+    seconds = total_seconds(runs, expected_seconds(runs, "quick"), jobs=2)
+    assert f"({in_words(seconds)} on two cores)" in (ROOT / "README.md").read_text()
 
 
 def test_the_times_of_notebooks_are_not_also_written_by_hand():
