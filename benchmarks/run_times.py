@@ -1,7 +1,7 @@
 """Keep how long notebooks and the documents' commands take here, in data/times.
 
     ddlnb reproduce --fresh --yes && python -m benchmarks.run_times --notebooks quick
-    python -m benchmarks.run_times --commands
+    python -m benchmarks.run_times --commands    # or --commands 'ddlnb measure *'
     python -m benchmarks.run_times --sentences   # notebooks say the kept times
 
 Run it while nothing else runs; the load before each command is kept beside its seconds. The help of
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import fnmatch
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from ddlnb.cli.notebooks import all_notebooks
 from ddlnb.cli.reproduce import last_outcomes, notebook_runs
-from ddlnb.cli.run_times import TIMES, is_more, kept_notebooks, sentence
+from ddlnb.cli.run_times import TIMES, is_more, kept_commands, kept_notebooks, sentence
 from ddlnb.files import write_atomically
 from ddlnb.paths import BUILD, NOTEBOOKS, ROOT
 from ddlnb.provenance import provenance
@@ -52,11 +53,14 @@ def documented(pages: tuple[str, ...] = PAGES) -> list[str]:
     return [one for one in dict.fromkeys(shown) if not any(part in one for part in LEFT_OUT)]
 
 
-def time_commands() -> None:
-    """Run every documented command, in one folder and in their order, and keep its times."""
-    rows = []
+def time_commands(pattern: str) -> None:
+    """Run the documented commands that match, in one folder and in their order.
+
+    Times are kept as soon as a command has ended; those of other commands stay.
+    """
+    rows = {row["command"]: row for row in kept_commands()}
     with tempfile.TemporaryDirectory() as folder:
-        for command in documented():
+        for command in (one for one in documented() if fnmatch.fnmatch(one, pattern)):
             load, begin, before = os.getloadavg()[0], time.monotonic(), _cpu_seconds()
             subprocess.run(
                 [sys.executable, "-m", "ddlnb.cli.app", *shlex.split(command)[1:]],
@@ -68,17 +72,15 @@ def time_commands() -> None:
             )
             seconds = time.monotonic() - begin
             made = provenance()
-            rows.append(
-                {
-                    "command": command,
-                    "seconds": f"{seconds:.1f}",
-                    "cpu_seconds": f"{_cpu_seconds() - before:.1f}",
-                    "load": f"{load:.1f}",
-                    **{key: made[key] for key in ("machine", "commit", "time")},
-                }
-            )
+            rows[command] = {
+                "command": command,
+                "seconds": f"{seconds:.1f}",
+                "cpu_seconds": f"{_cpu_seconds() - before:.1f}",
+                "load": f"{load:.1f}",
+                **{key: made[key] for key in ("machine", "commit", "time")},
+            }
+            _write(TIMES / "commands.csv", [rows[one] for one in documented() if one in rows])
             print(f"{seconds:6.1f} s, load {load:.1f}: {command}", flush=True)
-    _write(TIMES / "commands.csv", rows)
 
 
 def keep_notebooks(profile: str, build: Path) -> None:
@@ -150,13 +152,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--notebooks", metavar="PROFILE", help="keep times of its last run")
     parser.add_argument("--build", type=Path, default=BUILD)
-    parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--commands", nargs="?", const="*", metavar="PATTERN")
     parser.add_argument("--sentences", action="store_true")
     asked = parser.parse_args()
     if asked.notebooks:
         keep_notebooks(asked.notebooks, asked.build)
     if asked.commands:
-        time_commands()
+        time_commands(asked.commands)
     if asked.sentences:
         write_sentences()
 

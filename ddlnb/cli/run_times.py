@@ -37,9 +37,12 @@ def command_help(name: str, folder: Path = TIMES) -> str | None:
     rows = [row for row in kept_commands(folder) if row["command"].split()[1] == name]
     if not rows:
         return None
-    told = [f"`{row['command']}` took {in_words(float(row['seconds']))}" for row in rows]
-    first = rows[0]
-    return f"Time: {'; '.join(told)} ({first['machine']}, load {first['load']})."
+    told = [
+        f"`{row['command']}` took {in_words(float(row['seconds']))}, of which the processors "
+        f"computed {in_words(float(row['cpu_seconds']))} (load {row['load']})"
+        for row in rows
+    ]
+    return f"Time on {rows[0]['machine']}: {'; '.join(told)}."
 
 
 def reproduce_help(profile: str = "quick", folder: Path = TIMES) -> str | None:

@@ -83,7 +83,10 @@ def test_help_is_made_from_kept_times(tmp_path):
     columns = "command,seconds,cpu_seconds,load,machine,commit,time"
     row = 'ddlnb measure --model small-conv,33.4,40,0.1,"EPYC, 2 cores",abc,2026'
     (tmp_path / "commands.csv").write_text(f"{columns}\n{row}\n")
-    told = "Time: `ddlnb measure --model small-conv` took 35 seconds (EPYC, 2 cores, load 0.1)."
+    told = (
+        "Time on EPYC, 2 cores: `ddlnb measure --model small-conv` took 35 seconds, of which the "
+        "processors computed 40 seconds (load 0.1)."
+    )
     assert command_help("measure", tmp_path) == told
     assert command_help("forecast", tmp_path) is None
     assert reproduce_help("quick", tmp_path) is None
