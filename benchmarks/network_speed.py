@@ -1,0 +1,101 @@
+"""How quick collectives are simulated on networks, after the code has been compiled.
+
+    python -m benchmarks.network_speed [--repetitions 3] [--csv FILE]
+
+Lowering finds routes, which are kept for the network, and messages; playing finds when they begin
+and arrive. The first time is with no route known, the others, of which this prints medians, are
+with the routes kept. One thread does it all: CPU seconds are what it takes on an idle core, and the
+bounds are theirs; elapsed seconds say how busy the machine was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from ddlnb.networks.channels import Startup
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.network import Network
+from ddlnb.networks.play import play
+from ddlnb.networks.topologies import FatTree, Star, Topology, Torus, TwoTier
+from ddlnb.networks.transfers import Collective, Operation
+
+STARTUP = Startup(inside=1e-6, between=5e-6)
+MESSAGE_BYTES = 100e6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A collective of so many ranks on a topology."""
+
+    collective: str
+    operation: Operation
+    ranks: int
+    topology: Topology
+    below_seconds: float | None = None
+
+    def made(self) -> tuple[Collective, Network]:
+        """Return both; the network is a new one, whose routes are not known."""
+        network = self.topology.network(bandwidth=12.5e9, latency=1e-6)
+        return get_collective(self.collective, self.ranks, operation=self.operation), network
+
+
+RING = "ring(64)"
+CASES = (
+    *(Case(RING, "all-reduce", p**3 // 4, FatTree(p)) for p in (4, 8)),
+    Case(RING, "all-reduce", 1024, FatTree(16), below_seconds=1.0),
+    Case("ring", "all-reduce", 128, FatTree(8)),
+    Case("halving-doubling", "all-reduce", 1024, FatTree(16)),
+    *(Case("rotating", "all-to-all", ranks, FatTree(16)) for ranks in (16, 64)),
+    Case("rotating", "all-to-all", 256, FatTree(16), below_seconds=5.0),
+    Case("rotating", "all-to-all", 256, Star(256), below_seconds=5.0),
+    Case("rotating", "all-to-all", 256, TwoTier(16, 16, 4.0, 4), below_seconds=5.0),
+    Case("rotating", "all-to-all", 256, Torus(16, 16), below_seconds=5.0),
+)
+
+
+def timed(case: Case, repetitions: int) -> dict[str, object]:
+    """Return a row: the case, its messages, and how long it takes to simulate it."""
+    collective, network = case.made()
+    cpu, elapsed = [], []
+    for _ in range(repetitions + 1):
+        start, cpu_start = time.perf_counter(), time.process_time()
+        played = play(collective, network, MESSAGE_BYTES, startup=STARTUP)
+        elapsed.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - cpu_start)
+    return {
+        "collective": f"{case.collective} {case.operation}",
+        "network": network.name,
+        "ranks": case.ranks,
+        "messages": len(played.messages),
+        "first_cpu_seconds": cpu[0],
+        "cpu_seconds": statistics.median(cpu[1:]),
+        "elapsed_seconds": statistics.median(elapsed[1:]),
+        "below_seconds": case.below_seconds,
+        "simulated_seconds": played.seconds,
+    }
+
+
+def main() -> None:
+    """Print a table, and whether the bounds are kept."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--csv", help="write the table to this file")
+    options = parser.parse_args()
+    for case in (CASES[0], replace(CASES[-1], topology=Star(16), ranks=16)):
+        timed(case, 1)  # compiles, or loads what was compiled
+    table = pd.DataFrame([timed(case, options.repetitions) for case in CASES])
+    if options.csv:
+        table.to_csv(options.csv, index=False)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    late = table[table["cpu_seconds"] > table["below_seconds"]]
+    if len(late):
+        print("\nnot within its bound: " + "; ".join(late["collective"] + " on " + late["network"]))
+
+
+if __name__ == "__main__":
+    main()
