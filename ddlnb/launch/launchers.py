@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from ddlnb.errors import MissingPart, UnknownName
-from ddlnb.launch import reaper, slurm
+from ddlnb.launch import forked, reaper, slurm
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.emulation.wiring import Wiring
 from ddlnb.launch.site import EMULATED
@@ -32,11 +32,12 @@ _PROGRAMS = {
     "lsf": ("bsub", "run on a login node of an LSF cluster"),
     "htcondor": ("condor_submit", "run on a submit node of an HTCondor pool"),
 }
-_ENGINE_MODULE = ("-m", "ipyparallel.engine")
+_FORKED = "ddlnb.launch.local.ForkLauncher"
 _OWN_LAUNCHERS = {
-    EMULATED: "local",
+    "local": _FORKED if sys.platform == "linux" else "local",  # macOS allows no fork after torch
+    EMULATED: _FORKED,
     "ssh": "ddlnb.launch.ssh.HostsLauncher",
-}  # by the names of ipyparallel
+}  # instead of those that ipyparallel has under these names
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 
@@ -166,11 +167,10 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     if launch.launcher in ("local", EMULATED):
         # A nanny is a second Python for every rank; the deaths of local ranks are seen anyway.
         config.EngineLauncher.engine_args.append("--IPEngine.enable_nanny=False")
+        config.ForkLauncher.engine_cmd = [*before, sys.executable, "-P", forked.__file__]
     if launch.hosts:
         config.HostsLauncher.hosts = ranks_by_host(launch.hosts, launch.count)
         config.HostsLauncher.log_folder = str(folder / "log")
-    if before:
-        config.LocalEngineLauncher.engine_cmd = [*before, sys.executable, *_ENGINE_MODULE]
 
     names = {"engines": _OWN_LAUNCHERS.get(launch.launcher, launch.launcher)}
     if launch.launcher not in (*engine_launchers(), *_OWN_LAUNCHERS):

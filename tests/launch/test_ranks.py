@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
+from ddlnb.launch import forked
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
 
@@ -141,6 +142,29 @@ def test_the_token_is_not_in_the_environment_of_the_owner(four_ranks):
     assert len(set(four_ranks.pids)) == 4
     for pid in four_ranks.pids:
         assert psutil.Process(pid).environ()[TOKEN_VARIABLE]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
+def test_one_process_imports_torch_and_forks_all_ranks(four_ranks):
+    parents = {psutil.Process(pid).ppid() for pid in four_ranks.pids}
+    assert len(parents) == 1
+    assert parents != {os.getpid()}
+    assert forked.__file__ in psutil.Process(parents.pop()).cmdline()
+
+
+def test_ranks_do_not_draw_the_same_numbers(four_ranks):
+    def draws(context: RankContext) -> tuple:
+        import numpy as np
+
+        return random.random(), np.random.random()
+
+    for column in zip(*four_ranks.run(draws), strict=True):
+        assert len(set(column)) == 4
+
+
+def test_each_rank_leads_a_group_of_its_own(four_ranks):
+    """A signal for the group of one, as a terminal sends it, does not reach the others."""
+    assert [os.getpgid(pid) for pid in four_ranks.pids] == four_ranks.pids
 
 
 # ---------------------------------------------------------------- bad input
