@@ -20,8 +20,9 @@ DOCS = list((ROOT / "docs").glob("*.md"))
 HEAVY = ("torch", "pandas", "matplotlib", "numpy", "transformers", "ipyparallel", "zmq")
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    code = f"import sys, ddlnb; print([name for name in {HEAVY} if name in sys.modules])"
+@pytest.mark.parametrize("package", ["ddlnb", "ddlnb.figures"])
+def test_importing_the_package_loads_nothing_heavy(package):
+    code = f"import sys, {package}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -33,6 +34,15 @@ def test_public_names_are_sorted_and_all_there():
     assert dir(ddlnb) == ddlnb.__all__
     with pytest.raises(AttributeError, match="no attribute 'MGWFBP'"):
         _ = ddlnb.MGWFBP
+
+
+def test_no_module_hides_a_figure():
+    modules = {path.stem for path in Path(ddlnb.figures.__file__).parent.glob("*.py")}
+    assert not modules & set(ddlnb.figures.__all__)
+    for name in ddlnb.figures.__all__:
+        assert callable(getattr(ddlnb.figures, name))
+    with pytest.raises(AttributeError, match="no attribute 'timeline'"):
+        _ = ddlnb.figures.timeline
 
 
 def pins() -> dict[str, str]:

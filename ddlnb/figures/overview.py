@@ -13,10 +13,10 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from ddlnb.figures.colours import ARCHITECTURE_COLOURS, DARK, GREY, METHOD_COLOURS, PALE
+from ddlnb.figures.gantt import draw_schedule, shades
 from ddlnb.figures.networks import draw_network
 from ddlnb.figures.style import note, styled
 from ddlnb.figures.synchronisation import draw_workers
-from ddlnb.figures.timelines import draw_schedule, shades
 from ddlnb.networks.network import Network
 from ddlnb.results.timeline import Timeline
 from ddlnb.studies.fig3_overview import Overview

@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 
 from ddlnb.errors import require
 from ddlnb.figures.colours import PALETTE
+from ddlnb.figures.gantt import KIND_COLOURS, WAIT_HATCH
 from ddlnb.figures.learning import BAND, QUALITIES
 from ddlnb.figures.style import (
     beside,
@@ -22,7 +23,6 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.figures.timelines import KIND_COLOURS, WAIT_HATCH
 from ddlnb.units import MB
 
 COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}

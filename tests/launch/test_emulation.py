@@ -268,8 +268,9 @@ def test_emulated_rows_say_so_and_hold_real_seconds(nodes):
 
 
 OWNER = """
-import time
+import signal, time
 from ddlnb.launch.ranks import Ranks
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
 ranks = Ranks(2, launcher="emulated", network="100MbE")
 print(ranks.network.pid, *ranks.pids, flush=True)
 time.sleep(60)
