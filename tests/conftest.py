@@ -11,6 +11,17 @@ from hypothesis import settings
 settings.register_profile("ddlnb", deadline=None)
 settings.load_profile("ddlnb")
 
+# The files of tests that start ranks, the longest first: then no worker is left alone with one.
+LONGEST = (
+    *("test_faults", "test_launchers", "test_twin", "test_byteps", "test_horovod", "test_ranks"),
+    *("test_emulation", "test_engines", "test_executors", "test_byteps_asynchronous"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files; all others stay in their order."""
+    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
+
 
 @pytest.fixture(scope="session")
 def four_ranks() -> Iterator:

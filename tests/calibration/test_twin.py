@@ -34,9 +34,8 @@ def test_one_worker_has_nothing_to_exchange(tmp_path):
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_a_twin_is_calibrated_and_compared(tmp_path):
-    found = micro_benchmark(
-        tmp_path, workers=(2,), settings=PROBING.changed(iterations=2, repetitions=1)
-    )
+    short = {"iterations": 2, "warmup": 1, "repetitions": 1}
+    found = micro_benchmark(tmp_path, workers=(2,), settings=PROBING.changed(**short))
     assert len(found.rows) == len(PROBES) * len(METHODS)
     assert len(here_observations(found)) == len(found.rows) + len(found.all_reduces) // 2
     result = calibrate("here", workers=[2], out=tmp_path)  # measures nothing again
