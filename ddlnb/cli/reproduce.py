@@ -104,7 +104,7 @@ def reproduce(
     if before is not None:
         before(total_seconds(waiting, expected, jobs))
     with Progress(expected, len(chosen) - len(waiting), progress) as bar:
-        _run_all(waiting, target, jobs, fresh, bar)
+        _run_all(_longest_first(waiting, expected), target, jobs, fresh, bar)
     outcomes = [
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
     ]
@@ -189,6 +189,11 @@ def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, o
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
         result[name] = {**before, **value} if both else value  # type: ignore[dict-item]
     return result
+
+
+def _longest_first(runs: list[NotebookRun], expected: Mapping[str, float]) -> list[NotebookRun]:
+    """Return the runs so that those side by side end together, as far as can be foreseen."""
+    return sorted(runs, key=lambda run: -expected[run.notebook.name])
 
 
 def _run_all(

@@ -291,3 +291,20 @@ def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
     assert "not here: " in rows["The lacking"][4]
     assert "this needs a tuba" in rows["The lacking"][4]
     assert rows["The fine"][4] == "done"
+
+
+def test_what_takes_long_is_begun_first_so_that_all_end_together(workshop, monkeypatch):
+    begun = []
+
+    def execute(notebook, *rest):
+        begun.append(notebook.name)
+        raise DdlnbError(f"notebook {notebook.name!r} was not executed")
+
+    monkeypatch.setattr("ddlnb.cli.reproduce.execute", execute)
+    seconds = {"first": 1, "second": 50, "third": 10, "fourth": 60}
+    for name in seconds:
+        workshop.add(name, timed=name == "fourth")
+    workshop.profile("".join(f"{n}: {{expected_seconds: {s}}}\n" for n, s in seconds.items()))
+    with pytest.raises(DdlnbError, match="4 of 4 notebooks failed"):
+        workshop.run(jobs=1)
+    assert begun == ["second", "third", "first", "fourth"]
