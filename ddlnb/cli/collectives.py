@@ -88,8 +88,7 @@ def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
     from ddlnb.results.collectives.questions import completed, read_questions
 
     asked = read_questions(table)
-    answered = asked.assign(**forecast(fitted, completed(asked))) if len(asked) else asked
-    _write(answered, out)
+    _write(asked.assign(**forecast(fitted, completed(asked))), out)
 
 
 def _validate(rows: pd.DataFrame, out: Path | None, seed: int, csv: bool) -> None:

@@ -58,7 +58,10 @@ def collective_rates(
     ]
     marks = legend_mark("white", "o", "measured", markeredgecolor="black")
     figure.legend(handles=[*handles, marks], loc="outside right upper")
-    note(figure, "points: measured by others, see source in the rows | lines: forecast, with 90 %")
+    note(
+        figure,
+        "points: measured, by the source of each block | lines and bands: forecast, 90 % interval",
+    )
     return figure
 
 

@@ -32,11 +32,12 @@ Array = NDArray[np.float64]
 WIRE_SHARE = {"LL": 0.5, "LL128": 120 / 128, "Simple": 1.0}  # payload of what a protocol sends
 LL128_INSIDE = 0.75  # of the rate with Simple inside a node, in the published rows
 TREE_LL_INSIDE = 1 / 3.8  # the same of a tree with LL (tuning.cc)
-SCALES = {"LL": 1.0, "LL128": 1.25, "Simple": 1.0}  # of latencies, in the published rows
+SCALES = {"LL": 1.0, "LL128": 1.5, "Simple": 1.0}  # of latencies in a node, in the published rows
 PLATEAU = 1.4  # of the latency of rings between nodes (tuning.cc)
 LAUNCH_SECONDS = 1e-6  # of a step of a ring between nodes; three times that with Simple (tuning.cc)
 GROWTH = 0.075  # of the latency with LL, for every doubling of the size beyond 1 KiB
 FILLING = 0.25  # of the bytes: the first part, for which a stage waits, up to three stages
+SMALLER_CHUNKS = 0.5  # of NVLSTree on four nodes and more: 64 KiB in place of 128 (enqueue.cc)
 COPIED = ("all_gather", "reduce_scatter")
 PEER_SECONDS = 0.5e-6  # of every further rank that one exchanges messages with
 PAT_RANK_SECONDS = 2.8e-6  # (tuning.cc)
@@ -46,14 +47,14 @@ PAT_RANK_SECONDS = 2.8e-6  # (tuning.cc)
 class Parameters:
     """What is fitted; each is an array of draws, (draws, 1).
 
-    ``inside`` is the bus bandwidth of a ring in a node, ``switch`` the bytes/s of an all-reduce in
-    NVLink's switches, ``between`` what a node sends to others, all in bytes/s; ``hop`` are seconds
-    more than NCCL's for a hop between nodes and ``flush`` those that Simple adds, ``few`` and
-    ``many`` factors of NCCL's latencies with LL and with the other protocols, ``host`` seconds of a
-    call outside of it, ``pipe`` the bytes in flight at a stage of a tree, ``spread`` the standard
-    deviation of the logarithm of nodes' speeds, ``copying`` the bytes/s at which a framework copies
-    what was gathered or is to be scattered. LL128 is at work between nodes where ``fine`` is
-    above 1: it needs a network that keeps the order of what it carries.
+    In bytes/s: ``inside`` is the bus bandwidth of a ring in a node, ``switch`` the rate of an
+    all-reduce in NVLink's switches, ``between`` what a node sends to others, ``copying`` the rate
+    at which a framework copies what was gathered or is to be scattered. In seconds: ``hop`` is what
+    a hop between nodes takes more than in NCCL's table, ``flush`` what the protocol Simple adds to
+    it, ``host`` what a call takes outside of NCCL. Factors of NCCL's latencies in a node: ``few``
+    with LL, ``many`` with the other protocols. ``pipe`` are the bytes in flight at a stage of a
+    tree, ``spread`` is the standard deviation of the logarithm of nodes' speeds. LL128 is at work
+    between nodes where ``fine`` is above 1: it needs a network that keeps the order of its bytes.
     """
 
     inside: Array
@@ -186,7 +187,7 @@ def _hop(p: Parameters, protocol: str, algorithm: str) -> Array:
     more = p.hop + p.flush if protocol == "Simple" else p.hop
     if protocol == "LL128":
         more = np.where(p.fine > 1, more, np.inf)
-    return hop_seconds("NET", algorithm, protocol) * _scale(p, protocol) + more
+    return hop_seconds("NET", algorithm, protocol) + more
 
 
 def _ring(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
@@ -226,25 +227,25 @@ def _tree(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
     rate = np.minimum(rate, chain) if s.per_node > 1 else rate
     if protocol == "LL":
         rate = np.minimum(rate, few_bytes_cap(s.generation, s.nodes) / 2)
-    filling = _filling(s, sizes, p) / rate if protocol == "Simple" else 0.0
+    filling = _filling(s, sizes, p.pipe) / rate if protocol == "Simple" else 0.0
     return latency * _growth(sizes, protocol) + filling + sizes / rate
 
 
-def _filling(s: Setting, sizes: Array, p: Parameters) -> Array:
+def _filling(s: Setting, sizes: Array, pipe: Array) -> Array:
     """Return the bytes that pass before all stages of a tree are at work."""
     stages = 1 + 2 * depth(s.nodes)
-    return np.minimum(FILLING * min(stages, 3) * sizes, stages * p.pipe)
+    return np.minimum(FILLING * min(stages, 3) * sizes, stages * pipe)
 
 
 def _in_switches(s: Setting, sizes: Array, p: Parameters) -> Array:
     """All-reduce in NVLink's switches (NVLS), between nodes along a double tree (NVLSTree)."""
     latency = hop_seconds("NVLINK", "NVLS", "Simple") * p.many
-    rate = p.switch
+    rate, pipe = p.switch, p.pipe * (SMALLER_CHUNKS if s.nodes >= 4 else 1.0)
     if s.nodes > 1:
         latency = latency + 2 * depth(s.nodes) * _hop(p, "Simple", "NVLSTree")
         share = many_nodes_share("perChMaxNVLSTreeBw", s.generation, s.nodes)
         rate = np.minimum(p.switch * share, p.between / times_through_a_node(s.nodes))
-    return latency + (_filling(s, sizes, p) + sizes) / rate
+    return latency + (_filling(s, sizes, pipe) + sizes) / rate
 
 
 def _in_network(s: Setting, sizes: Array, p: Parameters) -> Array:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIMES = ["time_us", "low", "high"]
 INTERVAL = (0.05, 0.95)
 MODEL_ERROR = 0.10  # standard deviation of the logarithm of a forecast for nodes that were seen
-PER_DOUBLING = 0.04  # and more for each doubling of the nodes beyond those
+PER_DOUBLING = 0.08  # of what each doubling of the nodes beyond those adds, independently
 
 
 def collectives(
@@ -56,6 +56,8 @@ def collectives(
 def forecast(fitted: FittedCollectives, questions: pd.DataFrame) -> dict[str, Array]:
     """Return `TIMES` in microseconds for completed questions, each an array in their order."""
     found = np.full((len(questions), len(TIMES)), np.nan)
+    if not len(questions):
+        return dict(zip(TIMES, found.T, strict=True))
     by = [*TABLE, "source", "source_url", "gpu", "network", "library"]
     by = [name for name in by if name in questions]
     placed = questions.assign(position=np.arange(len(questions)))
@@ -71,7 +73,7 @@ def _quantiles(fitted: FittedCollectives, row: dict[str, object], sizes: Array) 
     setting = setting_of(row)
     times = np.log(seconds(setting, sizes, parameters(draws)))
     beyond = max(0.0, math.log2(setting.nodes / max(1, seen)))
-    error = math.hypot(MODEL_ERROR, PER_DOUBLING * beyond)
+    error = math.hypot(MODEL_ERROR, PER_DOUBLING * math.sqrt(beyond))
     random = np.random.default_rng(fitted.seed)
     noisy = times + error * random.standard_normal((len(draws), 1))
     middle = np.median(times, axis=0)

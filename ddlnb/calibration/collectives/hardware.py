@@ -69,7 +69,7 @@ KINDS = {
     "Slingshot": NetworkKind(r"slingshot|\bcxi\b|omni-?path", 0.85, 2e-6, 0.15, 1.0),
     "TCP": NetworkKind(r"tcp|socket|gvnic|ethernet|\d+ ?gbe\b", 0.75, 20e-6, 0.3, 0.5),
 }
-UNKNOWN = NetworkKind("", 0.85, 6e-6, 0.3, 1.5)
+UNKNOWN = NetworkKind("", 0.75, 8e-6, 0.5, 1.5)
 SLOW_PORT = 12.5 * GB  # bytes/s; a slower network is hardly one port of several
 PORTS = {"XDR": 800, "NDR": 400, "HDR": 200, "EDR": 100, "FDR": 56}  # Gb/s of an InfiniBand port
 

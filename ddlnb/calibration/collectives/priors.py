@@ -50,7 +50,7 @@ def prior_of(gpu: Gpu, network: Network) -> Prior:
         "switch": (SWITCH_SHARE * gpu.inside, inside),
         "between": (kind.efficiency * network.node_rate, rate),
         "hop": (kind.hop_seconds, 0.8 if kind is not UNKNOWN else 1.2),
-        "flush": (kind.hop_seconds, 1.0 if kind is not UNKNOWN else 1.5),
+        "flush": (kind.hop_seconds, 1.0 if kind is not UNKNOWN else 2.0),
         "fine": (kind.fine, 1.0),
         "few": (1.0, 0.2),
         "many": (1.0, 0.25),

@@ -172,6 +172,13 @@ def test_what_passes_through_keeps_its_text_and_its_place():
     assert (found["time_us"] < found["high"]).all()
 
 
+def test_no_rows_get_no_forecasts_but_their_columns():
+    asked = pd.DataFrame({"collective": [], "size_bytes": [], "nodes": []}, dtype=str)
+    found = ddlnb.collectives(asked, made(2), draws=60)
+    assert list(found.columns) == [*asked.columns, "time_us", "low", "high"]
+    assert found.empty
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
