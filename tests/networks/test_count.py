@@ -1,0 +1,111 @@
+"""Lists of transfers, counted, against the closed forms that plans and clusters use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ddlnb.clusters import all_reduce
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.count import in_turn, step_by_step
+from ddlnb.networks.transfers import Collective
+from ddlnb.plans import alpha_beta
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.units import KIB, MIB, MS, US
+
+LINK = AlphaBeta(1e-3, 1e-9)
+LAYOUTS = [(nodes, per_node) for nodes in (1, 2, 3, 4, 5, 8) for per_node in (1, 2, 4, 8)]
+
+
+@pytest.mark.item("A30")
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("ring", alpha_beta.ring_all_reduce),
+        ("tree", alpha_beta.tree_all_reduce),
+        ("recursive-doubling", alpha_beta.doubling_all_reduce),
+        ("direct", alpha_beta.mesh_all_reduce),
+    ],
+)
+def test_steps_and_bytes_in_turn_are_those_that_plans_assume(name, formula):
+    for workers in range(1, 34):
+        found = step_by_step(get_collective(name, workers), LINK)
+        expected = formula(LINK, workers)
+        assert found.latency_seconds == pytest.approx(expected.latency_seconds)
+        assert found.seconds_per_byte == pytest.approx(expected.seconds_per_byte)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4, 16])
+def test_servers_carry_what_the_formula_counts(servers):
+    for workers in range(1, 17):
+        made = get_collective(f"parameter-servers({servers})", workers)
+        expected = alpha_beta.push_pull(AlphaBeta(1, 1), workers, servers)
+        assert made.steps == expected.latency_seconds
+        assert made.bytes_sent(1.0).max() == pytest.approx(expected.seconds_per_byte)
+
+
+@pytest.mark.item("A30", "A36")
+@pytest.mark.parametrize(
+    ("name", "size", "milliseconds"),
+    [
+        ("ring", MIB, 7.72),
+        ("torus(4, 8)", MIB, 3.70),
+        ("halving-doubling", MIB, 2.75),
+        ("recursive-doubling", MIB, 5.10),
+        ("ring", 16 * KIB, 5.95),
+        ("recursive-doubling", 16 * KIB, 0.55),
+    ],
+)
+def test_costs_among_32_workers_on_10gbe(name, size, milliseconds):
+    """With the survey's a and b of 10GbE (section 2, fitted); values worked out by hand."""
+    cost = step_by_step(get_collective(name, 32), AlphaBeta(95.6 * US, 0.8816e-9))
+    assert cost.seconds(size) / MS == pytest.approx(milliseconds, abs=0.006)
+
+
+def crossing(collective: Collective, per_node: int) -> tuple[float, float]:
+    """Return the multiples of the message through the busiest port inside nodes and between."""
+    rows = collective.transfers
+    parts = rows["stop"] - rows["first"]
+    nodes = rows["source"] // per_node, rows["target"] // per_node
+    leaves = nodes[0] != nodes[1]
+    busiest = [
+        max(
+            np.bincount(port[chosen], parts[chosen], minlength=1).max()
+            for port in (ports[0], ports[1])
+        )
+        for ports, chosen in (((rows["source"], rows["target"]), ~leaves), (nodes, leaves))
+    ]
+    return busiest[0] / collective.parts, busiest[1] / collective.parts
+
+
+@pytest.mark.parametrize("name", ["ring", "hierarchical"])
+@pytest.mark.parametrize(("nodes", "per_node"), LAYOUTS)
+def test_links_carry_what_clusters_count(name, nodes, per_node):
+    made = get_collective(name, nodes * per_node, per_node=per_node)
+    load = all_reduce.ALL_REDUCES[name](nodes, per_node)
+    inside, between = crossing(made, per_node)
+    assert inside == pytest.approx(load.inside_bytes)
+    assert between == pytest.approx(load.between_bytes)
+    assert made.steps == pytest.approx(load.inside_hops + load.between_hops)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 16])
+def test_trees_over_nodes_carry_what_clusters_count(nodes):
+    """Whole messages: half of a tree's bytes go each way. The double tree's numbers are bounds."""
+    tree, load = get_collective("tree", nodes), all_reduce.tree(nodes, 1)
+    assert tree.steps == load.between_hops
+    assert crossing(tree, 1)[1] == load.between_bytes / 2
+    double, bound = get_collective("double-tree(1)", nodes), all_reduce.double_tree(nodes, 1)
+    assert double.steps in (bound.between_hops, bound.between_hops - 2 * (nodes % 2))
+    assert crossing(double, 1)[1] <= bound.between_bytes
+    assert crossing(double, 1)[1] == bound.between_bytes or nodes < 4
+
+
+@pytest.mark.item("A31")
+def test_a_double_tree_has_the_latency_of_a_tree_and_nearly_the_bytes_of_a_ring():
+    for workers in (8, 64, 512):
+        tree, double = get_collective("tree", workers), get_collective("double-tree", workers)
+        assert double.steps == tree.steps + 7  # of which the blocks behind the first take 7
+        assert double.bytes_sent(1.0).max() == 2.0
+        in_blocks = get_collective("double-tree(256)", workers)
+        assert in_turn(in_blocks).sent < 2.2
