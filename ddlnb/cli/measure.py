@@ -100,6 +100,7 @@ def measure(
     device: Annotated[str, option("device")] = DEFAULTS.device,
     backend: Annotated[str, option("backend")] = DEFAULTS.backend,
     topology: Annotated[str, option("topology")] = DEFAULTS.topology,
+    collective: Annotated[str | None, option("collective")] = DEFAULTS.collective,
     timeout: Timeout = DEFAULTS.timeout_seconds,
     start_timeout: StartTimeout = DEFAULTS.start_timeout_seconds,
     yes: Yes = False,
@@ -122,6 +123,7 @@ def measure(
         device=device,
         backend=backend,
         topology=topology,
+        collective=collective,
         timeout_seconds=timeout,
         start_timeout_seconds=start_timeout,
         site=Site(

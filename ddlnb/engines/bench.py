@@ -85,6 +85,7 @@ class Bench:
             self.settings.device,
             while_computing,
             self.settings.topology,
+            self.settings.listed,
             count=self.settings.workers,
             timeout_seconds=self.settings.timeout_seconds,
         )
@@ -118,6 +119,7 @@ class Bench:
             device=self.settings.device,
             backend=self.settings.backend,
             topology=self.settings.topology,
+            collective=self.settings.listed if contender.reduces_itself else None,
         )
         if job.ranks > self.ranks.count:
             raise InputError(

@@ -27,6 +27,12 @@ class Contender:
         """Whether parameter servers take part."""
         return self.method is not None and self.method.exchange == "push_pull"
 
+    @property
+    def reduces_itself(self) -> bool:
+        """Whether all-reduces are ours, so that topology and collective say how they travel."""
+        method = self.method
+        return self.engine == "torch" and method is not None and method.exchange == "all_reduce"
+
     def settings_text(self, settings: MeasurementSettings, *, replayed: bool) -> str:
         """Return how the run differs from a plain one, for the tidy column ``settings``.
 
@@ -38,9 +44,10 @@ class Contender:
         if self.method is not None:
             sizes = {"partition": self.method.partition_bytes, "credit": self.method.credit_bytes}
             words += [f"{name}={size}B" for name, size in sizes.items() if size]
-            ours = self.engine == "torch" and self.method.exchange == "all_reduce"
-            if ours and settings.topology != "ring":
+            if self.reduces_itself and settings.topology != "ring":
                 words.append(f"topology={settings.topology}")
+            if self.reduces_itself and settings.collective is not None:
+                words.append(f"collective={settings.collective.replace(' ', '')}")
         if replayed:
             words.append("replayed")
         if settings.site.scale != 1:
@@ -55,9 +62,10 @@ def contenders(
 ) -> list[Contender]:
     """Return what to run for these methods ("all", one, or a list): baselines first.
 
-    Of the settings count ``engine``, ``baselines``, ``partition`` and ``credit``. ``engine`` is one
-    name or several; every method runs on each of them that can, and "all" are those that any can.
-    ``baselines`` are those of that name; True are ``single``, ``DDP`` and those of the engines.
+    Of the settings count ``engine``, ``baselines``, ``partition``, ``credit`` and ``collective``.
+    ``engine`` is one name or several; every method runs on each of them that can, and "all" are
+    those that any can. ``baselines`` are those of that name; True are ``single``, ``DDP`` and those
+    of the engines.
     With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
     unknown method or engine, InputError for a method that none can run, and for a
     ``partition`` or ``credit`` that no method has.
@@ -66,7 +74,13 @@ def contenders(
     engines = [get_engine(name) for name in names]
     require(bool(engines), "engine names none; name at least one")
     able = [one for one in engines if one.exchanges]
-    chosen = _methods(methods, able)
+    if settings.collective is not None:
+        require(
+            [one.name for one in able] == ["torch"],
+            f"collective {settings.collective!r} says how all-reduces of our own engine travel; "
+            f"take engine 'torch' instead of {', '.join(names)}, or leave it out",
+        )
+    chosen = _methods(methods, able, settings.collective)
     of_baselines = _baselines(settings.baselines, engines)
     of_baselines += [one.name for one in engines if one.baseline and not able]
     listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
@@ -84,7 +98,7 @@ def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int
     return workers + (servers if any(one.uses_servers for one in chosen) else 0)
 
 
-def _methods(asked: Methods, able: list[Engine]) -> list[Method]:
+def _methods(asked: Methods, able: list[Engine], collective: str | None) -> list[Method]:
     """Return the methods, each once; none if no engine has methods."""
     listed = several([] if asked is None else asked)
     require(bool(listed), f"methods {asked!r} name none; name at least one, or 'all'")
@@ -96,10 +110,20 @@ def _methods(asked: Methods, able: list[Engine]) -> list[Method]:
     if not able:
         return []
     if "all" in listed:
-        listed = [one for one in METHODS.values() if any(not e.refuses(one) for e in able)]
+        listed = [
+            one
+            for one in METHODS.values()
+            if any(not e.refuses(one) for e in able)
+            and (collective is None or one.exchange == "all_reduce")
+        ]
     chosen = {method.name: method for method in map(get_method, listed)}
     for method in chosen.values():
         _require_own_name(method)
+        require(
+            collective is None or method.exchange == "all_reduce",
+            f"{method.name!r} has no all-reduce that could be {collective!r}; take a method of the "
+            f"A2A architecture, or leave collective out",
+        )
         if all(one.refuses(method) for one in able):
             require_runs(able[0].name, method)
     return list(chosen.values())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ddlnb.engines.optimizers import OPTIMIZERS, MakeOptimizer
+from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Span
 from ddlnb.workloads.tasks import Task
@@ -19,7 +20,7 @@ class Job:
     ``engine`` is a name of ddlnb.engines.catalogue; ``plan`` is None for its baseline.
     Step t of worker w trains on ``task.batch(local_batch, seed)`` with seed t * workers + w,
     starting over after ``batches`` steps; they are drawn before the clock starts. ``topology`` is
-    that of our own engine's all-reduces.
+    that of our own engine's all-reduces, ``collective`` what carries them out instead.
     """
 
     task: Task
@@ -36,6 +37,7 @@ class Job:
     device: str = "cpu"
     backend: str = "gloo"
     topology: str = "ring"
+    collective: Collective | None = None
     keep_parameters: bool = False
 
     @property

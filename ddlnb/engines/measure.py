@@ -150,11 +150,12 @@ def measure_scaling(
     workers = several(workers)
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(**{f"workers[{i}]": count for i, count in enumerate(workers)})
-    settings = settings.changed(**options)
+    settings = settings.changed(workers=max(workers), **options)
     if only_fitting:
         workers, left_out = fitting_workers(workers, settings.site, settings.device)
         if left_out:
             warnings.warn(left_out, LeftOut, stacklevel=2)
+    each = [settings.changed(workers=count) for count in workers]  # refused before any starts
     most = settings.changed(workers=max(workers))
     _, chosen = _checked(model, methods, most, out)
     with (
@@ -164,8 +165,8 @@ def measure_scaling(
     ):
         file = out or Path(folder, "rows.csv")
         rows = []
-        for count in workers:
-            at_count = settings.changed(workers=count).at(ranks.site)
+        for own in each:
+            at_count = own.at(ranks.site)
             task, chosen = _checked(model, methods, at_count, file)
             rows.append(_measured(task, chosen, at_count, ranks, file, progress))
     joined = pd.concat(rows, ignore_index=True)

@@ -6,15 +6,18 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ddlnb.engines.process_group import local_device, process_group
-from ddlnb.engines.transports.mesh import MeshAllReduce
+from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
 from ddlnb.launch.rank import RankContext
+from ddlnb.networks.transfers import Collective
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
@@ -54,6 +57,7 @@ def time_all_reduce(
     device: str = "cpu",
     while_computing: bool = False,
     topology: str = "ring",
+    collective: Collective | None = None,
 ) -> list[tuple[int, float]]:
     """Return (bytes, seconds) of this rank's all-reduces per size, medians of repetitions.
 
@@ -65,7 +69,11 @@ def time_all_reduce(
     found = []
     on = local_device(context, device)
     with process_group(context, context.store(), context.count, backend):
-        all_reduce = MeshAllReduce.measured() if topology == "mesh" else dist.all_reduce
+        all_reduce: Callable[[torch.Tensor], Any] = dist.all_reduce
+        if collective is not None:
+            all_reduce = CollectiveExecutor(collective)
+        elif topology == "mesh":
+            all_reduce = MeshAllReduce(measured_limit())
         for size in sizes:
             tensor = torch.zeros(max(1, size // 4), device=on)
             seconds = []

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.engines.optimizers import MakeOptimizer, get_optimizer
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.launch.site import HERE, Site
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.transfers import Collective
 from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:
@@ -82,6 +84,13 @@ class MeasurementSettings:
             "for links with long delays)."
         },
     )
+    collective: str | None = field(
+        default=None,
+        metadata={
+            "meaning": "Of our own engine's all-reduces: how messages travel, such as "
+            "halving-doubling or 'torus(2, 4)'. Default: torch's own."
+        },
+    )
     timeout_seconds: float = field(
         default=300.0, metadata={"meaning": "Seconds that one run may take."}
     )
@@ -115,6 +124,35 @@ class MeasurementSettings:
             raise InputError(
                 "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'"
             )
+
+        if self.collective is not None:
+            self._check_collective()
+
+    def _check_collective(self) -> None:
+        made = self.listed
+        assert made is not None
+        require(
+            made.servers == 0,
+            f"collective {self.collective!r} needs {made.servers} ranks more as servers; "
+            f"take a method of the PS architecture, or servers beside the workers",
+        )
+        require(
+            self.device == "cpu",
+            f"collective {self.collective!r} runs on CPUs; leave it out with device "
+            f"{self.device!r}, where NCCL chooses",
+        )
+        require(
+            self.topology == TOPOLOGIES[0],
+            f"topology {self.topology!r} and collective {self.collective!r} both say how "
+            f"all-reduces travel; leave one of them out",
+        )
+
+    @property
+    def listed(self) -> Collective | None:
+        """The transfers of the collective that all-reduces are to be, None for torch's own."""
+        if self.collective is None:
+            return None
+        return get_collective(self.collective, self.workers, per_node=self.site.ranks_per_node)
 
     def changed(self, **options: Any) -> MeasurementSettings:
         """Return these settings with some options changed; those of the site by name as well.

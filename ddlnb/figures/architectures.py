@@ -1,4 +1,4 @@
-"""Architectures (survey, section 3.2): servers beside all-to-all, and four kinds of all-reduce."""
+"""Architectures (survey, section 3.2): servers beside all-to-all, and kinds of all-reduce."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 ALGORITHM_COLOURS = {
     "ring": "#0072B2",
     "tree": "#D55E00",
-    "recursive doubling": "#E69F00",
-    "direct mesh": "#009E73",
+    "double-tree": "#CC79A7",
+    "recursive-doubling": "#E69F00",
+    "halving-doubling": "#56B4E9",
+    "direct": "#009E73",
 }
 
 

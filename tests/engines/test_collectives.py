@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.timing import time_collectives
+from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
-from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm
+from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get_collective
 from ddlnb.networks.transfers import Collective
+from ddlnb.units import KIB
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
 FURTHER = ("ring(3)", "parameter-servers(2)", "parameter-servers(2, True)", "byteps(1)", "swing(2)")
@@ -128,3 +131,46 @@ def test_more_ranks_that_are_no_power_of_two(six_ranks, count):
 def test_eight_ranks():
     with Ranks(8) as ranks:
         check(ranks.run(run_all, (3, 1001), timeout_seconds=200), 8)
+
+
+@pytest.mark.ranks
+def test_times_come_for_every_collective_size_and_counted_repetition(four_ranks):
+    names = ["ring", "tree", "double-tree"]
+    for rank in four_ranks.run(time_collectives, names, (4, 1000), 2, count=3, timeout_seconds=60):
+        assert set(rank) == {(n, s, r) for n in names for s in (4, 1000) for r in (0, 1)}
+        assert all(seconds > 0 for seconds in rank.values())
+
+
+def use_mesh(context: RankContext) -> tuple[float, list[float], list[float]]:
+    """Return the limit of two hops, and sums and bytes of a message below and above 8 KiB."""
+    from ddlnb.engines.process_group import process_group
+    from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
+
+    with process_group(context, context.store(), context.count):
+        limit = measured_limit()
+        mesh = MeshAllReduce(64 * KIB)
+        tensors = [torch.full((size // 4,), 1.0 + context.rank) for size in MESSAGES]
+        for tensor in tensors:
+            mesh(tensor)
+        means = [float(tensor.mean()) for tensor in tensors]
+        return limit, means, [mesh.bytes_sent(tensor) for tensor in tensors]
+
+
+MESSAGES = (4 * KIB, 32 * KIB, 256 * KIB)
+
+
+@pytest.mark.ranks
+def test_a_mesh_sends_small_messages_whole_and_all_ranks_leave_it_at_the_same_size(four_ranks):
+    """Or one would wait for a ring that the others do not run."""
+    found = four_ranks.run(use_mesh, timeout_seconds=60)
+    assert len({limit for limit, _, _ in found}) == 1
+    assert found[0][0] >= 0
+    for _, means, sent in found:
+        assert means == [10.0, 10.0, 10.0]
+        assert sent == [3 * MESSAGES[0], 1.5 * MESSAGES[1], 1.5 * MESSAGES[2]]
+
+
+def test_what_ends_in_different_parts_does_not_travel_in_blocks():
+    scatter = get_collective("ring", 4, operation="reduce-scatter")
+    with pytest.raises(InputError, match="reduce-scatter leaves ranks different parts"):
+        CollectiveExecutor(scatter, block_bytes=1000)

@@ -12,6 +12,7 @@ from ddlnb.engines.job import Job
 from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
+from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.tasks import Task
@@ -87,6 +88,30 @@ def test_a_mesh_is_as_lossless_as_a_ring(six_ranks, alone, name, workers):
     for parameter, value in alone("small-conv", "sgd", workers).items():
         for report in reports:
             torch.testing.assert_close(report.parameters[parameter], value, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.architecture == "A2A"])
+@pytest.mark.parametrize("collective", ["double-tree", "halving-doubling", "torus(2, 2)"])
+def test_every_collective_is_as_lossless_as_torch_s_own(six_ranks, alone, name, collective):
+    made = get_collective(collective, 4)
+    reports = run(six_ranks, in_double("small-conv"), name, 1, 4, "sgd", collective=made)
+    assert len({report.digest for report in reports}) == 1
+    for parameter, value in alone("small-conv", "sgd", 4).items():
+        for report in reports:
+            torch.testing.assert_close(report.parameters[parameter], value, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.ranks
+def test_a_collective_reports_the_bytes_of_its_list(six_ranks):
+    """A tree's root sends twice what a leaf does; parts of a message are as even as can be."""
+    task = mlp([64, 64])
+    workload = trace(task, 4)
+    tree = get_collective("tree", 4)
+    plan = METHODS["WFBP-A2A"].plan(workload)
+    job = Job(task, "torch", 4, 4, iterations=3, plan=plan, collective=tree)
+    sent = [report.bytes_sent for report in six_ranks.run(run_job, job, count=4)]
+    assert sent == (3 * tree.bytes_sent(workload.gradient_bytes)).tolist()
 
 
 @pytest.mark.ranks

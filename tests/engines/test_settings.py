@@ -9,10 +9,11 @@ from dataclasses import fields
 import pytest
 
 from ddlnb.engines.contenders import contenders
-from ddlnb.engines.measure import measure
+from ddlnb.engines.measure import measure, measure_scaling
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.launch.site import Site, emulated, meanings
+from ddlnb.plans.methods import METHODS
 
 
 def test_an_option_that_there_is_not_is_one_error_with_the_nearest():
@@ -44,6 +45,7 @@ def test_every_option_has_a_meaning():
         ({}, ""),
         ({"partition": "256KB", "credit": "1MB"}, "partition=256000B credit=1000000B"),
         ({"topology": "mesh"}, "topology=mesh"),
+        ({"workers": 8, "collective": "torus(2, 4)"}, "collective=torus(2,4)"),
         ({"launcher": "emulated", "network": "10GbE", "scale": 0.01}, "scale=0.01"),
         ({"launcher": "emulated", "network": "10GbE", "ranks_per_node": 2}, "ranks_per_node=2"),
     ],
@@ -85,3 +87,39 @@ def test_a_network_text_may_name_a_topology():
 def test_a_network_text_that_makes_no_sense_is_refused(text):
     with pytest.raises(InputError):
         MeasurementSettings(site=Site("emulated", network=text))
+
+
+def test_a_collective_goes_with_methods_that_all_reduce():
+    settings = DEFAULTS.changed(collective="halving-doubling", baselines=False)
+    names = {contender.name for contender in contenders("all", settings)}
+    assert names == {name for name, method in METHODS.items() if method.exchange == "all_reduce"}
+    with pytest.raises(InputError, match="'WFBP-PS' has no all-reduce that could be 'halving-doub"):
+        contenders(["WFBP-A2A", "WFBP-PS"], settings)
+
+
+@pytest.mark.parametrize("engine", ["horovod", "ddp", ["torch", "horovod"]])
+def test_a_collective_goes_with_our_own_engine(engine):
+    with pytest.raises(InputError, match="of our own engine travel; take engine"):
+        contenders("all", DEFAULTS.changed(collective="ring", engine=engine))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"collective": "rings"}, "unknown collective 'rings'.*did you mean 'ring'"),
+        ({"collective": "torus(2, 4)"}, "torus has 2 x 4 = 8 places for 2 workers"),
+        ({"collective": "swing", "workers": 6}, "needs a power of two of workers"),
+        ({"collective": "rotating"}, "does not carry out 'all-reduce'"),
+        ({"collective": "parameter-servers"}, "needs 1 ranks more as servers"),
+        ({"collective": "ring", "topology": "mesh"}, "both say how all-reduces travel"),
+        ({"collective": "ring", "device": "cuda"}, "runs on CPUs"),
+    ],
+)
+def test_a_collective_that_cannot_be_is_refused(options, reason):
+    with pytest.raises(InputError, match=reason):
+        DEFAULTS.changed(**options)
+
+
+def test_a_collective_is_checked_for_all_numbers_of_workers_before_any_starts():
+    with pytest.raises(InputError, match="8 places for 4 workers"):
+        measure_scaling("small-conv", workers=[8, 4], collective="torus(2, 4)")

@@ -155,7 +155,7 @@ def test_a_thousand_workers_take_no_time():
         ("torus(0, 8)", 8, {}, "torus has 0 x 8 = 0 places"),
         ("torus(2, 2, 2)", 8, {}, "takes rows, columns"),
         ("ring", 0, {}, "workers 0 must be a whole number"),
-        ("ring", 6, {"per_node": 4}, "6 workers do not fill nodes of 4"),
+        ("byteps", 6, {"per_node": 4}, "6 workers do not fill nodes of 4; take a multiple of 4"),
         ("ring(0)", 4, {}, "give at least 1"),
         ("double-tree(-1)", 4, {}, "give at least 1"),
         ("ring", 4, {"operation": "broadcast"}, "does not carry out 'broadcast'; take tree"),

@@ -52,7 +52,9 @@ class CollectiveExecutor:
             f"{collective.operation} leaves ranks different parts and does not travel in blocks of "
             f"{block_bytes} bytes; leave block_bytes out",
         )
-        self._group = group if group is not None else dist.group.WORLD
+        found = group if group is not None else dist.group.WORLD
+        assert found is not None  # as long as there is a default group
+        self._group = found
         self._rank = dist.get_rank(group)
         self._parts, self._steps = collective.parts, collective.steps
         self._turns = itinerary(collective, self._rank)

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ddlnb.engines.base import Transport
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
-from ddlnb.engines.transports.mesh import MeshTransport
+from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
 from ddlnb.engines.transports.push_pull import PushPullTransport
+from ddlnb.engines.transports.threads import ThreadTransport
 from ddlnb.launch.rank import RankContext
+from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
 
 
 def transport_for(
-    context: RankContext, store: Any, plan: Plan, topology: str = "ring"
+    context: RankContext,
+    store: Any,
+    plan: Plan,
+    topology: str = "ring",
+    collective: Collective | None = None,
 ) -> Transport:
     """Return what answers a plan's requests on this worker: collectives, or parameter servers."""
-    if not plan.servers:
-        return (
-            AllReduceTransport() if topology == "ring" else MeshTransport(context.timeout_seconds)
-        )
-    return connect_to_servers(context, store, plan.servers, plan.placement)
+    if plan.servers:
+        return connect_to_servers(context, store, plan.servers, plan.placement)
+    if collective is not None:
+        return ThreadTransport(partial(CollectiveExecutor, collective), context.timeout_seconds)
+    if topology == "mesh":
+        return ThreadTransport(partial(MeshAllReduce, measured_limit()), context.timeout_seconds)
+    return AllReduceTransport()
 
 
 def connect_to_servers(

@@ -70,9 +70,9 @@ def get_collective(
 ) -> Collective:
     """Return the transfers of a collective among workers, of which ``per_node`` share a node.
 
-    Neighbouring ranks share a node. Raises UnknownName for the name, InputError for parameters
-    that it does not have, for an operation that it does not carry out, and for workers among whom
-    it does not run.
+    Neighbouring ranks share a node; only some collectives care. Raises UnknownName for the name,
+    InputError for parameters that it does not have, for an operation that it does not carry out,
+    and for workers among whom it does not run.
 
     >>> ring = get_collective("ring", 4)
     >>> ring.steps, ring.bytes_sent(1000).tolist()
@@ -83,8 +83,9 @@ def get_collective(
     algorithm = get_algorithm(name)
     require_whole(workers=workers, per_node=per_node)
     require(
-        workers % per_node == 0,
-        f"{workers} workers do not fill nodes of {per_node}; take a multiple of {per_node} workers",
+        workers % per_node == 0 or not algorithm.knows_nodes,
+        f"{algorithm.name} needs full nodes, and {workers} workers do not fill nodes of "
+        f"{per_node}; take a multiple of {per_node} workers",
     )
     if operation not in algorithm.operations:
         raise InputError(

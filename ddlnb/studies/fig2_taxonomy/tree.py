@@ -16,7 +16,7 @@ from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.literature import FAMILIES
 from ddlnb.engines.settings import TOPOLOGIES
-from ddlnb.engines.transports.algorithms import ALGORITHMS
+from ddlnb.networks.collectives.catalogue import algorithms_for
 from ddlnb.networks.topologies import TOPOLOGIES as NETWORK_TOPOLOGIES
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Registration = tuple[str, str]  # the registry and the name there
 LEVELS = ("learning algorithm", "system architecture", "network infrastructure")
-SAME = {"mesh": "direct mesh"}  # Two registries have this all-reduce under different names.
+# Two registries have these all-reduces under different names.
+SAME = {"mesh": "direct", "double tree": "double-tree"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def registries() -> dict[str, tuple[str, ...]]:
         "protocols.csv": tuple(
             fact["protocol"] for fact in facts() if fact["property"] == "latency"
         ),
-        "ALGORITHMS": tuple(ALGORITHMS),
+        "COLLECTIVES": tuple(algorithms_for("all-reduce")),
         "TOPOLOGIES": TOPOLOGIES,
         "ALL_REDUCES": tuple(ALL_REDUCES),
         "GRAPHS": tuple(GRAPHS),
@@ -129,7 +130,7 @@ def taxonomy() -> tuple[Aspect, ...]:
             "3.3.2",
             (
                 _branch("of cables", known, "NETWORK_TOPOLOGIES"),
-                _branch("of an all-reduce", known, "ALGORITHMS", "TOPOLOGIES", "ALL_REDUCES"),
+                _branch("of an all-reduce", known, "COLLECTIVES", "TOPOLOGIES", "ALL_REDUCES"),
                 _branch("of gossip", known, "GRAPHS"),
             ),
         ),

@@ -1,38 +1,32 @@
-"""Ring, tree, recursive doubling and mesh on emulated links, beside their formulas."""
+"""All-reduces on emulated links, beside what their lists of transfers count."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from ddlnb.engines.transports.algorithms import ALGORITHMS, time_all_reduces
+from ddlnb.engines.transports.timing import time_collectives
 from ddlnb.errors import require_whole
 from ddlnb.launch.ranks import Ranks
-from ddlnb.plans.alpha_beta import (
-    AlphaBeta,
-    doubling_all_reduce,
-    fit_alpha_beta,
-    mesh_all_reduce,
-    ring_all_reduce,
-    tree_all_reduce,
-)
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.count import step_by_step
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.provenance import machine
 from ddlnb.units import KIB, MS
 
-FORMULAS: dict[str, Callable[[AlphaBeta, int], AlphaBeta]] = {
-    "ring": ring_all_reduce,
-    "tree": tree_all_reduce,
-    "recursive doubling": doubling_all_reduce,
-    "direct mesh": mesh_all_reduce,
-}
+ALL_REDUCES = (
+    *("ring", "tree", "double-tree", "recursive-doubling", "halving-doubling"),
+    "direct",
+)
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)
 KEYS = ["algorithm", "workers", "bytes"]
 COLUMNS = [*KEYS, "repetition", "seconds", "network", "machine", "source"]
-# The latencies of these follow one another. Those of a mesh overlap as far as the senders' cores
-# allow: they count as 2 at best, which is the number in the formula, and as 2 (n-1) at worst.
-FITTED = ("ring", "tree", "recursive doubling")
+# In these a rank sends one message at a time. Those that leave together, in the direct all-reduce
+# and in the double tree, overlap as far as the senders' cores allow: they count as one latency at
+# best, which is the number in the formula.
+FITTED = ("ring", "tree", "recursive-doubling", "halving-doubling")
 ONE = AlphaBeta(1.0, 1.0)  # A formula of it counts latencies, and bytes in multiples of M.
 
 
@@ -46,7 +40,7 @@ def measure_topologies(
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
     if ranks is None:
         return pd.DataFrame(columns=COLUMNS)
-    found = ranks.run(time_all_reduces, list(ALGORITHMS), tuple(sizes), repetitions)
+    found = ranks.run(time_collectives, ALL_REDUCES, tuple(sizes), repetitions)
     rows = [
         {
             "algorithm": name,
@@ -79,7 +73,7 @@ def fit_link(rows: pd.DataFrame) -> AlphaBeta | None:
         return None
     points = medians(rows[rows["algorithm"].isin(FITTED)])
     seconds = points["median"].to_numpy(float)
-    counted = [FORMULAS[p.algorithm](ONE, p.workers) for p in points.itertuples()]
+    counted = [formula(p.algorithm, ONE, p.workers) for p in points.itertuples()]
     latencies = np.array([c.latency_seconds for c in counted])
     crossing = np.array([c.seconds_per_byte for c in counted]) * points["bytes"].to_numpy(float)
     scale = crossing.max()
@@ -96,15 +90,20 @@ def own_fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
     }
 
 
+def formula(name: str, link: AlphaBeta, workers: int) -> AlphaBeta:
+    """Return the a + b M of an all-reduce whose steps follow one another, from one message's."""
+    return step_by_step(get_collective(name, workers), link)
+
+
 def by_formula(link: AlphaBeta, workers: int) -> dict[str, AlphaBeta]:
-    """Return the a + b M of each algorithm that its formula makes of one message's."""
-    return {name: formula(link, workers) for name, formula in FORMULAS.items()}
+    """Return the a + b M of each all-reduce."""
+    return {name: formula(name, link, workers) for name in ALL_REDUCES}
 
 
 def counts(workers: Sequence[int] = (4, 8, 32)) -> pd.DataFrame:
     """Return the latencies, and bytes in multiples of M, that follow one another."""
     table = {
-        (n, what): {name: getattr(formula(ONE, n), field) for name, formula in FORMULAS.items()}
+        (n, what): {name: getattr(cost, field) for name, cost in by_formula(ONE, n).items()}
         for n in workers
         for what, field in (("latencies", "latency_seconds"), ("bytes / M", "seconds_per_byte"))
     }
@@ -119,18 +118,18 @@ def topology_table(rows: pd.DataFrame, link: AlphaBeta, workers: int) -> pd.Data
     """
     fitted, points = own_fits(rows), medians(rows)
     lines = []
-    for name, formula in by_formula(link, workers).items():
-        count = FORMULAS[name](ONE, workers)
+    for name, cost in by_formula(link, workers).items():
+        count = formula(name, ONE, workers)
         line = {
             "algorithm": name,
             "latencies": count.latency_seconds,
             "bytes / M": count.seconds_per_byte,
-            "latency, formula (ms)": formula.latency_seconds / MS,
-            "per MiB, formula (ms)": formula.seconds_per_byte * KIB**2 / MS,
+            "latency, formula (ms)": cost.latency_seconds / MS,
+            "per MiB, formula (ms)": cost.seconds_per_byte * KIB**2 / MS,
         }
         if name in fitted:
             own = points[points["algorithm"] == name]
-            off = own["bytes"].map(formula.seconds) / own["median"] - 1
+            off = own["bytes"].map(cost.seconds) / own["median"] - 1
             line["latency, own fit (ms)"] = fitted[name].latency_seconds / MS
             line["per MiB, own fit (ms)"] = fitted[name].seconds_per_byte * KIB**2 / MS
             line["error of the formula (%)"] = 100 * off.abs().mean()
