@@ -116,6 +116,18 @@ def test_ring_and_tree_cross_where_both_take_as_long():
     assert list(table.columns) == ["formula"]
 
 
+@pytest.mark.item("A30", "A31")
+def test_the_answer_is_computed_from_the_lists_and_the_rows():
+    formulas = all_reduces.all_reduce_answer(all_reduces.measure_topologies(None), 32)
+    assert "halving-doubling takes 10 latencies where a ring takes 62, and 1.94 M" in formulas
+    assert "a double tree in blocks takes 17 latencies and 2.81 M." in formulas
+    assert "Fastest" not in formulas
+    rows = made_of(LINK)
+    rows.loc[(rows["algorithm"] == "tree") & (rows["bytes"] == 4096), "seconds"] = 1e-9
+    said = all_reduces.all_reduce_answer(rows, 8)
+    assert "Fastest here, by the median: direct at 1 KiB, tree at 4 KiB" in said
+
+
 def test_sizes_that_make_no_sense_are_refused():
     with pytest.raises(InputError, match="sizes"):
         all_reduces.measure_topologies(None, [0])

@@ -30,6 +30,13 @@ from ddlnb.networks.transfers import Collective
 AHEAD = 3  # moves for which room is made before their messages come
 
 
+def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """Return the group, or the default one that `process_group` makes."""
+    found = group if group is not None else dist.group.WORLD
+    assert found is not None
+    return found
+
+
 class CollectiveExecutor:
     """Runs one collective on the ranks of a process group, in place, on any tensor.
 
@@ -52,10 +59,8 @@ class CollectiveExecutor:
             f"{collective.operation} leaves ranks different parts and does not travel in blocks of "
             f"{block_bytes} bytes; leave block_bytes out",
         )
-        found = group if group is not None else dist.group.WORLD
-        assert found is not None  # as long as there is a default group
-        self._group = found
-        self._rank = dist.get_rank(group)
+        self._group = group_or_default(group)
+        self._rank = self._group.rank()
         self._parts, self._steps = collective.parts, collective.steps
         self._turns = itinerary(collective, self._rank)
         self._longest = longest_message(collective) / collective.parts

@@ -17,7 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.collective import CollectiveExecutor, group_or_default
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.units import KIB, MIB
 
@@ -34,7 +34,7 @@ class MeshAllReduce:
     """
 
     def __init__(self, two_hops_up_to: float, group: dist.ProcessGroup | None = None):
-        workers = dist.get_world_size(group)
+        workers = group_or_default(group).size()
         self.two_hops_up_to = two_hops_up_to
         self.one_hop = CollectiveExecutor(get_collective("exchange", workers), group)
         self.two_hops = CollectiveExecutor(get_collective("direct", workers), group)

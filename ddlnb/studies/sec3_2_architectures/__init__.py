@@ -1,6 +1,7 @@
 """Parameter servers compared with all-to-all, and what an all-reduce is made of (3.2)."""
 
 from ddlnb.studies.sec3_2_architectures.all_reduces import (
+    all_reduce_answer,
     by_formula,
     counts,
     crossing_table,
@@ -11,6 +12,7 @@ from ddlnb.studies.sec3_2_architectures.links import emulated_ranks
 from ddlnb.studies.sec3_2_architectures.measured import measure_network
 
 __all__ = [
+    "all_reduce_answer",
     "architecture_table",
     "by_formula",
     "counts",

@@ -14,7 +14,7 @@ from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.count import step_by_step
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.provenance import machine
-from ddlnb.units import KIB, MS
+from ddlnb.units import KIB, MS, size_in_words
 
 ALL_REDUCES = (
     *("ring", "tree", "double-tree", "recursive-doubling", "halving-doubling"),
@@ -108,6 +108,24 @@ def counts(workers: Sequence[int] = (4, 8, 32)) -> pd.DataFrame:
         for what, field in (("latencies", "latency_seconds"), ("bytes / M", "seconds_per_byte"))
     }
     return pd.DataFrame(table).rename_axis(columns=["workers", "one after the other"])
+
+
+def all_reduce_answer(rows: pd.DataFrame, workers: int) -> str:
+    """Return in a sentence what the two newer all-reduces save, and which one was the fastest."""
+    cost = by_formula(ONE, workers)
+    ring, halving, double = cost["ring"], cost["halving-doubling"], cost["double-tree"]
+    said = (
+        f"Among {workers} workers halving-doubling takes {halving.latency_seconds:g} latencies "
+        f"where a ring takes {ring.latency_seconds:g}, and {halving.seconds_per_byte:.3g} M where "
+        f"it takes {ring.seconds_per_byte:.3g} M; a double tree in blocks takes "
+        f"{double.latency_seconds:g} latencies and {double.seconds_per_byte:.3g} M."
+    )
+    if rows.empty:
+        return said
+    points = medians(rows[rows["workers"] == workers])
+    best = points.loc[points.groupby("bytes")["median"].idxmin()]
+    fastest = ", ".join(f"{p.algorithm} at {size_in_words(p.bytes)}" for p in best.itertuples())
+    return f"{said} Fastest here, by the median: {fastest}."
 
 
 def topology_table(rows: pd.DataFrame, link: AlphaBeta, workers: int) -> pd.DataFrame:
