@@ -48,6 +48,7 @@ _HOME = {
     "engines.settings": ("MeasurementSettings",),
     "errors": ("DdlnbError",),
     "launch.ranks": ("Ranks",),
+    "networks.collectives.catalogue": ("register_collective",),
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",
