@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 
 from ddlnb.calibration.comparison import forecast_errors, kept_comparison
+from ddlnb.calibration.kept_load import load_sentence
 from ddlnb.calibration.micro_benchmark import read_micro_benchmark
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.paths import DATA
@@ -25,8 +26,9 @@ def main() -> None:
     errors = forecast_errors(kept_comparison(clusters, folder, draws=50))
     print(errors.round(3).to_string(index=False))
     size = errors["error"].abs()
+    print(f"\n{load_sentence(folder)}")
     print(
-        f"\n{len(errors)} cells: median error {size.median():.1%}, within 15 %: "
+        f"{len(errors)} cells: median error {size.median():.1%}, within 15 %: "
         f"{(size <= 0.15).sum()}, largest {size.max():.1%}; median noise of one run "
         f"{errors['noise'].median():.1%}; inside the 90 % interval: {errors['inside'].mean():.0%}"
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.calibration.kept_load import keeping_load
 from ddlnb.calibration.measured import as_measured
 from ddlnb.calibration.micro_benchmark import keep_profile, micro_benchmark, profile_path
 from ddlnb.calibration.twin import calibrate_here
@@ -53,7 +54,7 @@ def measure_and_forecast(
     folder, settings = Path(folder), settings.changed(**options)
     most = max(cluster.workers for cluster in clusters)
     servers = most if server_per_worker else settings.server_count
-    with Ranks.at(settings.site, most + servers) as ranks:
+    with keeping_load(folder / COMPARED), Ranks.at(settings.site, most + servers) as ranks:
         for model in models:
             for cluster in clusters:
                 name = get_task(model).name

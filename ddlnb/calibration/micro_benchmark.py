@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddlnb.calibration.kept_load import keeping_load
 from ddlnb.calibration.probes import PROBES, probes
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.contenders import contenders, ranks_needed
@@ -96,7 +97,8 @@ def micro_benchmark(
         for count in workers
         if not profile_path(folder, task.name, count).exists()
     ]
-    with Ranks.at(site, ranks_needed(contenders("all"), most, servers)) as ranks:
+    needed = ranks_needed(contenders("all"), most, servers)
+    with keeping_load(folder / ROWS), Ranks.at(site, needed) as ranks:
         for task, count in missing:
             keep_profile(folder, task, count, ranks)
         if not times.exists():

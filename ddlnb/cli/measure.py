@@ -13,7 +13,7 @@ from ddlnb.cli.patience import Yes, announce
 from ddlnb.engines.profiles import MEASUREMENT_PROFILES, get_measurement_profile
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.site import HERE, Site, meanings
+from ddlnb.launch.site import EMULATED, HERE, Site, meanings
 
 _MEANINGS = meanings(MeasurementSettings) | meanings(Site)
 
@@ -141,17 +141,14 @@ def measure(
             typer.echo(left_out, err=True)
     from ddlnb.engines.duration import estimated_seconds
     from ddlnb.engines.measure import measure_scaling
+    from ddlnb.launch.load import watched_load
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
     counted = {"workers": counts, "settings": settings, "out": out}
     announce(estimated_seconds(task, method or "all", **counted), yes)
-    rows = measure_scaling(
-        task,
-        method or "all",
-        **counted,
-        progress=sys.stderr.isatty(),
-    )
+    with watched_load() as watch:
+        rows = measure_scaling(task, method or "all", **counted, progress=sys.stderr.isatty())
     if csv:
         typer.echo(rows.to_csv(index=False), nl=False)
         return
@@ -162,6 +159,8 @@ def measure(
         f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, "
         f"{first['source']} on {first['machine']}; median and standard deviation of {repeat} runs",
     )
+    if settings.site.launcher in (HERE.launcher, EMULATED):  # else on machines not watched here
+        typer.echo(watch.load)
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
 

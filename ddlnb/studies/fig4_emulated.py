@@ -13,6 +13,7 @@ from ddlnb.calibration.comparison import (
     error_table,
     forecast_errors,
 )
+from ddlnb.calibration.kept_load import load_sentence
 from ddlnb.engines.measure import speedups
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.site import emulated
@@ -63,6 +64,10 @@ def errors_table(rows: pd.DataFrame) -> pd.DataFrame:
     return error_table(forecast_errors(rows))
 
 
-def view_findings(rows: pd.DataFrame) -> Findings:
-    """Return how far the forecast is from the emulation, and which published cells there are."""
-    return findings(error_sentence(forecast_errors(rows)), about_fig4_cells())
+def view_findings(rows: pd.DataFrame, folder: str | Path) -> Findings:
+    """Return how far the forecast is from the emulation, and which published cells there are.
+
+    ``folder`` is that of the runs, which keeps how busy the machine was with other work.
+    """
+    errors = error_sentence(forecast_errors(rows))
+    return findings(errors, load_sentence(folder), about_fig4_cells())

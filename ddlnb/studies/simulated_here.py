@@ -14,6 +14,7 @@ from ddlnb.calibration.comparison import (
     forecast_errors,
     measure_and_forecast,
 )
+from ddlnb.calibration.kept_load import load_sentence
 from ddlnb.studies.findings import Findings, findings
 
 
@@ -39,10 +40,14 @@ def errors_table(rows: pd.DataFrame) -> pd.DataFrame:
     return error_table(forecast_errors(rows))
 
 
-def twin_findings(rows: pd.DataFrame) -> Findings:
-    """Return how far the twin is off, for every model and number of workers."""
+def twin_findings(rows: pd.DataFrame, folder: str | Path) -> Findings:
+    """Return how far the twin is off, for every model and number of workers, and under what load.
+
+    ``folder`` is that of the runs, which keeps how busy the machine was with other work.
+    """
     errors = forecast_errors(rows)
     parts = errors.groupby(["model", "gpus"], sort=False)
     return findings(
-        *(f"{model}, {gpus} workers: {error_sentence(part)}" for (model, gpus), part in parts)
+        *(f"{model}, {gpus} workers: {error_sentence(part)}" for (model, gpus), part in parts),
+        load_sentence(folder),
     )

@@ -1,0 +1,71 @@
+"""How busy the machine was is kept beside the rows, and said beside the result."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from ddlnb.calibration import kept_load
+from ddlnb.calibration.kept_load import LOADS, keeping_load, kept_loads, load_sentence
+from ddlnb.errors import ResultsError
+from ddlnb.launch.load import Load
+from ddlnb.studies import fig4_emulated, simulated_here
+
+QUIET, BUSY = Load(0.0, 0.01, 0.0), Load(0.25, 0.5, 0.0)
+
+
+@pytest.fixture
+def under(monkeypatch):
+    """Return a function that makes the next watches see these loads, one after the other."""
+    seen = []
+
+    @contextmanager
+    def watched():
+        yield SimpleNamespace(load=seen.pop(0))
+
+    monkeypatch.setattr(kept_load, "watched_load", watched)
+    return seen.extend
+
+
+def test_loads_are_kept_where_rows_were_added_and_the_busiest_is_said(tmp_path, under):
+    under([QUIET, BUSY, BUSY])
+    rows, others = tmp_path / "rows.csv", tmp_path / "compared.csv"
+    with keeping_load(rows):
+        rows.write_text("a\n")
+    assert "it was quiet" in load_sentence(tmp_path)
+    with keeping_load(others):
+        others.write_text("b\n")
+    with keeping_load(rows):
+        rows.read_text()  # all was there: nothing ran
+    assert kept_loads(tmp_path) == [("rows.csv", QUIET), ("compared.csv", BUSY)]
+    assert "took 50% of the cores meanwhile, and 25% before: times are" in load_sentence(tmp_path)
+
+
+def test_a_folder_of_an_earlier_edition_does_not_know_its_load(tmp_path):
+    assert kept_loads(tmp_path) == []
+    assert "is not known" in load_sentence(tmp_path)
+    (tmp_path / LOADS).write_text("rows,before\nrows.csv,0.1\n")
+    with pytest.raises(ResultsError, match=r"load\.csv is no table of loads"):
+        kept_loads(tmp_path)
+
+
+def compared(source: str) -> pd.DataFrame:
+    both = {"model": "m", "gpus": 2, "method": "WFBP-A2A", "engine": "torch", "std": 1.0}
+    forecast = {"source": "simulated", "iteration_seconds": 1.1, "low": 80.0, "high": 120.0}
+    done = {"source": source, "iteration_seconds": 1.0, "throughput_samples_per_s": 100.0}
+    return pd.DataFrame([{**both, **forecast}, {**both, **done}])
+
+
+def test_findings_say_the_load_beside_the_errors(tmp_path, under):
+    under([BUSY])
+    with keeping_load(tmp_path / "compared.csv"):
+        (tmp_path / "compared.csv").write_text("a\n")
+    for said in (
+        simulated_here.twin_findings(compared("measured"), tmp_path),
+        fig4_emulated.view_findings(compared("emulated"), tmp_path),
+    ):
+        assert "the median error of the forecast is 10.0%" in str(said)
+        assert "times are those of a machine under load" in str(said)
