@@ -9,6 +9,9 @@ this machine: ddlnb calibrate here, and the notebook simulated_here.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+import pandas as pd
 
 from ddlnb.calibration.comparison import forecast_errors, kept_comparison
 from ddlnb.calibration.kept_load import load_sentence
@@ -17,13 +20,19 @@ from ddlnb.calibration.twin import calibrate_here
 from ddlnb.paths import DATA
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
+BUSY = DATA / "measured" / "2026-11-22_two-cores_busy"
+
+
+def kept_errors(folder: str | Path) -> pd.DataFrame:
+    """Return the `forecast_errors` of the runs that a folder keeps, by a twin fitted to it."""
+    _, clusters = calibrate_here(read_micro_benchmark(folder))
+    return forecast_errors(kept_comparison(clusters, folder, draws=50))
 
 
 def main() -> None:
     """Print the table and its summary."""
     folder = sys.argv[1] if len(sys.argv) > 1 else KEPT
-    _, clusters = calibrate_here(read_micro_benchmark(folder))
-    errors = forecast_errors(kept_comparison(clusters, folder, draws=50))
+    errors = kept_errors(folder)
     print(errors.round(3).to_string(index=False))
     size = errors["error"].abs()
     print(f"\n{load_sentence(folder)}")

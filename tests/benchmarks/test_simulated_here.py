@@ -1,0 +1,32 @@
+"""The README quotes how far forecasts of this machine are off: when it is quiet, and under load."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulated_here import BUSY, KEPT, kept_errors
+from ddlnb.calibration.kept_load import kept_loads
+from ddlnb.paths import ROOT
+
+README = " ".join((ROOT / "README.md").read_text().split())
+FORECAST = (ROOT / "docs" / "forecast.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("folder", [KEPT, BUSY], ids=["quiet", "busy"])
+def test_the_errors_that_are_quoted_are_those_of_the_kept_runs(folder):
+    errors = kept_errors(folder)
+    size = errors["error"].abs()
+    quoted = f"{100 * size.median():.1f} %"
+    assert f"{quoted} over {len(errors)}" in README
+    worst = f"| {len(errors)} | {quoted} | {100 * size.max():.0f} % |"
+    assert worst in FORECAST
+
+
+def test_the_load_that_is_quoted_is_the_one_that_was_seen():
+    ((_, load),) = [kept for kept in kept_loads(BUSY) if kept[0] == "compared.csv"]
+    assert load.is_busy
+    assert f"other processes took {100 * load.during:.0f} % of the cores" in FORECAST
+    assert load.during == pytest.approx(4 / 5, abs=0.03)
+    assert "other work on four fifths of the cores" in README
