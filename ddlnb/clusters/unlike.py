@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from ddlnb.clusters.delays import Delay
 from ddlnb.errors import InputError, require, require_whole
+from ddlnb.units import show_seconds
 
 Factors = Mapping[int, float] | Sequence[float]
+BLOCK = 256  # iterations whose delays are drawn at once
 Named = tuple[tuple[int, float], ...]
 
 
@@ -44,10 +46,28 @@ class Unlike:
         """Return the seconds per byte of this node's link over those of the cluster's effects."""
         return dict(self.link).get(node, 1.0)
 
+    def delay_seconds(self, rank: int, iteration: int) -> float:
+        """Return the seconds by which this worker begins this iteration late."""
+        if self.delay is None:
+            return 0.0
+        count = BLOCK * (1 + iteration // BLOCK)
+        return float(self.delay.seconds(rank, count)[iteration])
+
     def slowest_link(self, nodes: int) -> float:
         """Return the largest link factor of so many nodes: the pace of a collective of them all."""
         factors = [factor for node, factor in self.link if node < nodes]
         return max(factors if len(factors) == nodes else [1.0, *factors])
+
+    def __str__(self) -> str:
+        """Return in words who differs, empty if all are alike."""
+        said = [f"worker {rank} computes {factor:g} times as long" for rank, factor in self.compute]
+        said += [
+            f"the link of node {node} takes {factor:g} times as long" for node, factor in self.link
+        ]
+        if self.delay is not None:
+            mean = show_seconds(self.delay.mean)
+            said.append(f"{self.delay.distribution} delays of {mean} on average")
+        return "; ".join(said)
 
     def require_within(self, workers: int, nodes: int, name: str) -> None:
         """Raise InputError for a worker or a node that the cluster of this name does not have."""

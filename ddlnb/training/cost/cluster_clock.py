@@ -8,15 +8,17 @@ equal workers a BSP run therefore takes as long as BSP-A2A and BSP-PS, or WFBP-P
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.unlike import ALIKE
 from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
+from ddlnb.simulator.unlike.team import Slowness
 from ddlnb.training.cost.requests import message_link, push_pull_seconds, request_cost
-from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock
 from ddlnb.training.executors.server_links import Passage, Trip
 from ddlnb.training.method import TrainingMethod, training_method
@@ -33,6 +35,9 @@ def cluster_clock(
 ) -> Clock:
     """Return the clock of this method there; ``slower`` multiplies seconds of computation.
 
+    Workers differ as the cluster says: each computes, is delayed, and pushes and pulls as if all
+    were like it, while a collective goes at the pace of the slowest link.
+
     Workers of a node that push at the same time, as a bulk-synchronous rule makes them do, sum
     inside the node first. Those of other rules push one by one, and queue for two links: that of
     their node, which passes M more bytes in (t(g M) - t(M)) / (g - 1) seconds, with g workers on a
@@ -47,7 +52,10 @@ def cluster_clock(
         trip = _trips(workload, cluster, method, overlap and method.pushes_layers)
 
     def computing(rank: int, step: int, workers: int) -> float:
-        return compute * (slower(rank, step, workers) if slower else 1.0)
+        seconds = compute * cluster.unlike.compute_factor(rank)
+        if slower is not None:
+            seconds *= slower(rank, step, workers)
+        return seconds + cluster.unlike.delay_seconds(rank, step)
 
     def communicating(kind: type, size: int, _: int) -> float:
         return request_cost(cluster, kind, size, is_merged=len(workload.gradients) > 1).seconds
@@ -61,17 +69,18 @@ def _trips(
     joined = isinstance(method.synchronisation.rule(cluster.workers), BulkSynchronous)
     per_node, effects = cluster.workers_per_node, cluster.effects
     ready = workload.ready_seconds
-    early = (ready[-1] - ready[0]) * effects.compute_factor if overlap else 0.0
+    early_seconds = (ready[-1] - ready[0]) * effects.compute_factor if overlap else 0.0
     at_servers = min(effects.server_bandwidth, effects.between_bandwidth) * cluster.default_servers
 
     def trip(rank: int, way: str, size: int, _: int) -> Trip:
-        after = push_pull_seconds(workload, cluster, size)
-        shown = push_pull_seconds(workload, cluster, size, overlap=True) if overlap else after
+        here = _as_all(cluster, rank)
+        after = push_pull_seconds(workload, here, size)
+        shown = push_pull_seconds(workload, here, size, overlap=True) if overlap else after
         if joined:  # all pushes and all answers are on the same links at the same time
             return Trip(shown / 2)
         passages = []
         if per_node > 1:
-            together = push_pull_seconds(workload, cluster, size * per_node)
+            together = push_pull_seconds(workload, here, size * per_node)
             more = (together - after) / (per_node - 1)
             # Both ways take turns: parts of the model are pulled while others are pushed.
             passages.append(Passage(("node", rank // per_node), more / 2))
@@ -80,12 +89,22 @@ def _trips(
             passages.append(Passage(link, size / at_servers))
         if way == HELD_PULL:  # nothing is left to hide it
             return Trip(after / 2, tuple(passages))
+        early = early_seconds * cluster.unlike.compute_factor(rank)
         return Trip(shown / 2, tuple(passages), early)
 
     return trip
 
 
+def _as_all(cluster: Cluster, rank: int) -> Cluster:
+    """Return the cluster as if all its workers were like this one."""
+    compute = cluster.unlike.compute_factor(rank)
+    link = cluster.unlike.link_factor(rank // cluster.workers_per_node)
+    if compute == link == 1.0:
+        return replace(cluster, unlike=ALIKE)
+    return cluster.with_unlike([compute] * cluster.workers, [link] * cluster.nodes_in_use)
+
+
 def compute_seconds(workload: Workload, cluster: Cluster) -> float:
-    """Return the seconds that a worker computes in one iteration, its update included."""
+    """Return the seconds that a worker with no factor computes in an iteration, with its update."""
     plan = plan_on(cluster, workload, "BSP-A2A")
     return lower(workload, cluster, plan).compute_seconds

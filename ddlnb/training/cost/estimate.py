@@ -11,11 +11,11 @@ from ddlnb.compression.profile import FREE, CompressionProfile, compression_prof
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.simulator.profiles import workload_on
+from ddlnb.simulator.unlike.team import Slowness
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
 from ddlnb.training.cost.machines import server_machines, with_own_plans
 from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost, require_all_to_all
-from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.workloads.hardware import require_same_hardware

@@ -14,6 +14,7 @@ from ddlnb.compression.base import Codec
 from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import require_whole
+from ddlnb.simulator.unlike.team import Slowness
 from ddlnb.training.cost.cluster_clock import cluster_clock
 from ddlnb.training.cost.coding import coding_seconds, coding_source
 from ddlnb.training.cost.iteration import BACKWARD, NOTHING, IterationCost
@@ -25,7 +26,6 @@ from ddlnb.training.cost.tensors import (
     require_shapes,
 )
 from ddlnb.training.cost.traffic import gathers
-from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.executors.dry_run import DryRun, dry_run
 from ddlnb.training.method import TrainingMethod
 from ddlnb.workloads.workload import Workload

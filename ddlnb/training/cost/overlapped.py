@@ -18,6 +18,7 @@ from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Gate, Launch, Plan
 from ddlnb.simulator.program import Program, lower
 from ddlnb.simulator.simulate import plan_on
+from ddlnb.simulator.unlike.team import Slowness
 from ddlnb.training.cost.coding import coding_seconds, coding_source
 from ddlnb.training.cost.compressed_program import CompressedMessage, compressed
 from ddlnb.training.cost.iteration import BACKWARD, BOTH_PASSES, NOTHING, IterationCost
@@ -32,7 +33,7 @@ from ddlnb.training.cost.tensors import (
     tensor_shapes,
 )
 from ddlnb.training.cost.traffic import fused, gathers, link_bytes
-from ddlnb.training.cost.uneven import Slowness, play_uneven
+from ddlnb.training.cost.uneven import play_uneven
 from ddlnb.training.method import TrainingMethod
 from ddlnb.workloads.workload import Workload
 
@@ -51,7 +52,7 @@ def lossless_cost(
     Stragglers hold everybody up, as `ddlnb.training.cost.uneven` says.
     """
     program = lower(workload, cluster, plan_on(cluster, workload, method))
-    played = play_uneven(program, _unchanged, cluster.workers, slower, steps)
+    played = play_uneven(program, _unchanged, cluster, slower, steps)
     size = workload.gradient_bytes
     if method.architecture == "A2A":
         bytes_ = ring_bytes_sent(size, cluster.workers)
@@ -105,9 +106,7 @@ def overlapped_cost(
     costs = []
     for plan, made in planned:
         program = lower(workload, cluster, plan)
-        played = play_uneven(
-            program, partial(compressed, messages=made), cluster.workers, slower, steps
-        )
+        played = play_uneven(program, partial(compressed, messages=made), cluster, slower, steps)
         costs.append((played, made))
     played, made = min(costs, key=lambda cost: cost[0].iteration_seconds)
     coding = sum(one.encode_seconds + one.decode_seconds for one in made)

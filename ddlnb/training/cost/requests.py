@@ -24,6 +24,9 @@ from ddlnb.simulator.fast_player import play_fast
 from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
+from ddlnb.simulator.unlike.fast_player import play_unlike_fast
+from ddlnb.simulator.unlike.program import with_team
+from ddlnb.simulator.unlike.team import team_of
 from ddlnb.training.executors.links import Link
 from ddlnb.workloads.workload import Workload
 
@@ -64,7 +67,8 @@ def request_cost(
     if request is AllGather:
         return _gathered(cluster, size)._replace(copies=copies)
     if request is Messages:
-        link = _link(cluster, None, leaves=cluster.nodes_in_use > 1)
+        slowest = cluster.unlike.slowest_link(cluster.nodes_in_use)
+        link = _link(cluster, None, slowest, leaves=cluster.nodes_in_use > 1)
         return RequestCost(link.latency, size * link.seconds_per_byte)
     raise InputError(
         f"the cost of {request.__name__} on cluster {cluster.name!r} is not known; ask for one of "
@@ -111,25 +115,29 @@ def _push_pull_seconds(of: Identity, cluster: Cluster, size: int, method: str) -
     )
     resized = replace(workload, gradients=gradients)
     plan = plan_on(cluster, resized, METHODS[method])
-    return play_fast(lower(resized, cluster, plan)).exposed_seconds
+    program = lower(resized, cluster, plan)
+    if cluster.is_alike:
+        return play_fast(program).exposed_seconds
+    return play_unlike_fast(with_team(program, team_of(cluster))).exposed_seconds
 
 
 def message_link(cluster: Cluster, sender: int, receiver: int) -> Link:
     """Return what carries messages from one worker to another, by their ranks.
 
-    The workers of a node share its link to the network; inside the node each has its own link.
+    The workers of a node share its link to the network, and the slower of two nodes' links decides;
+    inside the node each has its own link.
     """
-    per_node = cluster.workers_per_node
-    node = sender // per_node
-    if receiver // per_node == node:
-        return _link(cluster, ("worker", sender), leaves=False)
-    return _link(cluster, ("node", node), leaves=True)
+    nodes = [rank // cluster.workers_per_node for rank in (sender, receiver)]
+    if nodes[0] == nodes[1]:
+        return _link(cluster, ("worker", sender), 1.0, leaves=False)
+    slower = max(map(cluster.unlike.link_factor, nodes))
+    return _link(cluster, ("node", nodes[0]), slower, leaves=True)
 
 
-def _link(cluster: Cluster, name: Hashable, *, leaves: bool) -> Link:
+def _link(cluster: Cluster, name: Hashable, factor: float, *, leaves: bool) -> Link:
     effects = cluster.effects
     if leaves:
-        hop, bandwidth = effects.between_latency, effects.between_bandwidth
+        hop, bandwidth = effects.between_latency, effects.between_bandwidth / factor
     else:
         hop, bandwidth = effects.inside_latency, effects.inside_bandwidth
     return Link(name, effects.operation_latency + hop, 1 / bandwidth)

@@ -23,10 +23,10 @@ from ddlnb.plans.methods import Method
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.schema import require_frame
 from ddlnb.results.statistics import Interval, bracket_interval, ratio_interval
+from ddlnb.simulator.unlike.team import Slowness
 from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_cost
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.requests import request_cost
-from ddlnb.training.cost.uneven import Slowness
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.summaries import target_bracket
 from ddlnb.workloads.workload import Workload
