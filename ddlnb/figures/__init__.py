@@ -77,6 +77,7 @@ _HOME = {
         "loss_against_traffic",
         "staleness_histogram",
         "synchronisation_timelines",
+        "throughput_with_a_slow_worker",
         "waiting_against_bound",
     ),
     "taxonomy": ("taxonomy_tree",),

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import PALETTE
+from ddlnb.figures.colours import DASHES, METHOD_COLOURS, OTHER_COLOUR, PALETTE, colour_of
 from ddlnb.figures.gantt import KIND_COLOURS, WAIT_HATCH
 from ddlnb.figures.learning import BAND, QUALITIES
 from ddlnb.figures.style import (
@@ -116,6 +116,43 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     ax.set(xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
     ax.legend(title="seconds of a gradient")
     say_source(figure, waits, f"mean and range over {waits['seed'].nunique()} seeds")
+    return figure
+
+
+@styled
+def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
+    """Throughput over that without a slow worker, against how many times slower one worker is.
+
+    ``slowed`` are the rows of `slowdowns` of ``ddlnb.studies.sec3_1_2_synchronisation``. The
+    broad line is the sum of the workers' rates, if nobody waited.
+    """
+    require(not slowed.empty, "there are no rows to draw")
+    figure, ax = plt.subplots(figsize=(7.5, 4.2))
+    handles = []
+    others = [name for name in dict.fromkeys(slowed["method"]) if name not in METHOD_COLOURS]
+    for method, rows in slowed.groupby("method", sort=False):
+        own = {"color": colour_of(method), "linestyle": "-", "marker": "o", "markersize": 3.5}
+        if method in others:
+            number = others.index(method)
+            own |= {"color": "black", "linestyle": DASHES[1 + number % 3], "marker": "s"}
+        handles += ax.plot(rows["factor"], 100 * rows["throughput"], label=method, **own)
+    bound = slowed.drop_duplicates("factor")
+    handles += ax.plot(
+        bound["factor"],
+        100 * bound["sum_of_rates"],
+        color=OTHER_COLOUR,
+        linewidth=3,
+        zorder=1,
+        label="sum of the workers' rates",
+    )
+    doubling_axis(ax, bound["factor"], lambda factor: f"{factor:g}")
+    ax.set_ylim(0, None)
+    ax.set(
+        xlabel="times that one worker is slower",
+        ylabel="throughput (% of that with none)",
+    )
+    legend(figure, handles)
+    say_source(figure, slowed, f"{slowed['model'].iloc[0]}, {slowed['workers'].iloc[0]} workers")
     return figure
 
 

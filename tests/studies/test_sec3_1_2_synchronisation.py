@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -16,6 +17,11 @@ from ddlnb.studies.sec3_1_2_synchronisation.learning import (
     period_summary,
     period_table,
     same_traffic,
+)
+from ddlnb.studies.sec3_1_2_synchronisation.slow_worker import (
+    slow_worker_findings,
+    slowdown_table,
+    slowdowns,
 )
 from ddlnb.studies.sec3_1_2_synchronisation.verdicts import (
     judge,
@@ -35,8 +41,10 @@ from ddlnb.studies.sec3_1_2_synchronisation.waiting import (
     staleness,
     waits,
 )
+from ddlnb.training.cost.pure_case import made_up_cluster
 from ddlnb.training.runs.by_cell import final_losses, runs_by
 from ddlnb.training.runs.compare import Comparison
+from tests.toy import TOY
 
 LEARNT = ("bsp on PS", "ssp(2)", "asp", *local_methods((1, 2, 4)))
 
@@ -188,6 +196,24 @@ def test_learning_is_judged_at_the_same_cost(learnt):
     said = synchronisation_findings(judged)
     assert said.startswith("- 4 of 4 laws hold exactly.")
     assert all(expected in said for expected in table.index)
+
+
+def test_one_slow_worker_costs_who_waits_and_not_who_does_not():
+    """On free links who waits goes at the rate of the slowest, and ASP adds up the rates."""
+    slow = ("BSP-A2A", "WFBP-PS", "ByteScheduler-A2A", "local(4) on A2A", "asp on PS")
+    free = made_up_cluster("unlimited", "0 s", workers=4)
+    free = replace(free, server_place="extra machines")
+    table = slowdowns((1, 2, 4), slow, workload=TOY, cluster=free, workers=4, steps=32)
+    left = slowdown_table(table)
+    assert left.loc["asp on PS"].tolist() == pytest.approx([100, 87.5, 81.2], abs=0.1)
+    for method in slow[:-1]:
+        assert left.loc[method].tolist() == pytest.approx([100, 50, 25], abs=0.1)
+    said = slow_worker_findings(table)
+    assert "one of 4 workers 4 times slower" in said
+    assert "keep 25% (BSP-A2A)" in said
+    assert "asp on PS 81%" in said
+    with pytest.raises(InputError, match=r"factors \[2\] must begin with 1"):
+        slowdowns([2])
 
 
 def test_bad_choices_are_named():

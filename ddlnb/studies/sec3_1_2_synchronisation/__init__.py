@@ -6,6 +6,11 @@ from ddlnb.studies.sec3_1_2_synchronisation.learning import (
     period_table,
     same_traffic,
 )
+from ddlnb.studies.sec3_1_2_synchronisation.slow_worker import (
+    slow_worker_findings,
+    slowdown_table,
+    slowdowns,
+)
 from ddlnb.studies.sec3_1_2_synchronisation.verdicts import judge, synchronisation_findings
 from ddlnb.studies.sec3_1_2_synchronisation.waiting import (
     METHODS,
@@ -26,6 +31,9 @@ __all__ = [
     "period_summary",
     "period_table",
     "same_traffic",
+    "slow_worker_findings",
+    "slowdown_table",
+    "slowdowns",
     "staleness",
     "synchronisation_findings",
     "waits",
