@@ -11,7 +11,15 @@ import typer
 from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast_remarks import SCRIPTS, remarks
 from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
-from ddlnb.cli.options import Batch, Credit, Csv, Partition, numbers, print_table, refuse_unused
+from ddlnb.cli.options import (
+    Batch,
+    Credit,
+    Csv,
+    Partition,
+    numbers,
+    print_table,
+    refuse_unused,
+)
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -32,6 +40,13 @@ Throughput = Annotated[
 ModelName = Annotated[str, typer.Option("--model", help="A model of `ddlnb models`.")]
 ServerCount = Annotated[
     int | None, typer.Option(help="Parameter servers; default: one for every node in use.")
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RANK:FACTOR",
+        help="A worker that computes so many times as long, such as 0:2. Repeatable.",
+    ),
 ]
 
 
@@ -56,6 +71,8 @@ def clusters(
             return print_table(rows, csv, one.name)
         short = [{key: text for key, text in row.items() if key != "meaning"} for row in rows]
         print_table(short, csv, f"{one!r}: {one.about}")
+        if str(one.unlike):
+            typer.echo(f"Unlike workers: {one.unlike}.")
         for row in rows:
             typer.echo(f"{row['effect']}: {row['meaning']}")
         for fact, value in one.facts.items():
@@ -95,6 +112,7 @@ def forecast(
     topology: TopologyName = "",
     all_reduce: AllReduceName = "",
     change: Changes = None,
+    slow: Slow = None,
     draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
     fig4: Annotated[
         bool, typer.Option("--fig4", help="All 252 cells of the survey's Fig. 4 instead.")
@@ -126,6 +144,7 @@ def forecast(
             topology=topology,
             all_reduce=all_reduce,
             change=change,
+            slow=slow,
         )
     if csv is not None:
         require_writable_file(csv, "rows.csv")
@@ -141,7 +160,7 @@ def forecast(
         )
         return
     require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
-    on = on_network(get_cluster(cluster), topology, all_reduce, change)
+    on = _slowed(on_network(get_cluster(cluster), topology, all_reduce, change), slow)
     chosen = _methods(method, on, partition, credit)
     sound_pairs(on, chosen, gpus, servers)
     workload = workload_for(model, on, batch, throughput)
@@ -164,6 +183,8 @@ def forecast(
     print_table(
         shown, False, f"Simulated: {workload!r} on {on.name} ({on.network}); {workload.source}"
     )
+    if str(on.unlike):
+        typer.echo(f"Unlike workers: {on.unlike}.")
     for said in (advice(rows, on), *remarks(rows, on, chosen, drawn=draws > 0)):
         typer.echo(said)
     if csv is not None:
@@ -183,6 +204,7 @@ def timeline(
     topology: TopologyName = "",
     all_reduce: AllReduceName = "",
     change: Changes = None,
+    slow: Slow = None,
     iterations: Annotated[int, typer.Option(help="Iterations to show.")] = 3,
     out: Annotated[
         Path, typer.Option(help="Chrome trace to write (.json); a picture (.png) goes next to it.")
@@ -200,7 +222,8 @@ def timeline(
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
     require_writable_file(out, "trace.json")
     require_whole(iterations=iterations)
-    on = get_cluster(on_network(get_cluster(cluster), topology, all_reduce, change), gpus)
+    on = _slowed(on_network(get_cluster(cluster), topology, all_reduce, change), slow)
+    on = get_cluster(on, gpus)
     chosen = _methods(method or ["MG-WFBP"], on, partition, credit)
     sound_pairs(on, chosen, servers=servers)
     workload = workload_for(model, on, batch, throughput)
@@ -222,9 +245,42 @@ def timeline(
     ]
     print_table(rows, False, f"Simulated: {workload!r} on {on!r}; where an iteration goes")
     for name, line in lines.items():
+        if str(on.unlike):
+            typer.echo(f"{name}: {_lanes(line)}")
         path = out if len(lines) == 1 else out.with_stem(f"{out.stem}-{name}")
         typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
     typer.echo(f"picture: {_picture(lines, out.with_suffix('.png'))}")
+
+
+def _slowed(on: Cluster, slow: list[str] | None) -> Cluster:
+    """Return the cluster with these workers slower; what its file says of others stays."""
+    if not slow:
+        return on
+    from dataclasses import replace
+
+    from ddlnb.errors import InputError
+
+    compute = dict(on.unlike.compute)
+    for text in slow:
+        rank, _, factor = text.partition(":")
+        try:
+            compute[int(rank)] = float(factor)
+        except ValueError:
+            raise InputError(
+                f"--slow {text!r} must be a rank and a factor, such as 0:2 for a worker 0 that "
+                f"computes twice as long"
+            ) from None
+    return replace(on, unlike=replace(on.unlike, compute=tuple(compute.items())))
+
+
+def _lanes(line: Timeline) -> str:
+    """Return how long each worker that is shown waits per iteration."""
+    from ddlnb.units import show_seconds
+
+    ranks = sorted({span.rank for span in line.spans})
+    waits = {rank: line.on(rank).exposed_communication_seconds for rank in ranks}
+    said = (f"worker {rank} waits {show_seconds(seconds)}" for rank, seconds in waits.items())
+    return f"{', '.join(said)} per iteration; each stands for those that are like it"
 
 
 def _picture(lines: dict[str, Timeline], path: Path) -> Path:
@@ -235,7 +291,12 @@ def _picture(lines: dict[str, Timeline], path: Path) -> Path:
     from ddlnb.files import write_atomically
 
     image = io.BytesIO()
-    timelines(lines).savefig(image, format="png", dpi=150, bbox_inches="tight")
+    drawn = {}
+    for name, line in lines.items():
+        ranks = sorted({span.rank for span in line.spans})
+        for rank in ranks:
+            drawn[name if len(ranks) == 1 else f"{name}, worker {rank}"] = line.on(rank)
+    timelines(drawn, rank=None).savefig(image, format="png", dpi=150, bbox_inches="tight")
     return write_atomically(path, image.getvalue())
 
 

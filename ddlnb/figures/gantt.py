@@ -18,7 +18,13 @@ from ddlnb.figures.style import in_order, legend, legend_line, note, say_source,
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS, show_bytes
 
-KIND_COLOURS = {"forward": "#9ad0f0", "backward": "#0072B2", "update": "#009E73", "wait": "#D55E00"}
+KIND_COLOURS = {
+    "forward": "#9ad0f0",
+    "backward": "#0072B2",
+    "update": "#009E73",
+    "delay": "#E69F00",
+    "wait": "#D55E00",
+}
 WAIT_HATCH = "////"
 MESSAGE_COLOURS = LinearSegmentedColormap.from_list("size", ["#e5d3ef", "#9467a8", "#3b1250"])
 COMPUTE_LANE = (1.1, 2.0)  # bottom and top; the network's lane is from 0 to 1
@@ -28,15 +34,20 @@ Shade = Callable[[int], Any]  # the colour of a message of this size
 
 
 @styled
-def timelines(timelines_by_method: Mapping[str, Timeline], rank: int = 0) -> Figure:
+def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0) -> Figure:
     """The methods' timelines on one rank, one above the other, as in part 3 of Fig. 3.
+
+    With None as the rank each timeline is already that of one rank, which its name says.
 
     The upper lane of a method is what the worker computes or waits for, the lower one its
     messages, stacked where they overlap, darker the larger they are. Vertical lines are starts of
     forward passes; time starts with the first one. All methods share one axis.
     """
     require(bool(timelines_by_method), "there are no timelines to draw")
-    chosen = {name: _from_zero(line.on(rank)) for name, line in timelines_by_method.items()}
+    chosen = {
+        name: _from_zero(line if rank is None else line.on(rank))
+        for name, line in timelines_by_method.items()
+    }
     figure, grid = plt.subplots(
         len(chosen), 1, figsize=(11, 0.9 + 1.12 * len(chosen)), sharex=True, squeeze=False
     )
@@ -60,7 +71,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int = 0) -> Fig
     grid[-1, 0].set_xlabel("time (ms)")
     legend(figure, _handles(sizes, shade))
     sources = ", ".join(sorted({line.source for line in chosen.values()}))
-    note(figure, f"source: {sources}; rank {rank}")
+    note(figure, f"source: {sources}" + ("" if rank is None else f"; rank {rank}"))
     return figure
 
 

@@ -240,6 +240,15 @@ def periods() -> pd.DataFrame:
     return pd.DataFrame(frame, index=[1, 2, 4])
 
 
+def slowed():
+    rows = [
+        {"method": method, "factor": factor, "throughput": 1 / factor, "sum_of_rates": 0.9}
+        for method in ("MG-WFBP", "asp on PS")
+        for factor in (1, 2, 4)
+    ]
+    return pd.DataFrame(rows).assign(model="toy", machine="by hand", workers=4, source="simulated")
+
+
 def waits() -> pd.DataFrame:
     frame = {"straggler": "constant", "bound": [0, 1], "seed": 0, "waiting_seconds": [0.5, 0.2]}
     return pd.DataFrame(frame).assign(source="simulated")
@@ -274,6 +283,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "staleness_histogram": stale,
     "large_batch_quality": lambda: figures.large_batch_quality(large_batches()),
     "loss_against_traffic": lambda: figures.loss_against_traffic(periods()),
+    "throughput_with_a_slow_worker": lambda: figures.throughput_with_a_slow_worker(slowed()),
     "waiting_against_bound": lambda: figures.waiting_against_bound(waits()),
 }
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
