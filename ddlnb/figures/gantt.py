@@ -69,7 +69,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0)
         )
     grid[-1, 0].set_xlim(0, end / MS * 1.01)
     grid[-1, 0].set_xlabel("time (ms)")
-    legend(figure, _handles(sizes, shade))
+    legend(figure, _handles(sizes, shade, list(chosen.values())))
     sources = ", ".join(sorted({line.source for line in chosen.values()}))
     note(figure, f"source: {sources}" + ("" if rank is None else f"; rank {rank}"))
     return figure
@@ -110,7 +110,7 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
             fontweight="bold",
         )
         column[-1].set_xlabel("time (ms)")
-    legend(figure, _handles(sizes, shade))
+    legend(figure, _handles(sizes, shade, every))
     if title:
         figure.suptitle(title)
     sources = ", ".join(sorted({line.source for line in every}))
@@ -204,8 +204,9 @@ def _write_sizes(ax: Axes, rows: list[tuple[Span, Box]], shade: Shade, end: floa
             )
 
 
-def _handles(sizes: list[int], shade: Shade) -> list[Any]:
+def _handles(sizes: list[int], shade: Shade, lines: Sequence[Timeline]) -> list[Any]:
     """Return the legend: kinds of spans, the smallest and the largest message."""
+    is_delayed = any(span.kind == "delay" for line in lines for span in line.spans)
     handles: list[Any] = [
         Patch(
             facecolor=colour,
@@ -214,6 +215,7 @@ def _handles(sizes: list[int], shade: Shade) -> list[Any]:
             label=kind,
         )
         for kind, colour in KIND_COLOURS.items()
+        if kind != "delay" or is_delayed
     ]
     ends = sorted({min(sizes), max(sizes)}) if sizes else []
     handles += [Patch(color=shade(size), label=f"message, {show_bytes(size)}") for size in ends]

@@ -156,6 +156,21 @@ def test_a_timeline_is_a_trace_and_a_picture(tmp_path):
     assert "latency" in done.stdout
 
 
+def test_a_timeline_shows_one_worker_of_every_kind(tmp_path):
+    out = tmp_path / "trace.json"
+    slow = ["--slow", "1:2", "--gpus", "8", "--out", str(out)]
+    done = ddlnb("timeline", *BERT, *slow, check=True)
+    events = json.loads(out.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1, 4}
+    assert "MG-WFBP: worker 0 waits" in done.stdout
+    assert out.with_suffix(".png").exists()
+
+
+def test_a_forecast_says_who_is_slow():
+    done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "0", "--slow", "3:2.5", check=True)
+    assert "Unlike workers: worker 3 computes 2.5 times as long." in done.stdout
+
+
 def test_check_fails_on_a_suspicious_table_and_passes_a_clean_one(tmp_path):
     table = tmp_path / "table.csv"
     lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s"]
@@ -210,6 +225,9 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
         ),
         (["timeline", *BERT, "--iterations", "100000"], "spans, and viewers and pictures take"),
         (["timeline", *BERT, "--out", "/proc/trace.json"], "no file can be written in '/proc'"),
+        (["timeline", *BERT, "--slow", "0-2"], "--slow '0-2' must be a rank and a factor"),
+        (["forecast", *BERT, "--slow", "32:2"], "worker 32 is slowed down"),
+        (["forecast", *BERT, "--slow", "0:0"], "compute factor 0.0 of worker 0 must be"),
         (["timeline", *BERT, "--servers", "0"], "servers 0 must be a whole number"),
         (["profile", "--model", "small-conv", "--batch", "10000000"], "GB of memory"),
         (["timeline", *BERT, "--out", "trace.txt"], "must have a name in .json"),
