@@ -19,19 +19,20 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.networks.changes import changed, get_change
 from ddlnb.networks.channels import Startup
-from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm, get_collective
+from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
 from ddlnb.networks.routes import ROUTINGS, route
 from ddlnb.networks.topologies import RailOptimised, Star, Topology, get_topology
-from ddlnb.networks.transfers import Operation
+from ddlnb.networks.transfers import Collective, Operation
 
 Numbers = NDArray[np.float64]
 AUTO = "auto"
 LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
 STRAIGHT = 2e-3  # relative: a curve that is off by less between two points is a line there
 MOST_HALVINGS = 6
+FEW = 4  # messages that a rank sends at once, in algorithms that ``auto`` takes
 
 
 class Links(NamedTuple):
@@ -110,7 +111,9 @@ class Fabric:
     ) -> Curve:
         """Return the seconds of a collective against bytes, among the workers of the first nodes.
 
-        With ``auto`` they are those of the best algorithm for each size. Raises what
+        With ``auto`` they are those of the best algorithm for each size, of those in which no rank
+        sends more than a few messages at once: a message has a latency here, and takes no time
+        of a core, which is the best case of algorithms of many messages. Raises what
         `get_collective` raises.
         """
         return _curve(self, links, nodes, per_node, name, operation)
@@ -130,11 +133,13 @@ class Fabric:
         found = {}
         for name in algorithms_for(operation):
             try:
-                algorithm = get_algorithm(name)
-                if not algorithm.refuses(nodes * per_node, per_node):
-                    found[name] = self.curve(links, nodes, per_node, name, operation)
-            except InputError:  # needs parameters, such as the sides of a torus
+                made = get_collective(
+                    name, nodes * per_node, per_node=per_node, operation=operation
+                )
+            except InputError:  # needs another number of workers, or the sides of a torus
                 continue
+            if made.servers == 0 and _most_at_once(made) <= FEW:
+                found[name] = self.curve(links, nodes, per_node, name, operation)
         return found
 
 
@@ -186,6 +191,11 @@ def _curve(
         return _best(list(fabric._candidates(links, nodes, per_node, operation).values()))
     workers = nodes * per_node
     collective = get_collective(name, workers, per_node=per_node, operation=operation)
+    require(
+        collective.servers == 0,
+        f"all-reduce {name!r} takes machines for its {collective.servers} servers; choose a method "
+        f"with parameter servers instead, or servers beside the workers",
+    )
     network, startup = fabric.network(links), Startup(links.inside_latency, links.between_latency)
 
     def seconds(size: float) -> float:
@@ -220,6 +230,16 @@ def _best(curves: list[Curve]) -> Curve:
     dense = np.unique(np.concatenate([sizes, np.geomspace(SMALLEST, LARGEST, 97)]))
     seconds = np.stack([curve.at(dense) for curve in curves]).min(axis=0)
     return Curve(tuple(dense.tolist()), tuple(seconds.tolist()))
+
+
+def _most_at_once(collective: Collective) -> int:
+    """Return the most messages that a rank sends in one step."""
+    rows = collective.transfers
+    each = np.unique(
+        np.stack([rows["step"], rows["source"], rows["target"]]).astype(np.int64), axis=1
+    )
+    _, counts = np.unique(each[:2], axis=1, return_counts=True)
+    return int(counts.max(initial=0))
 
 
 class ServerLoads(NamedTuple):

@@ -6,7 +6,7 @@ GPUs pass nothing on; switches, NICs and hosts do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -213,13 +213,16 @@ def _between_hosts(router: _Router, source: int, target: int) -> tuple[list[int]
     return up(source), up(target)[::-1]
 
 
-def _by_digits(router: _Router, source: int, target: int, orders: Iterator[list[int]]) -> Route:
-    """Return the first route that is whole, among those that correct sides in one of the orders."""
+Digit = tuple[int, int]  # a side, and the coordinate that it is to have
+
+
+def _by_digits(router: _Router, source: int, target: int, orders: Iterable[list[Digit]]) -> Route:
+    """Return the first route that is whole, among those that set sides in one of the orders."""
     first, last = _between_hosts(router, source, target)
     if first[-1] == last[0]:
         return router.along(first + last[1:] if len(first) + len(last) > 2 else [source])
     for order in orders:
-        path = _corrected(router, first[-1], last[0], order)
+        path = _corrected(router, first[-1], order)
         if path is not None:
             return router.along(first[:-1] + path + last[1:])
     raise router.lost(
@@ -230,12 +233,12 @@ def _by_digits(router: _Router, source: int, target: int, orders: Iterator[list[
     )
 
 
-def _corrected(router: _Router, here: int, target: int, order: list[int]) -> list[int] | None:
-    """Return the path that corrects one coordinate after the other; None if a cable is missing."""
-    path, goal = [here], router.network.devices[target].position
+def _corrected(router: _Router, here: int, digits: list[Digit]) -> list[int] | None:
+    """Return the path that sets one coordinate after the other; None if a cable is missing."""
+    path = [here]
     at = _hosts_at(router.network)
-    for side in order:
-        while (place := router.network.devices[path[-1]].position)[side] != goal[side]:
+    for side, goal in digits:
+        while (place := router.network.devices[path[-1]].position)[side] != goal:
             following = _next_along(router.network, place, goal, side)
             step = at[(*place[:side], following, *place[side + 1 :])]
             if step in router.following[path[-1]]:
@@ -264,44 +267,56 @@ def _hosts_at(network: Network) -> dict[tuple[int, ...], int]:
 
 @lru_cache(maxsize=32)
 def _lengths(network: Network) -> tuple[int, ...]:
-    """Return the number of hosts along every side of a torus."""
+    """Return the number of hosts along every side of a torus, or the ports of BCube by level."""
     return tuple(1 + max(side) for side in zip(*_hosts_at(network), strict=True))
 
 
-def _next_along(network: Network, place: tuple[int, ...], goal: tuple[int, ...], side: int) -> int:
+def _next_along(network: Network, place: tuple[int, ...], goal: int, side: int) -> int:
     """Return the next coordinate: in BCube the goal's at once, on a torus the shorter way round.
 
     Where both ways are as long, even coordinates go up and odd ones down, so that both directions
     are used.
     """
     if network.routing == "bcube":
-        return goal[side]
+        return goal
     length = _lengths(network)[side]
-    up = (goal[side] - place[side]) % length
+    up = (goal - place[side]) % length
     rises = 2 * up < length or (2 * up == length and sum(place) % 2 == 0)
     return (place[side] + (1 if rises else -1)) % length
 
 
 def _dimension_order(router: _Router, source: int, target: int) -> Route:
     """Correct the last coordinate first, then the ones before it, and never go round a cut."""
-    sides = len(_lengths(router.network))
-    return _by_digits(router, source, target, iter([list(reversed(range(sides)))]))
+    goal = router.network.devices[_between_hosts(router, source, target)[1][0]].position
+    return _by_digits(router, source, target, [list(enumerate(goal))[::-1]])
 
 
 def _bcube(router: _Router, source: int, target: int) -> Route:
-    """Choose at the source: digits from another level on by pair, the next one if a cable is cut.
+    """Choose at the source among as many paths as levels, none of which share a cable.
 
-    BCube has as many paths without a common link between two hosts as it has levels.
+    The path of a level corrects its digit first and then those of the levels below, round and
+    round. Where that digit is right already, the path leaves by this level all the same, and
+    corrects it last. The first path is that of the highest level whose digits differ; the next
+    one is taken if a cable is cut (Guo et al. 2009, sections 3.2 and 3.3).
     """
-    levels = len(_lengths(router.network))
-    begin = mixed(source, target) % levels
+    first, last = _between_hosts(router, source, target)
+    here, goal = (router.network.devices[end].position for end in (first[-1], last[0]))
+    levels = len(goal)
+    differ = [level for level in range(levels) if here[level] != goal[level]]
+    if not differ:
+        return _by_digits(router, source, target, [])
+    begin = differ[-1]
+    ports = _lengths(router.network)[0]
 
-    def rotations() -> Iterator[list[int]]:
-        for turn in range(levels):
-            first = (begin + turn) % levels
-            yield [(first - step) % levels for step in range(levels)]
+    def detours() -> Iterator[list[Digit]]:
+        for level in sorted(range(levels), key=lambda one: (begin - one) % levels):
+            order = [(level - step) % levels for step in range(levels)]
+            fixes: list[Digit] = [(one, goal[one]) for one in order]
+            if here[level] == goal[level]:
+                fixes = [(level, (goal[level] + 1) % ports), *fixes[1:], fixes[0]]
+            yield fixes
 
-    return _by_digits(router, source, target, rotations())
+    return _by_digits(router, source, target, detours())
 
 
 ROUTINGS: dict[str, Callable[[_Router, int, int], Route]] = {
