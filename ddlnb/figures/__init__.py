@@ -32,6 +32,10 @@ _HOME = {
         "residuals",
     ),
     "claims": ("claim_verdicts",),
+    "collective_maps": (
+        "best_collectives",
+        "cut_slowdowns",
+    ),
     "collectives": ("collective_rates",),
     "colours": ("colour_of",),
     "compression": (
@@ -73,6 +77,7 @@ _HOME = {
         "loss_by_bytes",
         "period_bars",
     ),
+    "servers": ("servers_needed",),
     "synchronisation": (
         "loss_against_traffic",
         "staleness_histogram",
