@@ -10,12 +10,15 @@ from functools import partial
 import pytest
 import torch
 
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.compression.half import Half
 from ddlnb.engines.transports.wire import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
+from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
 from ddlnb.training.loop import NextGradient, StepDone
@@ -26,6 +29,7 @@ from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.worker import Worker
 from tests.replay import run_in_lockstep
+from tests.toy import TOY
 from tests.toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error
 
 WORKERS, STEPS = 4, 5
@@ -198,6 +202,37 @@ def test_who_waits_for_a_straggler_and_who_does_not(six_ranks):
     compare(asp, run_in_lockstep(jobs[2], arrivals=asp.arrivals), 0.0)
     in_turn = run_in_lockstep(jobs[2]).workers[0].parameters
     assert not torch.allclose(in_turn, asp.workers[0].parameters)  # the order does matter
+
+
+@dataclass(frozen=True)
+class Sleeps:
+    """Workers that sleep instead of computing; worker 1 does so ``factor`` times as long."""
+
+    factor: float
+    seconds: float = 0.04
+
+    def __call__(self, rank: int, step: int) -> float:
+        return self.seconds * (self.factor if rank == 1 else 1.0)
+
+
+@pytest.mark.ranks
+def test_one_slow_worker_costs_real_ranks_what_it_costs_simulated_ones(six_ranks):
+    """In the ratio of rates, generously: what is not slept is the machine's own."""
+    factor, methods = 4.0, ["bsp on PS", "bsp on A2A", "local(2) on A2A", "asp"]
+    jobs = [
+        job_of(method, delay=Sleeps(slow), steps=8) for method in methods for slow in (1.0, factor)
+    ]
+    by_rank = six_ranks.run(run_all, jobs, count=WORKERS + 1, timeout_seconds=60)
+    runs = [as_run([reports[number] for reports in by_rank]) for number in range(len(jobs))]
+    rates = [sum(1 / worker.seconds for worker in run.workers) for run in runs]
+    free = Cluster("free", "", WORKERS, 1, Effects(), server_place="extra machines")
+    for number, method in enumerate(methods):
+        measured = rates[2 * number] / rates[2 * number + 1]
+        alike, slow = (
+            iteration_cost(TOY, cluster, method, overlap=False).iteration_seconds
+            for cluster in (free, free.with_unlike({1: factor}))
+        )
+        assert measured == pytest.approx(slow / alike, rel=0.3)
 
 
 def test_a_replay_keeps_to_the_order():
