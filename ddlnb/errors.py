@@ -49,6 +49,11 @@ class UnknownName(InputError):
         near = difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
         hint = f" (did you mean {folded[near[0]]!r}?)" if near else ""
         super().__init__(f"unknown {what} {name!r}; choose one of {', '.join(known)}{hint}")
+        self._given = (what, name, known)
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, object, list[str]]]:
+        """Return how it is made again in another process."""
+        return type(self), self._given
 
 
 class ModelError(InputError):

@@ -6,11 +6,13 @@ Where a value has one natural meaning, it works instead.
 from __future__ import annotations
 
 import math
+import pickle
 
 import pandas as pd
 import pytest
 
 import ddlnb
+from ddlnb.errors import NotWritten, RankError, UnknownName
 from ddlnb.workloads.profiling import from_throughput
 
 from .toy import TOY
@@ -68,6 +70,15 @@ def test_a_wrong_argument_is_one_clear_error(call, said):
     with pytest.raises(ddlnb.DdlnbError, match=said) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+ERRORS = [UnknownName("method", "MGWFBP", ["MG-WFBP"]), NotWritten("no room"), RankError("a\nb")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_passes_from_one_process_to_another(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
 
 
 def test_the_name_of_a_model_is_simulated_as_it_is_forecast():

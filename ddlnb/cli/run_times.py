@@ -37,12 +37,22 @@ def command_help(name: str, folder: Path = TIMES) -> str | None:
     rows = [row for row in kept_commands(folder) if row["command"].split()[1] == name]
     if not rows:
         return None
-    told = [
-        f"`{row['command']}` took {in_words(float(row['seconds']))}, of which the processors "
-        f"computed {in_words(float(row['cpu_seconds']))} (load {row['load']})"
-        for row in rows
-    ]
-    return f"Time on {rows[0]['machine']}: {'; '.join(told)}."
+    return f"Time on {rows[0]['machine']}: {'; '.join(map(_told, rows))}."
+
+
+def _told(row: Mapping[str, str]) -> str:
+    """Return the time of a command; beside other work its seconds are not its own."""
+    seconds, computed = (in_words(float(row[key])) for key in ("seconds", "cpu_seconds"))
+    if float(row["load"]) <= _cores(row["machine"]):
+        return f"`{row['command']}` took {seconds}"
+    return (
+        f"`{row['command']}` computed for {computed} (and took {seconds} beside other work, at a "
+        f"load of {row['load']})"
+    )
+
+
+def _cores(machine: str) -> int:
+    return int(machine.split()[-2])
 
 
 def reproduce_help(profile: str = "quick", folder: Path = TIMES) -> str | None:
@@ -75,7 +85,7 @@ def sentence(seconds: float, machine: str, is_longer_below: bool) -> str:
     >>> sentence(105.6, "AMD EPYC, 2 cores", True)
     'About 110 seconds on two cores in `make reproduce`, longer with the parameters below'
     """
-    cores = int(machine.split()[-2])
+    cores = _cores(machine)
     where = f"on {NUMBERS.get(cores, f'{cores} cores')} in `make reproduce`"
     longer = ", longer with the parameters below" if is_longer_below else ""
     return f"About {in_words(seconds)} {where}{longer}"

@@ -81,13 +81,13 @@ def test_the_help_of_commands_says_how_long_they_took():
 
 def test_help_is_made_from_kept_times(tmp_path):
     columns = "command,seconds,cpu_seconds,load,machine,commit,time"
-    row = 'ddlnb measure --model small-conv,33.4,40,0.1,"EPYC, 2 cores",abc,2026'
-    (tmp_path / "commands.csv").write_text(f"{columns}\n{row}\n")
-    told = (
-        "Time on EPYC, 2 cores: `ddlnb measure --model small-conv` took 35 seconds, of which the "
-        "processors computed 40 seconds (load 0.1)."
-    )
+    rows = 'ddlnb measure --model small-conv,33.4,40,0.1,"EPYC, 2 cores",abc,2026\n'
+    rows += 'ddlnb plan,120,4.4,9.5,"EPYC, 2 cores",abc,2026\n'
+    (tmp_path / "commands.csv").write_text(f"{columns}\n{rows}")
+    told = "Time on EPYC, 2 cores: `ddlnb measure --model small-conv` took 35 seconds."
     assert command_help("measure", tmp_path) == told
+    told = "`ddlnb plan` computed for 5 seconds (and took 120 seconds beside other work"
+    assert told in command_help("plan", tmp_path)
     assert command_help("forecast", tmp_path) is None
     assert reproduce_help("quick", tmp_path) is None
 
