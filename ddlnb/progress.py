@@ -18,7 +18,9 @@ def bar(*arguments: Any, progress: Show, **words: Any) -> Any:
 
     wanted = in_notebook() if progress is None else progress
     refused = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")  # tqdm's widget ignores it
-    return tqdm(*arguments, **words, disable=refused or not wanted)
+    words["disable"] = refused or not wanted
+    make: Any = tqdm
+    return make(*arguments, **words)
 
 
 def in_notebook() -> bool:
