@@ -145,10 +145,18 @@ def measure(
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
-    counted = {"workers": counts, "settings": settings, "out": out}
-    announce(estimated_seconds(task, method or "all", **counted), yes)
+    methods = method or "all"
+    seconds = estimated_seconds(task, methods, workers=counts, settings=settings, out=out)
+    announce(seconds, yes)
     with watched_load() as watch:
-        rows = measure_scaling(task, method or "all", **counted, progress=sys.stderr.isatty())
+        rows = measure_scaling(
+            task,
+            methods,
+            workers=counts,
+            settings=settings,
+            out=out,
+            progress=sys.stderr.isatty(),
+        )
     if csv:
         typer.echo(rows.to_csv(index=False), nl=False)
         return
