@@ -1,0 +1,313 @@
+"""Transfers, collectives and training on emulated trees and tori, each beside its forecast.
+
+    python -m benchmarks.emulated_networks [--out FILE.csv] [--cases NAME ...] [--repetitions 9]
+
+Ranks start once for each case, and its network changes under them: whole, then with a cable cut or
+halved. Forecasts are max-min fair flows (`ddlnb.networks.play`) on links that carry payload alone,
+and of iterations those of a cluster with the topology. They take one number from the emulated
+network: what a message costs before its first byte, from messages of a few bytes. Rows are kept; a
+second call completes what is missing and prints the tables. With --kept nothing runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.emulated_methods import (
+    cluster_of,
+    forecast_seconds,
+    hop_seconds,
+    iteration_seconds,
+    made_up,
+    methods_on,
+    workers_for,
+)
+from benchmarks.socket_transfers import Begins, Flow, transfer_seconds
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.launch.emulation.links import get_link
+from ddlnb.launch.rank import RankContext
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.verify_links import PAYLOAD_SHARE
+from ddlnb.networks.changes import changed
+from ddlnb.networks.channels import Startup
+from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
+from ddlnb.networks.emulated import wiring
+from ddlnb.networks.network import Network
+from ddlnb.networks.play import play, share
+from ddlnb.networks.routes import route
+from ddlnb.networks.topologies import get_topology
+from ddlnb.networks.transfers import Collective
+from ddlnb.paths import DATA
+
+KEPT = DATA / "measured" / "2026-11-22_two-cores_networks" / "cells.csv"
+TREE_LINK = "50Mb/s 1ms"  # slow enough that two cores have little to do
+TORUS_LINK = "20Mb/s 1ms"  # of which every host has four
+WARMUP = 2  # repetitions that do not count
+CLOSE = 0.1  # the error that the forecasts are held to, in the median
+FLOW_BYTES = (200_000, 1_000_000)
+MESSAGE_BYTES = (1_000_000, 4_000_000)
+COLLECTIVES = ("ring", "halving-doubling", "double-tree", "direct", "torus(3, 3)")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A topology of links with a routing, and the changes it is measured with, one at a time."""
+
+    topology: str
+    link: str
+    routing: str
+    changes: tuple[str, ...]
+
+    def network(self, change: str = "") -> Network:
+        """Return the network with one change, or as it is."""
+        link = get_link(self.link)
+        whole = get_topology(self.topology).network(link.bandwidth, link.latency)
+        whole = replace(whole, routing=self.routing)
+        return changed(whole, [change]) if change else whole
+
+
+CASES: dict[str, Case] = {
+    "tree": Case("two-tier(2, 4, 4.0)", TREE_LINK, "ecmp hash", ("scale(leaf0, spine0, 0.5)",)),
+    "two spines": Case("two-tier(2, 4, 2.0, 2)", TREE_LINK, "ecmp hash", ("cut(leaf0, spine0)",)),
+    "torus": Case("torus(3, 3)", TORUS_LINK, "dimension order", ("scale(host0, host1, 0.5)",)),
+}
+
+
+def patterns(hosts: int, size: int) -> dict[str, list[Flow]]:
+    """Return sets of flows that begin at once, by name; larger sets have smaller flows."""
+    chance, half = random.Random(hosts), hosts // 2
+    pairs = [chance.sample(range(hosts), 2) for _ in range(hosts)]
+    return {
+        "one flow": [(0, half, size)],
+        "each to the next": [(i, (i + 1) % hosts, size) for i in range(hosts)],
+        "half to half": [(i, (i + half) % hosts, size) for i in range(hosts)],
+        "all to one": [(i, 0, size // 2) for i in range(1, hosts)],
+        "random pairs": [(source, target, size) for source, target in pairs],
+        "all to all": [(i, k, size // 4) for i in range(hosts) for k in range(hosts) if i != k],
+    }
+
+
+def payload(network: Network) -> Network:
+    """Return the network with what its links carry of payload: full frames without headers."""
+    return network.with_links(
+        tuple(replace(link, bandwidth=PAYLOAD_SHARE * link.bandwidth) for link in network.links)
+    )
+
+
+def run(case: Case, name: str, repetitions: int, done: set[tuple]) -> Iterator[dict]:
+    """Yield a row per cell of a case that is not done yet: emulated seconds and the forecast."""
+    whole = case.network()
+    with Ranks(whole.ranks, launcher="emulated", network=wiring(whole)) as ranks:
+        costs = {
+            "transfers": _flow_startup(ranks, whole),
+            "all-reduce": _collective_startup(ranks, whole),
+            "iteration": hop_seconds(ranks),
+        }
+        for change in ("", *case.changes):
+            assert ranks.network is not None
+            ranks.network.become(wiring(case.network(change)))
+            cells = chain(
+                _transfers(ranks, case, change, repetitions),
+                _collectives(ranks, case, change, repetitions),
+                _iterations(ranks, case, change),
+            )
+            for kind, what, size, emulate, forecast in cells:
+                if (name, change, kind, what, size) in done:
+                    continue
+                seconds = emulate(costs[kind])
+                yield {
+                    "case": name,
+                    "topology": case.topology,
+                    "routing": case.routing,
+                    "link": case.link,
+                    "change": change,
+                    "kind": kind,
+                    "what": what,
+                    "hosts": whole.ranks,
+                    "bytes": size,
+                    "repetitions": len(seconds),
+                    "emulated_seconds": float(np.median(seconds)),
+                    "least_seconds": float(np.min(seconds)),
+                    "most_seconds": float(np.max(seconds)),
+                    "message_seconds": costs[kind],
+                    "simulated_seconds": forecast(costs[kind]),
+                }
+
+
+# What is measured: its kind, name and bytes, and how it is emulated and forecast, with the seconds
+# that a message costs.
+Cell = tuple[str, str, int, Callable[[float], Sequence[float]], Callable[[float], float]]
+
+
+def _transfers(ranks: Ranks, case: Case, change: str, repetitions: int) -> Iterator[Cell]:
+    simulated = payload(case.network(change))
+    for size in FLOW_BYTES:
+        for what, flows in patterns(ranks.count, size).items():
+            timed = [(source, target, float(count), 0.0) for source, target, count in flows]
+            yield (
+                *("transfers", what, size),
+                lambda _, flows=flows: _last(ranks, flows, repetitions),
+                lambda cost, timed=timed: share(simulated, timed, startup=_startup(cost)).seconds,
+            )
+
+
+def _collectives(ranks: Ranks, case: Case, change: str, repetitions: int) -> Iterator[Cell]:
+    simulated = payload(case.network(change))
+    for size in MESSAGE_BYTES:
+        for what in COLLECTIVES:
+            if get_algorithm(what).refuses(ranks.count, 1):
+                continue
+            one = get_collective(what, ranks.count)
+            yield (
+                *("all-reduce", what, size),
+                lambda _, one=one, size=size: _collective_seconds(ranks, one, size, repetitions),
+                lambda cost, one=one, size=size: (
+                    play(one, simulated, size, startup=_startup(cost)).seconds
+                ),
+            )
+
+
+def _iterations(ranks: Ranks, case: Case, change: str) -> Iterator[Cell]:
+    bandwidth = PAYLOAD_SHARE * get_link(case.link).bandwidth
+
+    def cluster(cost: float, method: str, change: str = "") -> Cluster:
+        workers = workers_for(method, ranks.count)
+        return cluster_of(case.topology, case.routing, change, workers, bandwidth, cost)
+
+    def forecast(cost: float, method: str) -> float:
+        # Messages are merged for the whole network, whatever happens to it later.
+        now = replace(cluster(cost, method, change), planning=cluster(cost, method).cost)
+        return forecast_seconds(now, method, ranks.count - now.workers)
+
+    for method in methods_on(ranks.count):
+        yield (
+            *("iteration", method, made_up().gradient_bytes),
+            lambda cost, method=method: list(
+                iteration_seconds(ranks, method, cluster(cost, method))
+            ),
+            lambda cost, method=method: forecast(cost, method),
+        )
+
+
+def _startup(seconds: float) -> Startup:
+    return Startup(between=seconds)
+
+
+def _last(ranks: Ranks, flows: Sequence[Flow], repetitions: int) -> np.ndarray:
+    """Return the seconds until the last flow had arrived, of every repetition that counts."""
+    found: dict[int, list[float]] = {}
+    for part in ranks.run(transfer_seconds, flows, WARMUP + repetitions):
+        found |= part
+    return np.max(list(found.values()), axis=0)[WARMUP:]
+
+
+def _flow_startup(ranks: Ranks, network: Network) -> float:
+    """Return what a flow costs besides latency and bytes, from one of a single byte."""
+    source, target = network.endpoints[0], network.endpoints[network.ranks // 2]
+    seconds = _last(ranks, [(0, network.ranks // 2, 1)], 15)
+    return max(0.0, float(np.median(seconds)) - route(network, source, target).latency)
+
+
+def _collective_startup(ranks: Ranks, network: Network) -> float:
+    """Return what a message of a collective costs besides latency and bytes, from a small ring."""
+    ring, size = get_collective("ring", network.ranks), 4 * network.ranks
+    seconds = _collective_seconds(ranks, ring, size, 15)
+    without = play(ring, payload(network), size).seconds
+    return max(0.0, (float(np.median(seconds)) - without) / ring.steps)
+
+
+def _collective_seconds(
+    ranks: Ranks, collective: Collective, size: int, repetitions: int
+) -> np.ndarray:
+    """Return the seconds of the slowest rank, of every repetition that counts."""
+    found = ranks.run(_carry_out, collective, size // 4, WARMUP + repetitions)
+    return np.max(found, axis=0)[WARMUP:]
+
+
+def _carry_out(
+    context: RankContext, collective: Collective, elements: int, repetitions: int
+) -> list[float]:
+    """Return the seconds that each repetition takes at this rank, from a common beginning."""
+    import torch
+
+    from ddlnb.engines.process_group import process_group
+    from ddlnb.engines.transports.collective import CollectiveExecutor
+
+    begins, found = Begins(context), []
+    with process_group(context, context.store(), context.count):
+        executor = CollectiveExecutor(collective)
+        tensor = torch.ones(elements)
+        for repetition in range(repetitions):
+            begin = begins.next(repetition)
+            time.sleep(max(0.0, begin - time.monotonic()))
+            executor(tensor)
+            found.append(time.monotonic() - begin)
+    return found
+
+
+def errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells with ``error``: forecast over emulated seconds, minus 1."""
+    return rows.assign(error=rows["simulated_seconds"] / rows["emulated_seconds"] - 1)
+
+
+def effects(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return by which factor a change multiplies the time of a cell, emulated and forecast."""
+    keys = ["case", "kind", "what", "bytes"]
+    seconds = ["emulated_seconds", "simulated_seconds"]
+    whole = rows[rows["change"] == ""].set_index(keys)[seconds]
+    after = rows[rows["change"] != ""].set_index([*keys, "change"])[seconds]
+    ratio = (after / whole).reset_index()
+    ratio = ratio.rename(columns={"emulated_seconds": "emulated", "simulated_seconds": "simulated"})
+    return ratio.assign(error=ratio["simulated"] / ratio["emulated"] - 1)
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """Return the errors of both tables in words."""
+    lines = []
+    for kind, cells in errors(rows).groupby("kind", sort=False):
+        lines.append(f"{kind} simulated against emulated: {_in_words(cells['error'])}")
+    for kind, cells in effects(rows).groupby("kind", sort=False):
+        lines.append(f"{kind}, effect of a change: {_in_words(cells['error'])}")
+    return "\n".join(lines)
+
+
+def _in_words(error: pd.Series) -> str:
+    size = error.abs()
+    return (
+        f"median error {size.median():.1%}, within {CLOSE:.0%}: {(size <= CLOSE).sum()} of "
+        f"{len(size)}, largest {size.max():.1%}"
+    )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run what is missing, keep it, and print cells, effects and a summary."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=KEPT)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
+    asked = parser.parse_args(words)
+    rows = pd.read_csv(asked.out, keep_default_na=False) if asked.out.exists() else pd.DataFrame()
+    for name in [] if asked.kept else asked.cases:
+        keys = ["case", "change", "kind", "what", "bytes"]
+        done = set(rows[keys].itertuples(index=False, name=None)) if len(rows) else set()
+        for row in run(CASES[name], name, asked.repetitions, done):
+            rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
+            rows.to_csv(asked.out, index=False, float_format="%.6g")
+    shown = ["case", "change", "kind", "what", "bytes", "emulated_seconds", "simulated_seconds"]
+    print(errors(rows)[[*shown, "error"]].round(4).to_string(index=False))
+    print(effects(rows).round(3).to_string(index=False))
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()
