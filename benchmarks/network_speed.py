@@ -1,6 +1,6 @@
 """How quick collectives are simulated on networks, after the code has been compiled.
 
-    python -m benchmarks.network_speed [--repetitions 3] [--csv FILE]
+    python -m benchmarks.network_speed [--repetitions 3] [--csv FILE] [--figure FILE.png]
 
 Lowering finds routes, which are kept for the network, and messages; playing finds when they begin
 and arrive. The first time is with no route known, the others, of which this prints medians, are
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from ddlnb.figures import simulation_speed
 from ddlnb.networks.channels import Startup
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.network import Network
@@ -85,12 +86,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--csv", help="write the table to this file")
+    parser.add_argument("--figure", help="draw CPU seconds against messages into this file")
     options = parser.parse_args()
     for case in (CASES[0], replace(CASES[-1], topology=Star(16), ranks=16)):
         timed(case, 1)  # compiles, or loads what was compiled
     table = pd.DataFrame([timed(case, options.repetitions) for case in CASES])
     if options.csv:
         table.to_csv(options.csv, index=False)
+    if options.figure:
+        simulation_speed(table).savefig(options.figure, dpi=150)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     late = table[table["cpu_seconds"] > table["below_seconds"]]
     if len(late):

@@ -106,9 +106,9 @@ def on_network(
 
     What is not given stays. Raises InputError for what does not fit the cluster.
     """
-    given = {
-        "topology": topology,
-        "all_reduce": all_reduce,
-        "changes": (*cluster.changes, *(changes or [])),
-    }
-    return replace(cluster, **{name: value for name, value in given.items() if value})
+    return replace(
+        cluster,
+        topology=topology or cluster.topology,
+        all_reduce=all_reduce or cluster.all_reduce,
+        changes=(*cluster.changes, *(changes or [])),
+    )

@@ -35,6 +35,7 @@ _HOME = {
     "collective_maps": (
         "best_collectives",
         "cut_slowdowns",
+        "simulation_speed",
     ),
     "collectives": ("collective_rates",),
     "colours": ("colour_of",),

@@ -92,3 +92,29 @@ def cut_slowdowns(costs: pd.DataFrame) -> Figure:
     axes[0][0].set_ylabel("time, over that without a cut")
     note(figure, "simulated; a dot is a cable that is cut")
     return figure
+
+
+@styled
+def simulation_speed(table: pd.DataFrame) -> Figure:
+    """What it takes to simulate a collective, by the number of its messages.
+
+    ``table`` is that of `benchmarks.network_speed`: collective, network, messages, cpu_seconds.
+    """
+    require(not table.empty, "there are no rows to draw")
+    figure, ax = plt.subplots(figsize=(7, 4))
+    for number, (name, rows) in enumerate(table.groupby("collective", sort=False)):
+        ax.plot(
+            rows["messages"],
+            rows["cpu_seconds"],
+            marker="o",
+            linestyle="none",
+            color=PALETTE[number % len(PALETTE)],
+            label=name,
+        )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("messages")
+    ax.set_ylabel("CPU seconds")
+    legend(figure)
+    note(figure, "compiled player, one thread, routes known")
+    return figure

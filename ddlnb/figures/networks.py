@@ -47,7 +47,7 @@ def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: 
     for ax, (title, (network, busy)) in zip(axes.flat, loads.items(), strict=False):
         ax.axis("off")
         ax.set_title(title, fontsize=9)
-        draw_network(ax, network, [shades.to_rgba(float(share)) for share in busy])
+        draw_network(ax, network, list(shades.to_rgba(np.asarray(busy, float))))
     for ax in axes.flat[len(loads) :]:
         ax.axis("off")
     figure.colorbar(shades, ax=axes, label="share of the time that a link is busy", shrink=0.7)

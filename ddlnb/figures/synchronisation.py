@@ -131,7 +131,12 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
     handles = []
     others = [name for name in dict.fromkeys(slowed["method"]) if name not in METHOD_COLOURS]
     for method, rows in slowed.groupby("method", sort=False):
-        own = {"color": colour_of(method), "linestyle": "-", "marker": "o", "markersize": 3.5}
+        own: dict[str, Any] = {
+            "color": colour_of(method),
+            "linestyle": "-",
+            "marker": "o",
+            "markersize": 3.5,
+        }
         if method in others:
             number = others.index(method)
             own |= {"color": "black", "linestyle": DASHES[1 + number % 3], "marker": "s"}

@@ -39,6 +39,7 @@ __all__ = [
 # takes no time of a core, which flatters them.
 ALGORITHMS = ("ring", "tree", "recursive-doubling", "halving-doubling", "swing", "torus")
 STOPPED = float("inf")
+SIZES = tuple(4**power for power in range(5, 14))  # bytes
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def collectives_of(hosts: int, algorithms: Sequence[str] = ALGORITHMS) -> dict[s
 
 def best_algorithms(
     hosts: Sequence[int] = (16, 64),
-    sizes: Sequence[int] = tuple(4**k for k in range(5, 14)),
+    sizes: Sequence[int] = SIZES,
     link: HostLink = HostLink(1.25e9, 30e-6),
     algorithms: Sequence[str] = ALGORITHMS,
 ) -> pd.DataFrame:
