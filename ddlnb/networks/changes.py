@@ -74,7 +74,7 @@ class Scale(Change):
 
 @dataclass(frozen=True)
 class ScaleNode(Change):
-    """All cables of a machine have ``factor`` times their bandwidth."""
+    """All cables of a machine to others have ``factor`` times their bandwidth."""
 
     name = "scale-node"
     node: int
@@ -92,7 +92,7 @@ class ScaleNode(Change):
         cables = {
             number // 2
             for number, link in enumerate(network.links)
-            if link.start in mine or link.end in mine
+            if (link.start in mine) != (link.end in mine)
         }
         return _scaled(network, cables, self.factor)
 

@@ -23,24 +23,38 @@ from ddlnb.networks.traffic import Traffic
 
 def play_fast(traffic: Traffic) -> Course:
     """Return when messages begin, leave and arrive; no moments."""
-    between = gates(traffic)
-    start, left, stop = _play(
-        sharing(traffic.channels, traffic.network.bandwidths),
-        heap_of(2 * len(traffic.channels.cap)),
-        traffic.channel,
-        traffic.sizes,
-        traffic.delay,
-        traffic.release,
-        between.order_start,
-        between.order,
-        between.data_start,
-        between.data,
-        between.needs,
-        between.opened_start,
-        between.opened,
-        between.waits,
-    )
-    return Course(start, left, stop)
+    return Replay(traffic).course(traffic.sizes, traffic.delay, traffic.network.bandwidths)
+
+
+class Replay:
+    """A traffic to be played again and again: who waits for whom is found once."""
+
+    def __init__(self, traffic: Traffic):
+        self._traffic, self._gates = traffic, gates(traffic)
+
+    def course(self, sizes: Numbers, delay: Numbers, bandwidths: Numbers) -> Course:
+        """Return when messages of these bytes and delays begin, leave and arrive.
+
+        ``bandwidths`` are those of the traffic's links, in the order of its network.
+        """
+        traffic, between = self._traffic, self._gates
+        start, left, stop = _play(
+            sharing(traffic.channels, bandwidths),
+            heap_of(2 * len(traffic.channels.cap)),
+            traffic.channel,
+            sizes,
+            delay,
+            traffic.release,
+            between.order_start,
+            between.order,
+            between.data_start,
+            between.data,
+            between.needs.copy(),  # counted down while it plays
+            between.opened_start,
+            between.opened,
+            between.waits.copy(),
+        )
+        return Course(start, left, stop)
 
 
 @njit(cache=True, nogil=True)

@@ -79,7 +79,10 @@ def max_min_rates(flows: Sequence[Flow], bandwidths: Numbers) -> Numbers:
         )
         level += growth
         room -= growth * weight
-        full = {int(link) for link in used if room[link] <= 1e-12 * bandwidths[link]}
+        limited = np.isfinite(bandwidths)
+        full = {
+            int(link) for link in used if limited[link] and room[link] <= 1e-12 * bandwidths[link]
+        }
         stopped = [
             number
             for number in growing

@@ -223,7 +223,7 @@ def _by_digits(router: _Router, source: int, target: int, orders: Iterable[list[
         return router.along(first + last[1:] if len(first) + len(last) > 2 else [source])
     for order in orders:
         path = _corrected(router, first[-1], order)
-        if path is not None:
+        if path is not None and path[-1] == last[0]:
             return router.along(first[:-1] + path + last[1:])
     raise router.lost(
         source,

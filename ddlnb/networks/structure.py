@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, maximum_flow, shortest_path
+from scipy.sparse.csgraph import maximum_flow, shortest_path
 
 from ddlnb.errors import require, require_whole
 from ddlnb.networks.network import Network
@@ -39,6 +39,19 @@ class Structure:
         return np.array(self.network.endpoints)
 
     @cached_property
+    def _entries(self) -> Whole:
+        """Return where hosts are entered: a GPU, which passes nothing on, is left elsewhere."""
+        count = len(self.network.devices)
+        ends = np.arange(count)
+        gpus = [i for i, device in enumerate(self.network.devices) if device.kind == "gpu"]
+        ends[gpus] = count + np.arange(len(gpus))
+        return ends
+
+    @cached_property
+    def _size(self) -> int:
+        return int(max(self._entries.max() + 1, len(self.network.devices)))
+
+    @cached_property
     def cables(self) -> tuple[tuple[int, int], ...]:
         """Return the devices at both ends of every cable."""
         return tuple((link.start, link.end) for link in self.network.links[::2])
@@ -60,7 +73,9 @@ class Structure:
     def hops(self) -> Whole:
         """Return the links on a shortest path, hosts x hosts."""
         found = shortest_path(self._matrix(), unweighted=True, indices=self.hosts)
-        return np.asarray(found[:, self.hosts].astype(np.int64))
+        hops = found[:, self._entries[self.hosts]]
+        np.fill_diagonal(hops, 0)
+        return np.asarray(hops.astype(np.int64))
 
     @property
     def diameter(self) -> int:
@@ -76,14 +91,17 @@ class Structure:
     def cut(self, left: Sequence[int], right: Sequence[int]) -> int:
         """Return the fewest cables whose loss parts all hosts of one side from the other."""
         require(not set(left) & set(right), "a host cannot be on both sides of a cut")
-        count = len(self.network.devices)
-        source, sink = count, count + 1
+        source, sink = self._size, self._size + 1
         most = 2 * len(self.cables)
         ends = [(source, int(self.hosts[host]), most) for host in left]
-        ends += [(int(self.hosts[host]), sink, most) for host in right]
-        arcs = [(a, b, 1) for one, other in self.cables for a, b in ((one, other), (other, one))]
+        ends += [(int(self._entries[self.hosts[host]]), sink, most) for host in right]
+        arcs = [
+            (a, int(self._entries[b]), 1)
+            for one, other in self.cables
+            for a, b in ((one, other), (other, one))
+        ]
         start, stop, capacity = np.array(arcs + ends).T
-        size = count + 2
+        size = self._size + 2
         matrix = csr_array((capacity.astype(np.int32), (start, stop)), shape=(size, size))
         return int(maximum_flow(matrix, source, sink).flow_value)
 
@@ -104,12 +122,13 @@ class Structure:
         In generated networks all hosts are alike. As many paths without a common cable lead from
         it to any other host (Menger).
         """
+        require(len(self.hosts) > 1, f"{self.network!r} has one host, which nothing cuts off")
         return min(self.cut([0], [other]) for other in range(1, len(self.hosts)))
 
     def connects_all(self, lost: set[int]) -> bool:
         """Return whether all hosts reach one another without the cables of these numbers."""
-        _, labels = connected_components(self._matrix(lost), directed=False)
-        return bool((labels[self.hosts] == labels[self.hosts[0]]).all())
+        first = shortest_path(self._matrix(lost), unweighted=True, indices=self.hosts[0])
+        return bool(np.isfinite(first[self._entries[self.hosts[1:]]]).all())
 
     def survival(self, failures: int, draws: int = 1000) -> float:
         """Return the share of random sets of this many lost cables that leave all connected."""
@@ -126,8 +145,8 @@ class Structure:
 
     def _matrix(self, lost: set[int] | frozenset[int] = frozenset()) -> Any:
         kept = [cable for number, cable in enumerate(self.cables) if number not in lost]
-        start, stop = np.array(kept).reshape(-1, 2).T
+        start, stop = np.array(kept, dtype=np.int64).reshape(-1, 2).T
         ones = np.ones(2 * len(kept), dtype=np.int32)
-        both = (np.concatenate([start, stop]), np.concatenate([stop, start]))
-        size = len(self.network.devices)
-        return csr_array((ones, both), shape=(size, size))
+        into = self._entries[np.concatenate([stop, start])]
+        both = (np.concatenate([start, stop]), into)
+        return csr_array((ones, both), shape=(self._size, self._size))

@@ -344,7 +344,7 @@ class RailOptimised(Topology):
         require_whole(nodes=self.nodes, rails=self.rails, spines=self.spines)
         for what in ("oversubscription", "inside"):
             value = getattr(self, what)
-            require(0 < value < float("inf"), f"{what} {value} must be positive")
+            require(value > 0, f"{what} {value} must be positive")
 
     @property
     def hosts(self) -> int:

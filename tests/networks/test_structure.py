@@ -138,3 +138,17 @@ def test_a_ring_that_leaves_a_server_out_is_refused():
         check_rings(made("torus(4, 4)"), [(0, 1, 5, 4)])
     with pytest.raises(InputError, match="no link"):
         check_rings(made("torus(3, 3)"), [(0, 4, 8, 1, 5, 6, 2, 3, 7)])
+
+
+def test_gpus_on_rails_pass_nothing_on_and_are_cut_off_with_their_card():
+    network = made("rail-optimised(2, 2)")
+    structure = Structure(network)
+    assert structure.hops.max() == 6  # up its own rail, over the spine
+    lost = {network.cable("nic0_0", "rail0")}
+    assert not structure.connects_all(lost)
+    assert structure.weakest_host == 1
+
+
+def test_one_host_is_cut_off_by_nothing():
+    with pytest.raises(InputError, match="has one host"):
+        _ = Structure(made("star(1)")).weakest_host
