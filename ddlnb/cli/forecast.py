@@ -181,7 +181,7 @@ def forecast(
         for row in rows.to_dict("records")
     ]
     print_table(
-        shown, False, f"Simulated: {workload!r} on {on.name} ({on.network}); {workload.source}"
+        shown, False, f"Simulated: {workload!r} on {on.label} ({on.network}); {workload.source}"
     )
     if str(on.unlike):
         typer.echo(f"Unlike workers: {on.unlike}.")

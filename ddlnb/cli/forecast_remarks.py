@@ -33,13 +33,14 @@ def remarks(
 def _left_out(on: Cluster, methods: Sequence[Method]) -> str:
     from ddlnb.plans.methods import METHODS
 
-    if on.server_place is not None or any(one.name not in METHODS for one in methods):
+    if on.takes_servers or any(one.name not in METHODS for one in methods):
         return ""
     able = [one.name for one in METHODS.values() if one.architecture != "PS"]
     if [one.name for one in methods] != able:
         return ""  # chosen by name
     lacking = _listed([name for name in METHODS if name not in able])
-    return f"{on.name} has no parameter servers (server_place), so that {lacking} are left out."
+    why = "(server_place)" if on.server_place is None else f"on {on.topology or 'its network'}"
+    return f"{on.name} has no parameter servers {why}, so that {lacking} are left out."
 
 
 def _within_a_node(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -> str:
@@ -65,7 +66,7 @@ def _as_run(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -> str:
         for model, batch in zip(rows["model"], rows["local_batch"], strict=True)
     )
     names = [one.name for one in methods if run_otherwise(one.name)]
-    if not is_of_figure or not names:
+    if not is_of_figure or not names or on.label != on.name:
         return ""
     return (
         f"Each method is forecast as its paper describes it. In the survey's Fig. 4 "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.options import Csv, print_table, refuse_unused
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -52,6 +52,7 @@ def networks(
 
     if topology is not None:
         return _show(topology, change or [], infragraph, csv)
+    refuse_unused("the list of networks has no cables", change=change, infragraph=infragraph)
     rows = [
         {"what": what, "name": usage(kind), "meaning": _first_line(kind)}
         for what, known in (

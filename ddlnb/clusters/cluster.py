@@ -19,6 +19,7 @@ from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoa
 from ddlnb.clusters.unlike import ALIKE, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
+from ddlnb.networks.topologies import RailOptimised
 from ddlnb.networks.transfers import Operation
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
@@ -231,17 +232,27 @@ class Cluster:
         """Seconds of latency of a collective that are not the links'."""
         return self.effects.operation_latency + self.effects.rank_latency * self.workers
 
-    def _curve(self, operation: Operation, *, computing: bool = False) -> Curve:
+    def _curve(self, operation: Operation) -> Curve:
+        return self.fabric.curve(*self._on_links(operation))
+
+    def _large_seconds(self, operation: Operation, *, computing: bool = False) -> float:
+        return self.fabric.large_seconds(*self._on_links(operation, computing=computing))
+
+    def _on_links(
+        self, operation: Operation, *, computing: bool = False
+    ) -> tuple[Links, int, int, str, Operation]:
+        """Return the links, the workers and the algorithm of a collective."""
         links = Links.of(self.effects, computing=computing, closed=self.nodes_in_use == 1)
         name = "ring" if operation == "all-gather" else self.all_reduce
-        return self.fabric.curve(links, self.nodes_in_use, self.workers_per_node, name, operation)
+        return links, self.nodes_in_use, self.workers_per_node, name, operation
 
     def _on_fabric(self, operation: Operation) -> tuple[float, float, float]:
         if self.workers == 1:
             return 0.0, 0.0, 1.0
-        free, busy = (self._curve(operation, computing=computing) for computing in (False, True))
-        share = free.per_byte / busy.per_byte if busy.per_byte else 1.0
-        return self._software + free.latency, free.per_byte, share
+        free = self._curve(operation)
+        busy = self._large_seconds(operation, computing=True) - free.latency
+        share = (self._large_seconds(operation) - free.latency) / busy if busy else 1.0
+        return self._software + free.latency, free.per_byte, min(share, 1.0)
 
     def with_workers(self, workers: int) -> Cluster:
         """Return the same cluster with this many of its GPUs in use.
@@ -266,6 +277,10 @@ class Cluster:
 
     def _check_all_reduce(self) -> None:
         """Raise InputError for what the fabric cannot be, before anything is simulated."""
+        require(
+            not self.routing or bool(self.topology or self.changes),
+            f"routing {self.routing!r} changes nothing without a topology; leave it out",
+        )
         if self.has_closed_form:
             return
         known = [*algorithms_for("all-reduce"), AUTO]
@@ -283,6 +298,24 @@ class Cluster:
             f"cluster {self.name!r} is played on a graph; slow a node down there with changes such "
             f"as scale-node(3, 0.25)",
         )
+
+    @property
+    def takes_servers(self) -> bool:
+        """Whether parameter servers have a place: by the file, and on the topology."""
+        if self.server_place is None or not (self.topology or self.changes):
+            return self.server_place is not None
+        made = self.fabric.joined
+        spare = made.hosts - self.nodes
+        has_room = self.server_place != "extra machines" or spare >= self.default_servers
+        return has_room and not isinstance(made, RailOptimised)
+
+    @property
+    def label(self) -> str:
+        """Its name, and what joins its machines where that is not one switch and a ring."""
+        words = [self.name, *((f"on {self.topology}",) if self.topology else ())]
+        if self.all_reduce != "ring":
+            words.append(f"all-reduce {self.all_reduce}")
+        return ", ".join([*words, *self.changes])
 
     def require_servers(self, method: str) -> None:
         """Raise InputError if a method with parameter servers lacks them here.
@@ -308,7 +341,8 @@ class Cluster:
             require(
                 spare >= servers,
                 f"topology {joined} has {spare} hosts left for {servers} servers on extra "
-                f'machines; take a larger one, fewer servers, or server_place "workers\' nodes"',
+                f"machines; take an all-to-all method, a larger topology, fewer servers, or "
+                f"server_place \"workers' nodes\" in the cluster's file",
             )
             places = [self.nodes + server for server in range(servers)]
         return server_loads(self.fabric.network(Links.of(self.effects)), nodes, places)

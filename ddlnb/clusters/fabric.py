@@ -18,19 +18,20 @@ from numpy.typing import NDArray
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.networks.changes import changed, get_change
-from ddlnb.networks.channels import Startup
+from ddlnb.networks.channels import NO_CAP, Startup
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
+from ddlnb.networks.fast_play import Replay
 from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Network
-from ddlnb.networks.play import play
 from ddlnb.networks.routes import ROUTINGS, route
 from ddlnb.networks.topologies import RailOptimised, Star, Topology, get_topology
+from ddlnb.networks.traffic import of_collective
 from ddlnb.networks.transfers import Collective, Operation
 
 Numbers = NDArray[np.float64]
 AUTO = "auto"
 LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
-STRAIGHT = 2e-3  # relative: a curve that is off by less between two points is a line there
+STRAIGHT = 5e-3  # relative: a curve that is off by less between two points is a line there
 MOST_HALVINGS = 6
 FEW = 4  # messages that a rank sends at once, in algorithms that ``auto`` takes
 
@@ -54,6 +55,9 @@ class Links(NamedTuple):
         if computing:
             inside, between = inside * effects.inside_share, between * effects.between_share
         return cls(effects.inside_latency, inside, effects.between_latency, between)
+
+
+UNIT = Links(0.0, 1.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,10 @@ class Fabric:
             )
         if self.routing and self.routing not in ROUTINGS:
             raise UnknownName("routing", self.routing, ROUTINGS)
+        require(
+            self.routing not in ("dimension order", "bcube") or self.routing == made.routing,
+            f"routing {self.routing!r} is not for topology {made}; take {made.routing!r} or 'ecmp'",
+        )
         for change in self.changes:
             get_change(change)
 
@@ -118,29 +126,35 @@ class Fabric:
         """
         return _curve(self, links, nodes, per_node, name, operation)
 
-    def auto_choices(
-        self, links: Links, nodes: int, per_node: int, sizes: Sequence[float]
-    ) -> list[str]:
-        """Return the name of the all-reduce that ``auto`` takes for each size."""
-        known = self._candidates(links, nodes, per_node, "all-reduce")
-        seconds = np.stack([curve.at(np.asarray(sizes, float)) for curve in known.values()])
-        names = list(known)
-        return [names[best] for best in seconds.argmin(axis=0)]
+    def large_seconds(
+        self, links: Links, nodes: int, per_node: int, name: str, operation: Operation
+    ) -> float:
+        """Return the seconds of the largest message, which bandwidth alone decides."""
+        known = _of_few_messages(nodes * per_node, per_node, operation)
+        return min(
+            _collective_on(self, nodes, per_node, one, operation).seconds(links, LARGEST)
+            for one in (known if name == AUTO else (name,))
+        )
 
     def _candidates(
         self, links: Links, nodes: int, per_node: int, operation: Operation
     ) -> dict[str, Curve]:
-        found = {}
-        for name in algorithms_for(operation):
-            try:
-                made = get_collective(
-                    name, nodes * per_node, per_node=per_node, operation=operation
-                )
-            except InputError:  # needs another number of workers, or the sides of a torus
-                continue
-            if made.servers == 0 and _most_at_once(made) <= FEW:
-                found[name] = self.curve(links, nodes, per_node, name, operation)
-        return found
+        names = _of_few_messages(nodes * per_node, per_node, operation)
+        return {name: self.curve(links, nodes, per_node, name, operation) for name in names}
+
+
+@lru_cache(maxsize=256)
+def _of_few_messages(workers: int, per_node: int, operation: Operation) -> tuple[str, ...]:
+    """Return the algorithms that run among the workers, and in which nobody sends much at once."""
+    found = []
+    for name in algorithms_for(operation):
+        try:
+            made = get_collective(name, workers, per_node=per_node, operation=operation)
+        except InputError:  # needs another number of workers, or the sides of a torus
+            continue
+        if made.servers == 0 and _most_at_once(made) <= FEW:
+            found.append(name)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -172,10 +186,10 @@ class Curve:
 def _network(fabric: Fabric, links: Links) -> Network:
     made = fabric.joined
     if isinstance(made, RailOptimised):
+        # The cluster says what links inside carry; the network keeps the name of its topology.
         bandwidth = links.between_bandwidth / made.rails
-        if math.isfinite(links.inside_bandwidth / bandwidth):
-            made = replace(made, inside=links.inside_bandwidth / bandwidth)
-        network = made.network(bandwidth)
+        inside = replace(made, inside=links.inside_bandwidth / bandwidth)
+        network = replace(inside.network(bandwidth), name=str(made))
     else:
         hosts = made.network(links.between_bandwidth)
         network = with_islands(hosts, fabric.gpus_per_node, links.inside_bandwidth)
@@ -189,6 +203,43 @@ def _curve(
 ) -> Curve:
     if name == AUTO:
         return _best(list(fabric._candidates(links, nodes, per_node, operation).values()))
+    again = _collective_on(fabric, nodes, per_node, name, operation)
+
+    def seconds(size: float) -> float:
+        return again.seconds(links, size)
+
+    known = {size: seconds(size) for size in (0.0, SMALLEST, LARGEST)}
+    _refine(seconds, known, SMALLEST, LARGEST, MOST_HALVINGS)
+    points = sorted(known)
+    return Curve(tuple(points), tuple(known[size] for size in points))
+
+
+class _Again:
+    """A collective on a fabric, lowered once and played with other bytes and other links."""
+
+    def __init__(self, fabric: Fabric, collective: Collective):
+        anything = fabric.network(UNIT)
+        # Lowered twice, as what a message waits is the start-up inside or between nodes.
+        inside, between = (
+            of_collective(collective, anything, 1.0, startup, NO_CAP, None)
+            for startup in (Startup(1.0, 0.0), Startup(0.0, 1.0))
+        )
+        self._fabric, self._sizes = fabric, inside.sizes
+        self._inside, self._between = inside.delay, between.delay
+        self._replay = Replay(inside)
+
+    def seconds(self, links: Links, size: float) -> float:
+        """Return the seconds of the collective for a message of this many bytes."""
+        delay = links.inside_latency * self._inside + links.between_latency * self._between
+        bandwidths = self._fabric.network(links).bandwidths
+        course = self._replay.course(size * self._sizes, delay, bandwidths)
+        return float(course.stop.max(initial=0.0))
+
+
+@lru_cache(maxsize=256)
+def _collective_on(
+    fabric: Fabric, nodes: int, per_node: int, name: str, operation: Operation
+) -> _Again:
     workers = nodes * per_node
     collective = get_collective(name, workers, per_node=per_node, operation=operation)
     require(
@@ -196,16 +247,7 @@ def _curve(
         f"all-reduce {name!r} takes machines for its {collective.servers} servers; choose a method "
         f"with parameter servers instead, or servers beside the workers",
     )
-    network, startup = fabric.network(links), Startup(links.inside_latency, links.between_latency)
-
-    def seconds(size: float) -> float:
-        return play(collective, network, size, startup=startup).seconds
-
-    sizes = [0.0, SMALLEST, LARGEST]
-    known = {size: seconds(size) for size in sizes}
-    _refine(seconds, known, SMALLEST, LARGEST, MOST_HALVINGS)
-    points = sorted(known)
-    return Curve(tuple(points), tuple(known[size] for size in points))
+    return _Again(fabric, collective)
 
 
 def _refine(
@@ -225,7 +267,7 @@ def _refine(
 
 
 def _best(curves: list[Curve]) -> Curve:
-    """Return the lower envelope, at the points of all and where two of them cross."""
+    """Return the lower envelope, at the points of all and at sizes between them."""
     sizes = np.unique(np.concatenate([curve.sizes for curve in curves]))
     dense = np.unique(np.concatenate([sizes, np.geomspace(SMALLEST, LARGEST, 97)]))
     seconds = np.stack([curve.at(dense) for curve in curves]).min(axis=0)
@@ -256,11 +298,11 @@ class ServerLoads(NamedTuple):
 
 
 def server_loads(
-    network: Network, nodes: Sequence[int], servers: Sequence[int], *, from_servers: bool = False
+    network: Network, nodes: Sequence[int], servers: Sequence[int]
 ) -> list[ServerLoads]:
     """Return the loads of every server, of machines by number; a machine sends nothing to itself.
 
-    With ``from_servers`` they are those of the way back. Raises NoRoute when two have lost each
+    Raises NoRoute when two have lost each
     other.
     """
     hosts = {
@@ -281,13 +323,12 @@ def server_loads(
         for node in nodes:
             if node == server:
                 continue
-            pair = (hosts[node], hosts[server])
-            path = route(network, *(pair[::-1] if from_servers else pair))
+            path = route(network, hosts[node], hosts[server])
             here = list(path.links)
             load[here] += path.shares
-            leaves = (end if from_servers else start)[here] == hosts[node]
+            leaves = start[here] == hosts[node]
             uplink[here] += leaves * np.array(path.shares)
-        at_server = (start if from_servers else end) == hosts[server]
+        at_server = end == hosts[server]
         seconds = load / network.bandwidths
         shared = ~at_server & (load > uplink + 1e-12)  # carries what is of others too
         between = np.where(shared, seconds, 0.0)

@@ -107,8 +107,7 @@ def methods_on(cluster: Cluster) -> list[Method]:
     >>> [method.name for method in methods_on(ddlnb.get_cluster("v100-nvlink"))]
     ['BSP-A2A', 'WFBP-A2A', 'MG-WFBP', 'ByteScheduler-A2A']
     """
-    served = cluster.server_place is not None
-    return [one for one in METHODS.values() if served or one.architecture != "PS"]
+    return [one for one in METHODS.values() if cluster.takes_servers or one.architecture != "PS"]
 
 
 def require_draws(draws: int) -> None:
@@ -270,7 +269,7 @@ def _labels(cell: Cell) -> dict[str, object]:
         "source": "simulated",
         "servers": plan.servers,
         "settings": " ".join(f"{key}={size}B" for key, size in sizes.items() if size),
-        "machine": cluster.name,
+        "machine": cluster.label,
         "messages": len(plan.messages),
         "plan": plan.digest,
     }

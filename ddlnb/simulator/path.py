@@ -183,7 +183,7 @@ def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, no
         arriving: Numbers = np.array([one.into for one in loads])[server] * size
         if cluster.server_place == "workers' nodes":
             arriving *= nodes / (nodes - 1)  # what a node sends itself is taken off below
-        into = np.maximum(arriving, nodes * size / server_bandwidth)
+        into = np.maximum(arriving, nodes * size / effects.server_bandwidth)
     if cluster.server_place == "workers' nodes":
         # A node's link carries its own messages and those of the server beside it; the k servers
         # take turns, so an average node stands for them, weighted by how uneven their load is.

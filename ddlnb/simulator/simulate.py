@@ -42,9 +42,10 @@ def plan_on(
     """
     method = get_method(method)
     servers = cluster.default_servers if servers is None else servers
+    if not method.needs_cost:
+        return _plan_on(Identity((workload,)), method, servers, cluster.placement, None)
     believed = cluster.cost if method.priority else cluster.planning or cluster.cost
-    cost = believed if method.needs_cost else None
-    return _plan_on(Identity((workload,)), method, servers, cluster.placement, cost)
+    return _plan_on(Identity((workload,)), method, servers, cluster.placement, believed)
 
 
 def simulate(

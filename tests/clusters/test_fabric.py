@@ -161,3 +161,51 @@ def test_an_algorithm_that_does_not_run_among_the_workers_is_refused_with_the_re
     twelve = replace(cluster, nodes=12, workers=12, all_reduce="torus(4, 4)")
     with pytest.raises(InputError, match="12"):
         _ = twelve.cost
+
+
+@pytest.mark.parametrize(
+    ("topology", "routing"),
+    [("star(8)", "dimension order"), ("fat-tree(4)", "bcube"), ("rail-optimised(8, 1)", "bcube")],
+)
+def test_a_routing_of_another_topology_is_refused(cluster, topology, routing):
+    with pytest.raises(InputError, match=f"routing {routing!r} is not for topology"):
+        replace(cluster, topology=topology, routing=routing)
+
+
+def test_a_routing_without_a_topology_is_refused(cluster):
+    with pytest.raises(InputError, match="routing 'ecmp' changes nothing without a topology"):
+        replace(cluster, routing="ecmp")
+
+
+def test_methods_with_servers_are_left_out_where_a_topology_has_no_room_for_them(cluster):
+    rows = ddlnb.forecast("resnet50", on(named(cluster), "star(8)"), draws=0)
+    assert not rows["method"].str.endswith("-PS").any()
+    assert set(rows["machine"]) == {"eight, on star(8)"}
+
+
+def test_a_server_with_several_cables_receives_on_all_of_them(cluster):
+    seconds = [
+        ddlnb.forecast("bert-large", on(named(cluster), text), "BSP-PS", servers=1, draws=0)[
+            "iteration_seconds"
+        ].item()
+        for text in ("star(9)", "bcube(3, 2)", "torus(3, 3)")
+    ]
+    assert seconds[1] < 0.9 * seconds[0]
+    assert seconds[2] < seconds[1]
+
+
+def test_unlimited_links_inside_are_no_bottleneck_on_rails():
+    one = ddlnb.get_cluster("survey-10GbE", workers=4)
+    on_rails = replace(one, topology="rail-optimised(8, 4)")
+    fast, unlimited = (
+        on_rails.with_effects(inside_bandwidth=bandwidth).cost.bytes_per_second
+        for bandwidth in (1e12, float("inf"))
+    )
+    assert unlimited >= fast
+
+
+def test_gossip_and_asynchronous_servers_are_not_priced_on_a_topology(cluster):
+    with pytest.raises(InputError, match="not known on 'eight, on star"):
+        ddlnb.iteration_cost(
+            ddlnb.read_profile("resnet50_b64_rtx2080ti"), on(named(cluster), "star(16)"), "d-psgd"
+        )

@@ -18,7 +18,12 @@ from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.unlike.team import Slowness
-from ddlnb.training.cost.requests import message_link, push_pull_seconds, request_cost
+from ddlnb.training.cost.requests import (
+    message_link,
+    push_pull_seconds,
+    request_cost,
+    require_one_switch,
+)
 from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock
 from ddlnb.training.executors.server_links import Passage, Trip
 from ddlnb.training.method import TrainingMethod, training_method
@@ -70,6 +75,8 @@ def _trips(
     per_node, effects = cluster.workers_per_node, cluster.effects
     ready = workload.ready_seconds
     early_seconds = (ready[-1] - ready[0]) * effects.compute_factor if overlap else 0.0
+    if not joined:
+        require_one_switch(cluster, "servers that do not wait for all workers")
     at_servers = min(effects.server_bandwidth, effects.between_bandwidth) * cluster.default_servers
 
     def trip(rank: int, way: str, size: int, _: int) -> Trip:

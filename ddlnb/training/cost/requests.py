@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.base import Traffic
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.simulator.fast_player import play_fast
@@ -121,12 +121,22 @@ def _push_pull_seconds(of: Identity, cluster: Cluster, size: int, method: str) -
     return play_unlike_fast(with_team(program, team_of(cluster))).exposed_seconds
 
 
+def require_one_switch(cluster: Cluster, what: str) -> None:
+    """Raise InputError on a topology, where the cost of ``what`` is not known."""
+    require(
+        not (cluster.topology or cluster.changes),
+        f"the cost of {what} is not known on {cluster.label!r}; leave the topology and its changes "
+        f"out, or choose a method with all-reduces",
+    )
+
+
 def message_link(cluster: Cluster, sender: int, receiver: int) -> Link:
     """Return what carries messages from one worker to another, by their ranks.
 
     The workers of a node share its link to the network, and the slower of two nodes' links decides;
-    inside the node each has its own link.
+    inside the node each has its own link. Raises InputError on a topology, where it is not known.
     """
+    require_one_switch(cluster, "messages from worker to worker")
     nodes = [rank // cluster.workers_per_node for rank in (sender, receiver)]
     if nodes[0] == nodes[1]:
         return _link(cluster, ("worker", sender), 1.0, leaves=False)
