@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 MASK = (1 << 64) - 1
 
@@ -13,6 +16,8 @@ def generator(*numbers: int) -> torch.Generator:
     Torch's generators on CPUs use 32 bits of a seed, so that two of n streams are the same with a
     chance of n^2 / 2^33: one in 86 for ten thousand.
     """
+    import torch
+
     return torch.Generator().manual_seed(mixed(*numbers) >> 32)
 
 

@@ -176,7 +176,14 @@ def measure(
 def _counts(workers: list[int] | None, profile: str | None) -> list[int]:
     """Return the numbers of workers: as given, of the profile, or the default."""
     if workers or profile is None:
-        return workers or [DEFAULTS.workers]
+        from ddlnb.errors import require_whole
+
+        counts = workers or [DEFAULTS.workers]
+        several = len(counts) > 1
+        require_whole(
+            **{f"workers[{i}]" if several else "workers": n for i, n in enumerate(counts)}
+        )
+        return counts
     return list(get_measurement_profile(profile).workers)
 
 

@@ -18,7 +18,7 @@ from ddlnb.units import size_in_words
 if TYPE_CHECKING:
     import pandas as pd
 
-STOPS_AT = 0.6  # a slowdown below 1 cannot be: where cuts that stop an all-reduce are drawn
+STOPS_AT = 0.6  # where cuts that stop an all-reduce are drawn: below all slowdowns seen
 
 
 @styled

@@ -46,7 +46,8 @@ def sweep(
 
     A row per model, cluster, place of the servers and number of them, with columns ``method``,
     ``throughput_samples_per_s``; rows of place "none" and no servers hold the best all-to-all
-    method. Servers beside workers are at most as many as nodes. Raises InputError for a cluster
+    method. The number that `rule` gives is among
+    them. Servers beside workers are at most as many as nodes. Raises InputError for a cluster
     of one node, on which no server takes part.
     """
     rows = []
@@ -60,10 +61,11 @@ def sweep(
         for model in models:
             workload = fig4_workload(model)
             rows.append(_best(workload, cluster, "A2A", 0, "none"))
+            swept = sorted({*servers, rule(cluster.nodes_in_use)})
             rows += [
                 _best(workload, replace(cluster, server_place=place), "PS", count, place)
                 for place in places
-                for count in servers
+                for count in swept
                 if place == "extra machines" or count <= cluster.nodes_in_use
             ]
     return pd.DataFrame(rows)

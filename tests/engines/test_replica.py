@@ -110,11 +110,13 @@ def plans(draw, gradients):
 
 def train_together(task, plan, make_optimizer):
     table, results, errors = Table(), {}, []
+    building = threading.Lock()
 
     def work(rank):
         try:
-            torch.manual_seed(0)
-            module = task.build()
+            with building:  # the seed is that of the process
+                torch.manual_seed(0)
+                module = task.build()
             replica = Replica(module, plan, ThreadTransport(table), make_optimizer, WORKERS, 20)
             for step in range(STEPS):
                 batch = task.batch(BATCH, step * WORKERS + rank)

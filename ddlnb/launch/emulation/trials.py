@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ddlnb.errors import require
 from ddlnb.launch.emulation.wiring import Route, Wiring
 
 FULL = 0.999  # of a wire's bandwidth
@@ -110,6 +111,8 @@ def trials(wiring: Wiring, hosts: int) -> list[Trial]:
 
 
 def _candidates(wiring: Wiring, hosts: int) -> Iterator[Trial]:
+    require(len(wiring.hosts) > 1, "a wiring of one host has nothing to try; take at least two")
+    require(not wiring.apart(), wiring.why_apart())
     turns = max(map(len, wiring.routes.values()))
     shifts = dict.fromkeys((1, hosts // 2, *range(2, hosts)))
     return (Trial(wiring, hosts, shift, turn) for shift in shifts for turn in range(turns))
