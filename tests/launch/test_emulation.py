@@ -22,6 +22,7 @@ from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.running import is_running
 
 needs_emulation = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 SLOW = "20Mb/s 5ms"  # what two busy cores still emulate well
@@ -292,9 +293,9 @@ def test_nothing_stays_when_the_owner_is_killed(number, tmp_path):
     owner.wait(60)
     owner.stdout.close()
     deadline = time.monotonic() + 60
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert not [pid for pid in pids if is_running(pid)]
     for _ in itertools.repeat(None, 50):
         if not list(tmp_path.iterdir()):
             break
@@ -315,7 +316,7 @@ def test_a_user_without_privileges_enters_a_user_namespace_first(monkeypatch):
         assert len({Path(f"/proc/{pid}/ns/user").readlink() for pid in pids}) == 1
         assert Path("/proc/self/ns/user").readlink() != Path(f"/proc/{pids[0]}/ns/user").readlink()
         assert ranks.run(_address) == ["10.77.0.1", "10.77.0.2"]
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert not [pid for pid in pids if is_running(pid)]
 
 
 @pytest.mark.skipif(not lacking(), reason="networks can be emulated here")

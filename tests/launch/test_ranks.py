@@ -25,6 +25,7 @@ from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.launch import forked
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
+from tests.running import is_running
 
 pytestmark = pytest.mark.ranks
 
@@ -267,7 +268,7 @@ def test_a_killed_rank_ends_the_run_for_all(own_ranks):
     ):
         own_ranks.run(all_reduce_until, 2, signal.SIGKILL)
     assert time.monotonic() - start < 8
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
     assert own_ranks.pids == []
 
 
