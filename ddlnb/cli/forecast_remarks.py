@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.clusters.cluster import ASSUMED_ERROR
-from ddlnb.clusters.effects import UNITS
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -76,6 +73,9 @@ def _as_run(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -> str:
 
 
 def _assumed(on: Cluster) -> str:
+    from ddlnb.clusters.cluster import ASSUMED_ERROR
+    from ddlnb.clusters.effects import UNITS
+
     known = [f"{name} within a factor of {UNITS[name].within:g}" for name in on.assumed]
     if on.model_error == ASSUMED_ERROR:
         known.append(f"simulated seconds within a model_error of {ASSUMED_ERROR:.0%}")

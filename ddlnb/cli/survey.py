@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlnb.cli.options import Csv, print_table
-from ddlnb.cli.survey_index import NOT_REPRODUCED, Entry, entries
 from ddlnb.errors import UnknownName
 from ddlnb.paths import BUILD
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ddlnb.cli.survey_index import Entry
 
 
 def survey(profile: str = "quick") -> pd.DataFrame:
@@ -47,6 +48,7 @@ def survey(profile: str = "quick") -> pd.DataFrame:
 
 def _last_run(profile: str) -> dict[str, Entry]:
     from ddlnb.cli.reproduce import last_outcomes
+    from ddlnb.cli.survey_index import entries
 
     return entries(last_outcomes(profile), BUILD / profile)
 
@@ -69,6 +71,8 @@ def command(
 
     Runs nothing: verdicts of notebooks are those of the last `ddlnb reproduce`.
     """
+    from ddlnb.cli.survey_index import NOT_REPRODUCED
+
     if item is None:
         table = survey(profile)
         if not csv:

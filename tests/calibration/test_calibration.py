@@ -249,6 +249,12 @@ def test_predictions_of_the_fit_are_kept(fitted):
     assert row.relative_error == pytest.approx(row.predicted / row.observed - 1)
 
 
+def test_help_imports_nothing_heavy():
+    heavy = ("torch", "pandas", "matplotlib", "numba", "networkx")
+    code = f"import sys, ddlnb.cli.app; sys.exit(any(name in sys.modules for name in {heavy}))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_import_is_light():
     code = (
         "import sys, ddlnb.calibration.validation, ddlnb.clusters.file; "
