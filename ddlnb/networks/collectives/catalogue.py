@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlnb.choices import parsed, register, shown, usage
+from ddlnb.choices import parsed, register, shown
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.networks.collectives.all_to_all import Bruck, Pairwise, Rotating
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
@@ -116,8 +116,3 @@ def register_collective(kind: type[Algorithm]) -> None:
     >>> del COLLECTIVES["many-blocks"]
     """
     register("collective", kind, Algorithm, COLLECTIVES)
-
-
-def usages() -> list[str]:
-    """Return how each collective is written, with its parameters."""
-    return [usage(kind) for kind in COLLECTIVES.values()]

@@ -26,7 +26,7 @@ class _Heard:
     """What a log has said so far."""
 
     collective: str = ""
-    library: str = "NCCL"
+    release: str = "NCCL"
     hosts: dict[int, str] = field(default_factory=dict)
     gpu: str = ""
     columns: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def tables(text: str) -> Iterator[dict[str, object]]:
         elif heard.columns and (values := _values(line, heard.columns)):
             yield _row(values, heard)
         elif found := _LIBRARY.search(line):
-            heard.library = f"NCCL {found[1]}"
+            heard.release = f"NCCL {found[1]}"
         elif found := _STARTED.search(line):
             heard.collective = _NAMES.get(found[1], found[1])
 
@@ -92,7 +92,7 @@ def _row(values: list[str], heard: _Heard) -> dict[str, object]:
         "nodes": len(hosts) or None,
         "gpus_per_node": heard.per_host,
         "ranks": len(heard.hosts) or None,
-        "library": heard.library,
+        "library": heard.release,
         "size_bytes": int(named["size"]),
         "dtype": named.get("type", ""),
         "time_us_out_of_place": found["time"][0],
