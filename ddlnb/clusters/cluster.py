@@ -19,7 +19,6 @@ from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoa
 from ddlnb.clusters.unlike import ALIKE, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
-from ddlnb.networks.topologies import RailOptimised
 from ddlnb.networks.transfers import Operation
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
@@ -307,7 +306,7 @@ class Cluster:
         made = self.fabric.joined
         spare = made.hosts - self.nodes
         has_room = self.server_place != "extra machines" or spare >= self.default_servers
-        return has_room and not isinstance(made, RailOptimised)
+        return has_room and made.takes_servers
 
     @property
     def label(self) -> str:

@@ -21,10 +21,9 @@ from ddlnb.networks.changes import changed, get_change
 from ddlnb.networks.channels import NO_CAP, Startup
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.networks.fast_play import Replay
-from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Network
 from ddlnb.networks.routes import ROUTINGS, route
-from ddlnb.networks.topologies import RailOptimised, Star, Topology, get_topology
+from ddlnb.networks.topologies import Star, Topology, get_topology
 from ddlnb.networks.traffic import of_collective
 from ddlnb.networks.transfers import Collective, Operation
 
@@ -81,12 +80,8 @@ class Fabric:
             f"topology {made} has {made.hosts} hosts for {self.nodes} nodes; take a larger one, "
             f"or fewer nodes",
         )
-        if isinstance(made, RailOptimised):
-            require(
-                made.rails == self.gpus_per_node,
-                f"topology {made} has {made.rails} rails for {self.gpus_per_node} GPUs per node; "
-                f"each GPU is on a rail of its own",
-            )
+        refused = made.refuses(self.gpus_per_node)
+        require(not refused, refused)
         if self.routing and self.routing not in ROUTINGS:
             raise UnknownName("routing", self.routing, ROUTINGS)
         require(
@@ -104,7 +99,8 @@ class Fabric:
     def network(self, links: Links) -> Network:
         """Return the graph with these links: a host's cable carries the bandwidth between nodes.
 
-        On a torus and in BCube each of a host's cables does; on rails each carries its share.
+        On a torus and in BCube each of a host's cables does; on rails each carries its share. The
+        links of an InfraGraph file carry what the file says.
         Raises UnknownName or InputError for a change of a cable that is not there.
         """
         return _network(self, links)
@@ -184,15 +180,9 @@ class Curve:
 
 @lru_cache(maxsize=1024)
 def _network(fabric: Fabric, links: Links) -> Network:
-    made = fabric.joined
-    if isinstance(made, RailOptimised):
-        # The cluster says what links inside carry; the network keeps the name of its topology.
-        bandwidth = links.between_bandwidth / made.rails
-        inside = replace(made, inside=links.inside_bandwidth / bandwidth)
-        network = replace(inside.network(bandwidth), name=str(made))
-    else:
-        hosts = made.network(links.between_bandwidth)
-        network = with_islands(hosts, fabric.gpus_per_node, links.inside_bandwidth)
+    network = fabric.joined.with_gpus(
+        fabric.gpus_per_node, links.between_bandwidth, links.inside_bandwidth
+    )
     network = changed(network, fabric.changes)
     return replace(network, routing=fabric.routing) if fabric.routing else network
 

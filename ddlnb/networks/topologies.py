@@ -7,13 +7,17 @@ hosts. `ddlnb.networks.islands` puts GPUs behind any of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, product
 from math import prod
+from pathlib import Path
 from typing import ClassVar
 
 from ddlnb.choices import parsed, shown
 from ddlnb.errors import require, require_whole
+from ddlnb.networks.infragraph import read_infragraph
+from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Device, Link, Network
 
 
@@ -26,6 +30,7 @@ class Topology(ABC):
 
     name: ClassVar[str]
     routing: ClassVar[str] = "ecmp"
+    takes_servers: ClassVar[bool] = True  # whether hosts can hold parameter servers
 
     @property
     @abstractmethod
@@ -41,6 +46,14 @@ class Topology(ABC):
         made = Builder(bandwidth, latency)
         self.join(made)
         return Network(str(self), tuple(made.devices), tuple(made.links), self.routing)
+
+    def refuses(self, gpus_per_node: int) -> str:
+        """Return why nodes of so many GPUs cannot be joined like this, or nothing."""
+        return ""
+
+    def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
+        """Return the network of nodes with GPUs: bytes per second of a node, and inside it."""
+        return with_islands(self.network(between), gpus_per_node, inside)
 
     def __str__(self) -> str:
         return shown(self.name, self, brief=True)
@@ -334,6 +347,7 @@ class RailOptimised(Topology):
     """
 
     name = "rail-optimised"
+    takes_servers = False
     nodes: int
     rails: int
     spines: int = 1
@@ -369,9 +383,75 @@ class RailOptimised(Topology):
         for rail_name, spine in product(rails, spines):
             made.cable(rail_name, spine, self.nodes / self.oversubscription / self.spines)
 
+    def refuses(self, gpus_per_node: int) -> str:
+        """Return why, unless each GPU has a rail of its own."""
+        if gpus_per_node == self.rails:
+            return ""
+        return (
+            f"topology {self} has {self.rails} rails for {gpus_per_node} GPUs per node; each GPU "
+            f"is on a rail of its own"
+        )
+
+    def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
+        """Return the network with a share of the node's bandwidth on every rail."""
+        share = between / self.rails
+        made = replace(self, inside=inside / share).network(share)
+        return replace(made, name=str(self))  # the cluster says what links inside carry
+
+
+@dataclass(frozen=True)
+class InfraGraphFile(Topology):
+    """The network of an InfraGraph file, whose links carry what the file says.
+
+    Written as ``infragraph('fabric.yaml')``. Raises what `read_infragraph` raises.
+    """
+
+    name = "infragraph"
+    path: str
+
+    def __post_init__(self) -> None:
+        require(Path(self.path).is_file(), f"there is no InfraGraph file {self.path!r}")
+
+    @property
+    def hosts(self) -> int:
+        """Return the number of machines that ranks run on."""
+        return len(set(self._read().nodes))
+
+    def join(self, made: Builder) -> None:
+        """Add the devices and links of the file."""
+        network = self._read()
+        made.devices.extend(network.devices)
+        made.links.extend(network.links)
+
+    def refuses(self, gpus_per_node: int) -> str:
+        """Return why, unless the machines of the file have as many GPUs."""
+        ranks = self._read().ranks
+        if ranks == self.hosts * gpus_per_node:
+            return ""
+        return (
+            f"topology {self} has {ranks} GPUs on {self.hosts} machines, and the cluster "
+            f"{gpus_per_node} per node"
+        )
+
+    def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
+        """Return the network of the file, whatever the cluster's links carry."""
+        return self.network(between)
+
+    def _read(self) -> Network:
+        return _read(self.path, Path(self.path).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, _: int) -> Network:
+    return read_infragraph(path)
+
 
 TOPOLOGIES: dict[str, type[Topology]] = {
-    kind.name: kind for kind in (Star, TwoTier, FatTree, BCube, Torus, RailOptimised, Dragonfly)
+    kind.name: kind
+    for kind in (
+        *(Star, TwoTier, FatTree, BCube, Torus, RailOptimised, Dragonfly),
+        InfraGraphFile,
+    )
 }
 
 

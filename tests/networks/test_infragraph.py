@@ -6,6 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 
+import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.networks.changes import changed
 from ddlnb.networks.infragraph import read_infragraph, write_infragraph
@@ -81,3 +82,25 @@ def test_another_file_is_refused(tmp_path):
     path.write_text("nodes: 8\n")
     with pytest.raises(InputError, match=r"cluster\.yaml cannot be read as an InfraGraph file"):
         read_infragraph(path)
+
+
+def test_a_cluster_on_a_file_costs_what_it_costs_on_the_topology_that_was_written(tmp_path):
+    cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
+    effects = cluster.effects
+    hosts = get_topology("star(8)").network(effects.between_bandwidth)
+    network = with_islands(hosts, 4, effects.inside_bandwidth)
+    path = write_infragraph(network, tmp_path / "fabric.yaml")
+    on_file, on_star = (
+        replace(cluster, topology=text).all_reduce_seconds[:2]
+        for text in (f"infragraph('{path}')", "star(8)")
+    )
+    assert on_file == pytest.approx(on_star)
+
+
+def test_a_file_of_other_machines_than_the_cluster_s_is_refused(tmp_path):
+    cluster = ddlnb.get_cluster("survey-10GbE")
+    path = write_infragraph(get_topology("star(8)").network(1e9), tmp_path / "hosts.yaml")
+    with pytest.raises(InputError, match="8 GPUs on 8 machines, and the cluster 4 per node"):
+        replace(cluster, topology=f"infragraph('{path}')")
+    with pytest.raises(InputError, match="there is no InfraGraph file"):
+        replace(cluster, topology="infragraph('nowhere.yaml')")
