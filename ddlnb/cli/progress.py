@@ -37,7 +37,8 @@ class Progress:
         with self._lock:
             self._running.remove(name)
             self._ended += 1
-            self._bar.update(self._seconds[name])
+            left = self._bar.total - self._bar.n  # rounding must not lead beyond the end
+            self._bar.update(min(self._seconds[name], left))
             self._describe()
 
     def _describe(self) -> None:

@@ -24,7 +24,9 @@ from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import get_topology
 from ddlnb.networks.transfers import Collective
 from ddlnb.plans.methods import METHODS
+from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.studies.findings import Findings, findings
 from ddlnb.units import MIB, bandwidth_from
 
 __all__ = [
@@ -104,13 +106,13 @@ def by_topology(
             cell.samples / found.iteration_seconds
             for cell, found in zip(cells, steady_seconds(cells), strict=True)
         ]
-    return pd.DataFrame(columns, index=pd.Index(methods, name="method")).round(0)
+    return pd.DataFrame(columns, index=pd.Index(methods, name="method")).round().astype(int)
 
 
-def slowdown_findings(table: pd.DataFrame) -> str:
+def slowdown_findings(table: pd.DataFrame) -> Findings:
     """Return which method suffers most and least from the last topology, over the first."""
     ratio = table.iloc[:, -1] / table.iloc[:, 0]
-    return (
+    return findings(
         f"On {table.columns[-1]} {ratio.idxmin()} keeps {ratio.min():.0%} of its throughput on "
         f"{table.columns[0]}, {ratio.idxmax()} {ratio.max():.0%}."
     )
@@ -120,7 +122,7 @@ def claims() -> pd.DataFrame:
     """Return the claims that flows decide: item, claim, numbers, verdict."""
     rows = [_algorithms_cross(), _topology_loads(), _placement(), _interleaved(), _inside_too()]
     table = pd.DataFrame(rows, columns=["item", "claim", "numbers", "holds"])
-    verdict = table.pop("holds").map({True: "holds", False: "contradicted"})
+    verdict = table.pop("holds").map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED})
     return table.assign(verdict=verdict).set_index("item")
 
 

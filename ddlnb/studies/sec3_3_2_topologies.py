@@ -19,16 +19,18 @@ from ddlnb.networks.rings import Ring, bcube_rings, fat_tree_ring, hosts_on, tor
 from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.networks.transfers import Collective
+from ddlnb.results.statistics import Verdict
+from ddlnb.studies.findings import Findings, findings, item_verdict
 from ddlnb.units import MB, bandwidth_from
 
 __all__ = [
     "EXCHANGES",
     "cost_table",
     "exchange_times",
-    "findings",
     "link_loads",
     "seconds_table",
     "topologies_of",
+    "topology_findings",
     "verdicts",
 ]
 
@@ -198,7 +200,7 @@ def verdicts(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
         ),
     ]
     table = pd.DataFrame(rows, columns=["item", "claim", "numbers", "holds"])
-    verdict = table.pop("holds").map({True: "holds", False: "contradicted"})
+    verdict = table.pop("holds").map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED})
     return table.assign(verdict=verdict).set_index("item")
 
 
@@ -207,8 +209,11 @@ def gain_of(ms: dict[tuple[str, str], float], exchange: str) -> float:
     return ms["BCube", exchange] / ms["fat-tree", exchange]
 
 
-def findings(played: dict[tuple[str, str], Played]) -> str:
-    """Return the best exchange of every network, in words, and what it costs in ports."""
+def topology_findings(played: dict[tuple[str, str], Played]) -> Findings:
+    """Return the best exchange of every network, in words, and what it costs in ports.
+
+    With it travel the verdicts on items A34 to A36.
+    """
     told = []
     for name in dict.fromkeys(network for network, _ in played):
         times = {exchange: one.seconds for (of, exchange), one in played.items() if of == name}
@@ -216,4 +221,9 @@ def findings(played: dict[tuple[str, str], Played]) -> str:
         structure = Structure(played[name, best].network)
         ports = structure.degree(structure.network.endpoints[0])
         told.append(f"{name} {1e3 * times[best]:.0f} ms ({best}, {ports} ports per host)")
-    return "The quickest exchange of each: " + ", ".join(told) + "."
+    table = verdicts(played)
+    items = [
+        item_verdict(str(item), map(Verdict, part["verdict"]), "simulated")
+        for item, part in table.groupby(level="item")
+    ]
+    return findings("The quickest exchange of each: " + ", ".join(told) + ".", items=items)

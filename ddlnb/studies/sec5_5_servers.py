@@ -18,6 +18,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.studies.findings import Findings, findings
 from ddlnb.workloads.workload import Workload
 
 __all__ = [
@@ -132,7 +133,7 @@ def rule(nodes: int) -> int:
     return math.ceil(Fraction(nodes * nodes, 2 * (nodes - 1)))
 
 
-def rule_findings(rows: pd.DataFrame) -> str:
+def rule_findings(rows: pd.DataFrame) -> Findings:
     """Return what the sweep says of the rule, in words.
 
     Where servers sum slower than links carry, the rule is too low; where all-to-all waits for
@@ -148,7 +149,7 @@ def rule_findings(rows: pd.DataFrame) -> str:
     below = sum(text.isdigit() and int(text) < rule_ for text, rule_ in pairs)
     none = len(told) - len(numbers)
     spread = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
-    return (
+    return findings(
         f"Servers on machines of their own that match the best all-to-all method: {spread} over "
         f"{len(numbers)} of {len(told)} cells; the rule says {table['rule'].iloc[0]}. It is above "
         f"what is needed in {below} cells, below it in {above}, and in {none} no number of the "

@@ -21,6 +21,7 @@ from ddlnb.networks.play import play
 from ddlnb.networks.routes import NoRoute
 from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
 from ddlnb.networks.transfers import Collective
+from ddlnb.studies.findings import Findings, findings
 from ddlnb.units import bandwidth_from, seconds_from, size_in_words
 
 __all__ = [
@@ -129,19 +130,19 @@ def _seconds(collective: Collective, network: Network, size: float, link: HostLi
     return play(collective, network, size, startup=startup).seconds
 
 
-def map_findings(rows: pd.DataFrame) -> str:
+def map_findings(rows: pd.DataFrame) -> Findings:
     """Return what the map says, in words: how many algorithms are best somewhere, and where."""
     best = rows[rows["best"]]
     cells = best.groupby(["network", "hosts", "bytes"]).ngroups
     wins = best.drop_duplicates(["network", "hosts", "bytes"])["algorithm"].value_counts()
     each = ", ".join(f"{name} in {count}" for name, count in wins.items())
     small, large = (best.loc[best["bytes"] == end, "algorithm"] for end in _ends(rows))
-    return (
-        f"Of {cells} cells the best algorithm is {each}. For messages of "
-        f"{size_in_words(_ends(rows)[0])} it is {_names(small)}, for "
-        f"{size_in_words(_ends(rows)[1])} {_names(large)}: no algorithm fits all networks."
-        if len(wins) > 1
-        else f"In all {cells} cells the best algorithm is {wins.index[0]}."
+    if len(wins) == 1:
+        return findings(f"In all {cells} cells the best algorithm is {wins.index[0]}.")
+    return findings(
+        f"Of {cells} cells the best algorithm is {each}: no algorithm fits all networks.",
+        f"For messages of {size_in_words(_ends(rows)[0])} it is {_names(small)}, for "
+        f"{size_in_words(_ends(rows)[1])} {_names(large)}.",
     )
 
 
@@ -208,24 +209,24 @@ def cut_table(costs: pd.DataFrame) -> pd.DataFrame:
         found[key] = {
             "cables": len(part),
             "stops (%)": round(100 * (1 - len(goes_on) / len(part))),
-            "median slowdown": round(median(goes_on), 2) if len(goes_on) else float("nan"),
-            "worst slowdown": round(goes_on.max(), 2) if len(goes_on) else float("nan"),
+            "median slowdown": f"{median(goes_on):.2f}" if len(goes_on) else "-",
+            "worst slowdown": f"{goes_on.max():.2f}" if len(goes_on) else "-",
         }
     table = pd.DataFrame.from_dict(found, orient="index")
     table.index = pd.MultiIndex.from_tuples(table.index, names=["network", "algorithm"])
     return table
 
 
-def cut_findings(costs: pd.DataFrame) -> str:
+def cut_findings(costs: pd.DataFrame) -> Findings:
     """Return what a cut costs, in words, by network."""
     told = []
     for name, part in costs.groupby("network", sort=False):
         stops = (part["slowdown"] == STOPPED).mean()
         goes_on = part.loc[part["slowdown"] < STOPPED, "slowdown"]
         slow = (
-            f"slows by {goes_on.min():.2f} to {goes_on.max():.2f} times"
+            f"; with another one cut it takes {goes_on.min():.2f} to {goes_on.max():.2f} times as long"
             if len(goes_on)
-            else "never goes on"
+            else ""
         )
-        told.append(f"{name}: {stops:.0%} of cuts stop it, else it {slow}")
-    return "; ".join(told) + "."
+        told.append(f"{name[:1].upper()}{name[1:]}: {stops:.0%} of cuts stop an all-reduce{slow}.")
+    return findings(*told)

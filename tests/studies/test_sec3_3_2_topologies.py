@@ -7,10 +7,10 @@ from ddlnb.errors import InputError
 from ddlnb.studies.sec3_3_2_topologies import (
     cost_table,
     exchange_times,
-    findings,
     link_loads,
     seconds_table,
     topologies_of,
+    topology_findings,
     verdicts,
 )
 from ddlnb.units import bandwidth_from
@@ -52,7 +52,9 @@ def test_every_claim_has_its_numbers_and_a_verdict(played):
 def test_the_table_has_the_milliseconds_of_every_exchange(played):
     table = seconds_table(played)
     assert table.loc["one ring", "torus"] == round(1e3 * played["torus", "one ring"].seconds, 1)
-    assert findings(played).startswith("The quickest exchange of each: fat-tree")
+    found = topology_findings(played)
+    assert found.startswith("- The quickest exchange of each: fat-tree")
+    assert [one.item for one in found.items] == ["A34", "A35", "A36"]
 
 
 def test_switches_and_cables_are_those_of_the_topologies():

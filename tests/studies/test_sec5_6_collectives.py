@@ -53,7 +53,7 @@ def test_a_host_with_one_cable_is_lost_with_it_and_others_are_not(costs):
     fat_tree = costs[costs["network"] == "fat-tree"]
     assert set(fat_tree.loc[fat_tree["slowdown"] == STOPPED, "kind"]) == {"host"}
     assert cut_table(costs).loc[("star", "ring"), "stops (%)"] == 100
-    assert "star: 100% of cuts stop it" in cut_findings(costs)
+    assert "Star: 100% of cuts stop an all-reduce." in cut_findings(costs)
 
 
 def test_a_link_is_a_bandwidth_and_a_latency():
