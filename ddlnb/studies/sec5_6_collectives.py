@@ -223,10 +223,7 @@ def cut_findings(costs: pd.DataFrame) -> Findings:
     for name, part in costs.groupby("network", sort=False):
         stops = (part["slowdown"] == STOPPED).mean()
         goes_on = part.loc[part["slowdown"] < STOPPED, "slowdown"]
-        slow = (
-            f"; with another one cut it takes {goes_on.min():.2f} to {goes_on.max():.2f} times as long"
-            if len(goes_on)
-            else ""
-        )
+        least, most = goes_on.min(), goes_on.max()
+        slow = f"; else it takes {least:.2f} to {most:.2f} times as long" if len(goes_on) else ""
         told.append(f"{name[:1].upper()}{name[1:]}: {stops:.0%} of cuts stop an all-reduce{slow}.")
     return findings(*told)
