@@ -25,7 +25,8 @@ EXAMPLES = (
 
 
 def test_every_topology_has_an_example():
-    assert {text.partition("(")[0] for text in EXAMPLES} == set(TOPOLOGIES)
+    files = {"infragraph"}  # written in a file, and then made of the same devices and links
+    assert {text.partition("(")[0] for text in EXAMPLES} == set(TOPOLOGIES) - files
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
