@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.choices import several
 from ddlnb.clusters.cluster import Cluster, Fit
@@ -120,21 +121,36 @@ def require_draws(draws: int) -> None:
     )
 
 
-def forecast_cells(
+@dataclass(frozen=True)
+class Played:
+    """Seconds of cells: those of a steady iteration, what of them is exposed, and every draw's.
+
+    ``drawn`` has a row for every draw and a column for every cell. Cells that share fitted effects
+    share their draws, so that a row compares them under the same circumstances.
+    """
+
+    seconds: NDArray[np.floating[Any]]
+    exposed: NDArray[np.floating[Any]]
+    drawn: NDArray[np.floating[Any]]
+
+    def quantile(self, number: int, share: float) -> float:
+        """Return a quantile of a cell's drawn seconds, NaN where nothing about it is uncertain."""
+        return _quantile(self.drawn, number, share)
+
+
+def play_cells(
     cells: Sequence[Cell],
     *,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Show = None,
     drawn: Iterable[Sequence[Cell]] | None = None,
-) -> pd.DataFrame:
-    """The rows of `forecast` for any cells; cells that share fitted effects share their draws.
+) -> Played:
+    """Return the seconds of cells, and those of every draw of their effects.
 
     ``drawn`` are the cells with the effects of every draw, by default from the intervals of their
-    clusters.
+    clusters. Raises InputError for fewer than LEAST_DRAWS draws, and for more than an hour's work.
     """
-    import pandas as pd
-
     require_draws(draws)
     messages = sum(len(cell.plan.messages) for cell in cells) * (draws + 1)
     require(
@@ -148,24 +164,39 @@ def forecast_cells(
     each_draw = _drawn_cells(cells, draws, seed) if drawn is None else drawn
     errors = [cell.cluster.model_error for cell in cells]
     taken = np.array(list(_drawn_seconds(each_draw, draws, errors, seed, progress)))
-    single = [_single_seconds(cell) for cell in cells]
+    return Played(seconds, np.array(exposed), taken.reshape(draws, len(cells)))
+
+
+def forecast_cells(
+    cells: Sequence[Cell],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Show = None,
+    drawn: Iterable[Sequence[Cell]] | None = None,
+) -> pd.DataFrame:
+    """The rows of `forecast` for any cells; arguments are those of `play_cells`."""
+    import pandas as pd
+
+    played = play_cells(cells, draws=draws, seed=seed, progress=progress, drawn=drawn)
+    single = [single_seconds(cell) for cell in cells]
     rows = []
     for number, cell in enumerate(cells):
         samples = cell.samples
         rows.append(
             {
                 **_labels(cell),
-                "throughput_samples_per_s": samples / seconds[number],
-                "low": samples / _quantile(taken, number, 0.95),
-                "high": samples / _quantile(taken, number, 0.05),
-                "iteration_seconds": seconds[number],
-                "exposed_communication_seconds": exposed[number],
-                "speedup": cell.cluster.workers * single[number] / seconds[number],
+                "throughput_samples_per_s": samples / played.seconds[number],
+                "low": samples / played.quantile(number, 0.95),
+                "high": samples / played.quantile(number, 0.05),
+                "iteration_seconds": played.seconds[number],
+                "exposed_communication_seconds": played.exposed[number],
+                "speedup": cell.cluster.workers * single[number] / played.seconds[number],
                 "std": np.nan,
             }
         )
     frame = pd.DataFrame(rows)
-    frame["chance_best"] = _chance_best(frame, taken)
+    frame["chance_best"] = _chance_best(frame, played.drawn)
     return frame.assign(**{key: value for key, value in provenance().items() if key != "machine"})
 
 
@@ -248,7 +279,7 @@ def _at_speed(cluster: Cluster, workload: Workload, speed: dict[str, float]) -> 
     return cluster.with_effects(compute_factor=cluster.effects.compute_factor * factor)
 
 
-def _single_seconds(cell: Cell) -> float:
+def single_seconds(cell: Cell) -> float:
     """Return the seconds of an iteration of one worker alone: computation and update."""
     alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
     plan = METHODS["BSP-A2A"].plan(cell.workload)
