@@ -96,10 +96,11 @@ def between_arrivals(marks: Sequence[Mark], start: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Count:
-    """FLOPs, and bytes moved by operations without any, since the start of the run."""
+    """Work since the start of the run: FLOPs, and bytes moved by operations without and with them."""
 
     flops: float
     bytes: float
+    matrix_bytes: float
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Recor
     with FlopCounterMode(display=False) as flops, TrafficCounter() as traffic:
 
         def count() -> _Count:
-            return _Count(float(flops.get_total_flops()), float(traffic.bytes))
+            total = float(flops.get_total_flops())
+            return _Count(total, float(traffic.bytes), float(traffic.matrix_bytes))
 
         watch = _Watch(module, count)
         with torch.device(device), watch:
@@ -328,6 +330,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Workload:
     forward_flops, backward_flops = _by_layer(record, lambda count: count.flops)
     forward_bytes, backward_bytes = _by_layer(record, lambda count: count.bytes)
+    forward_matrix, backward_matrix = _by_layer(record, lambda count: count.matrix_bytes)
     layers = tuple(
         Layer(
             name,
@@ -335,6 +338,8 @@ def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Wor
             backward_flops=backward_flops[name],
             forward_bytes=forward_bytes[name],
             backward_bytes=backward_bytes[name],
+            forward_matrix_bytes=forward_matrix[name],
+            backward_matrix_bytes=backward_matrix[name],
         )
         for name in forward_flops
     )

@@ -1,8 +1,9 @@
-"""Bytes that go through memory in operations which compute next to nothing.
+"""Bytes that go through memory, in operations that compute next to nothing and in the others.
 
 Normalisations, activations, additions, embeddings and losses read and write every value and do a
-few FLOPs with each, so their time is bytes over memory bandwidth. Matrix products and convolutions
-are left to the FLOP counter.
+few FLOPs with each, so their time is bytes over memory bandwidth. Matrix products, convolutions
+and fused attention, whose FLOPs torch counts, are counted apart: their bytes are the inputs, read
+once, and the outputs, written once, which is the least that they can move.
 """
 
 from __future__ import annotations
@@ -18,31 +19,39 @@ VIEWS_UNDECLARED = {"_unsafe_view"}  # a view whose schema does not say so
 
 
 class TrafficCounter(TorchDispatchMode):
-    """Adds up the bytes of the tensors that operations without FLOPs read and write.
+    """Adds up the bytes of the tensors that operations read and write.
+
+    ``bytes`` are those of operations without FLOPs, ``matrix_bytes`` those of operations with.
 
     >>> import torch
     >>> with TrafficCounter() as counter:
-    ...     _ = torch.ones(10, device="meta").relu().view(2, 5)
-    >>> counter.bytes
-    120
+    ...     values = torch.ones(10, device="meta").relu().view(2, 5)
+    ...     _ = values @ torch.ones(5, 3, device="meta")
+    >>> counter.bytes, counter.matrix_bytes
+    (180, 124)
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
+        self.matrix_bytes = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, and count what it moves."""
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket not in flop_registry and not _is_view(func):
-            values = tree_leaves((args, kwargs, result))
-            self.bytes += sum(
-                value.numel() * value.element_size()
-                for value in values
-                if isinstance(value, Tensor)
-            )
+        if _is_view(func):
+            return result
+        moved = sum(
+            value.numel() * value.element_size()
+            for value in tree_leaves((args, kwargs, result))
+            if isinstance(value, Tensor)
+        )
+        if func.overloadpacket in flop_registry:
+            self.matrix_bytes += moved
+        else:
+            self.bytes += moved
         return result
 
 

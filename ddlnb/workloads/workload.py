@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -29,8 +30,10 @@ SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it ta
 class Layer:
     """One step of the forward pass: its seconds, and its work.
 
-    FLOPs are counted with FMA = 2; bytes are those that operations without FLOPs (normalisations,
-    activations, embeddings) read from and write to memory.
+    FLOPs are counted with FMA = 2. ``forward_bytes`` and ``backward_bytes`` are those that
+    operations without FLOPs (normalisations, activations, embeddings) read from and write to
+    memory; the ``matrix_bytes`` are those of operations with FLOPs: weights and activations of
+    matrix products, convolutions and attention. All bytes together are the sum of both.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Layer:
     backward_flops: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
+    forward_matrix_bytes: float = 0.0
+    backward_matrix_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,10 +108,11 @@ class Workload:
         layers = [layer.name for layer in self.layers]
         names = [gradient.name for gradient in self.gradients]
         for what, listed in (("layer", layers), ("gradient", names)):
-            twice = sorted({name for name in listed if listed.count(name) > 1})
+            twice = sorted(name for name, count in Counter(listed).items() if count > 1)
             require(not twice, f"{what} names must be unique; twice in {self.model!r}: {twice}")
+        known = set(layers)
         for gradient in self.gradients:
-            if gradient.layer not in layers:
+            if gradient.layer not in known:
                 raise InputError(
                     f"gradient {gradient.name!r} names layer {gradient.layer!r}, "
                     f"which workload {self.model!r} does not have"
@@ -225,7 +231,7 @@ class Workload:
     def from_json(cls, text: str) -> Workload:
         """The workload that to_json wrote. Raises InputError if the text is anything else.
 
-        Profiles of earlier editions have neither shapes nor hardware, and are read without.
+        Profiles of earlier editions have no shapes, hardware or matrix bytes, and are read without.
         """
         try:
             fields = json.loads(text)

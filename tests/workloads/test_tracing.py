@@ -184,6 +184,16 @@ def test_flops_grow_with_the_batch_and_sit_where_the_work_is():
     assert flops["norm2"] == 0
 
 
+def test_bytes_of_a_linear_layer_are_inputs_weights_and_outputs():
+    """By hand: Y = X W of 2 x 5 rows; backward makes dW of X and dY, and needs no dX."""
+    module = nn.Sequential(nn.Linear(WIDTH, 3, bias=False))
+    (layer,) = traced(module).layers
+    inputs, weights, outputs = 2 * 5 * WIDTH, WIDTH * 3, 2 * 5 * 3
+    assert layer.forward_matrix_bytes == 4 * (inputs + weights + outputs)
+    assert layer.backward_matrix_bytes == 4 * (inputs + outputs + weights)
+    assert layer.forward_flops == 2 * 2 * 5 * WIDTH * 3
+
+
 def test_tied_parameters_are_one_gradient():
     workload = traced(Tied())
     assert layers_of(workload) == {
