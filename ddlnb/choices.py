@@ -86,6 +86,27 @@ def shown(name: str, choice: object, brief: bool = False) -> str:
     return f"{name}({inside})" if inside else name
 
 
+def abridged(name: str, choice: object) -> str:
+    """A text that `parsed` reads, for readers: the first parameter, and what is not by default.
+
+    A first parameter that has its default and is no number or word is left out as well.
+
+    >>> from ddlnb.compression.dgc import DeepGradientCompression
+    >>> abridged("dgc", DeepGradientCompression()), abridged("dgc", DeepGradientCompression(0.1, 0))
+    ('dgc(0.001)', 'dgc(0.1, 0)')
+    >>> abridged("dgc", DeepGradientCompression(warm_up=64))
+    'dgc(0.001, warm_up=64)'
+    """
+    inside: list[str] = []
+    for number, field in enumerate(dataclasses.fields(choice)):  # type: ignore[arg-type]
+        value = getattr(choice, field.name)
+        is_default = value == field.default
+        if not is_default or (number == 0 and not isinstance(value, bool | None)):
+            is_next = len(inside) == number
+            inside.append(_text(value) if is_next else f"{field.name}={_text(value)}")
+    return f"{name}({', '.join(inside)})" if inside else name
+
+
 def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) -> None:
     """Add a choice that a user wrote to the catalogue, so that its name works as any other.
 

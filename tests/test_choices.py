@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.choices import parsed, parts_of, shown
+from ddlnb.choices import abridged, parsed, parts_of, shown
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.training.executors.stragglers import STRAGGLERS
@@ -67,6 +67,7 @@ def test_what_is_written_reads_back(what, name, data):
     choice = data.draw(choices(CATALOGUES[what][name]))
     for brief in (False, True):
         assert parsed(what, shown(name, choice, brief), CATALOGUES[what]) == choice
+    assert parsed(what, abridged(name, choice), CATALOGUES[what]) == choice
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ddlnb.errors import require
 from ddlnb.figures.colours import GREY, PALETTE, line_look
-from ddlnb.figures.style import legend, legend_mark, names_down, say_source, styled
+from ddlnb.figures.style import legend, legend_mark, names_down, say_source, short, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def compression_losses(table: pd.DataFrame) -> Figure:
         ax.plot(part["loss"], lines, marker, color=colour, markersize=6, label=what)
     ax.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
     ax.set_xscale("log")
-    names_down(ax, names)
+    names_down(ax, [short(name) for name in names])
     ax.set_xlabel("mean squared error over squared norm, one round without memory")
     handles, _ = ax.get_legend_handles_labels()
     handles.append(legend_mark(GREY, "|", "bound", markersize=11))
@@ -53,7 +53,7 @@ def feedback_residuals(table: pd.DataFrame) -> Figure:
     require(not table.empty, "there are no residuals to draw")
     figure, ax = plt.subplots(figsize=(8.0, 4.2))
     for number, (name, rows) in enumerate(table.groupby("compressor", sort=False)):
-        ax.plot(rows["step"], rows["residual"], label=name, **line_look(number))
+        ax.plot(rows["step"], rows["residual"], label=short(str(name)), **line_look(number))
     ax.set_yscale("log")
     ax.set(xlabel="step", ylabel="norm of the residual over that of a gradient")
     legend(figure)

@@ -50,7 +50,7 @@ def gossip_mixing(gaps: pd.DataFrame, rounds: pd.DataFrame) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(13.5, 4.6))
     _draw_gaps(left, gaps)
     _draw_rounds(right, rounds)
-    lines = [legend_line(colour, method, style) for method, style, colour in _looks(rounds)]
+    lines = [legend_line(colour, short(method), style) for method, style, colour in _looks(rounds)]
     bound = legend_line(BOUND_COLOUR, "bound by the gap, without compression", "-")
     legend(figure, [*lines, bound])
     both = rounds[["source"]].merge(gaps[["source"]], how="outer")

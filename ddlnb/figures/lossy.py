@@ -46,7 +46,7 @@ def lossy_traffic(table: pd.DataFrame) -> Figure:
     names = sorted(table["compressor"].unique(), key=lambda name: name != "none")  # stable
     for number, name in enumerate(names, start=0 if names[0] == "none" else 1):
         part = table[table["compressor"] == name].sort_values("workers")
-        look = {"linewidth": 3, "label": "dense ring"} if name == "none" else {"label": name}
+        look = {"linewidth": 3, "label": "dense ring"} if name == "none" else {"label": short(name)}
         look = {**look, **line_look(number), "marker": "o", "markersize": 4}
         ax.plot(part["workers"], part["bytes"] / MB, **look)
     ax.set_yscale("log")

@@ -15,6 +15,7 @@ from ddlnb.figures.style import (
     legend_line,
     names_down,
     say_source,
+    short,
     short_log_axis,
     styled,
 )
@@ -77,7 +78,7 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
                 means["link_bytes"] / MB,
                 means["test_loss"],
                 color=PALETTE[compressions.index(compression) % len(PALETTE)],
-                label="dense" if compression == "none" else f"{compression} + feedback",
+                label="dense" if compression == "none" else f"{short(compression)} + feedback",
             )
         ax.set_xlabel("MB through a worker's link")
         ax.set_xscale("log")
@@ -198,4 +199,4 @@ def _target(table: pd.DataFrame) -> str:
 
 
 def _short(method: str) -> str:
-    return method.partition(" on ")[0]
+    return short(method).partition(" on ")[0]

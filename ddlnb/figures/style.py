@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from ddlnb.choices import abridged, parsed, parts_of
 from ddlnb.errors import require
 from ddlnb.figures.colours import METHOD_COLOURS, OTHER_COLOUR, colour_of
 
@@ -76,12 +77,34 @@ def facets(
 
 
 def short(method: str) -> str:
-    """Return the method without what is usual: BSP, and the architecture A2A.
+    """Return the method without what is usual: BSP, the architecture A2A, default parameters.
 
-    >>> short("bsp + top-k(0.01) + feedback on A2A"), short("bsp on A2A"), short("MG-WFBP")
-    ('top-k(0.01) + feedback', 'bsp', 'MG-WFBP')
+    >>> short("bsp + dgc(0.001, 0.9, None, 0, True) on A2A"), short("bsp on A2A"), short("MG-WFBP")
+    ('dgc(0.001)', 'bsp', 'MG-WFBP')
     """
-    return method.removesuffix(" on A2A").removeprefix("bsp + ")
+    return abridged_method(method).removesuffix(" on A2A").removeprefix("bsp + ")
+
+
+@functools.cache
+def abridged_method(method: str) -> str:
+    """Return the text of a method or a compressor without parameters that have their defaults.
+
+    >>> abridged_method("choco(ring, 0.1, 1) + powersgd(4, False, True) on gossip")
+    'choco(ring) + powersgd(4) on gossip'
+    """
+    if "(" not in method:
+        return method
+    from ddlnb.compression.catalogue import COMPRESSORS  # brings torch
+    from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+
+    known: dict[str, Any] = {**SYNCHRONISATIONS, **COMPRESSORS}
+    choices, on, where = method.partition(" on ")
+    parts = parts_of(choices, "+")
+    for number, part in enumerate(parts):
+        name = part.partition("(")[0]
+        if "(" in part and name in known:
+            parts[number] = abridged(name, parsed("choice", part, known))
+    return " + ".join(parts) + on + where
 
 
 def in_order(methods: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from ddlnb.figures.colours import DASHES, METHOD_COLOURS, OTHER_COLOUR, PALETTE,
 from ddlnb.figures.gantt import KIND_COLOURS, WAIT_HATCH
 from ddlnb.figures.learning import BAND, QUALITIES
 from ddlnb.figures.style import (
+    abridged_method,
     beside,
     doubling_axis,
     facets,
@@ -88,7 +89,7 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
         mean = float((part["staleness"] * share).sum())
         ax.bar(part["staleness"], 100 * share, width=0.9, color=COLOURS["compute"], linewidth=0)
         ax.axvline(mean, color="black", linestyle=":", linewidth=1.2)
-        ax.set_title(f"{method}\nmean {mean:.2g}", fontsize=9)
+        ax.set_title(f"{abridged_method(method)}\nmean {mean:.2g}", fontsize=9)
         ax.grid(visible=False, axis="x")
         ax.locator_params(axis="x", integer=True)
         ax.set_xlabel("staleness (updates)")
@@ -142,7 +143,9 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
         if method in others:
             number = others.index(method)
             own |= {"color": "black", "linestyle": DASHES[1 + number % 3], "marker": "s"}
-        handles += ax.plot(rows["factor"], 100 * rows["throughput"], label=method, **own)
+        handles += ax.plot(
+            rows["factor"], 100 * rows["throughput"], label=abridged_method(str(method)), **own
+        )
     bound = slowed.drop_duplicates("factor")
     handles += ax.plot(
         bound["factor"],
@@ -203,7 +206,7 @@ def draw_workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], un
     done = int(((rows["kind"] == "compute") & (rows["stop_seconds"] <= until)).sum())
     waits = seconds[rows["kind"] == "wait"].sum() / (until * len(ranks))
     ax.set_title(
-        f"{method}: {done} gradients, waits {100 * waits:.0f} % of the time",
+        f"{abridged_method(method)}: {done} gradients, waits {100 * waits:.0f} % of the time",
         loc="left",
         fontsize=9,
         fontweight="bold",
