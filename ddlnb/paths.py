@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 CALIBRATION = DATA / "calibration"
 CLUSTERS = DATA / "clusters"
+HARDWARE = DATA / "hardware"
 PROFILES = DATA / "profiles"
 PUBLISHED = DATA / "published"
 SURVEY_NOTES = DATA / "text" / "survey_notes.txt"

@@ -1,0 +1,163 @@
+"""A GPU as its data sheet has it, and the file that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ddlnb.errors import UnknownName, require
+from ddlnb.units import BITS_PER_BYTE, GB, GIB
+
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # GB/s of a lane of PCIe in one direction
+Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
+
+
+@dataclass(frozen=True)
+class Nvlink:
+    """Links between the GPUs of a node, and bytes/s that a GPU sends over them in one direction.
+
+    ``switched`` when every pair has the whole rate through switches, ``reduces`` when the switches
+    can add as well.
+    """
+
+    name: str
+    bandwidth: float
+    switched: bool
+    reduces: bool
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: FLOP/s by precision (dense), memory, links, and where the numbers come from.
+
+    ``flops`` are FLOP/s with FMA = 2, without sparsity, with sums in fp32 where the sheet has a
+    choice. ``memory`` is in bytes (a GB of a sheet is 2**30), ``memory_bandwidth`` in bytes/s.
+    ``nvlink`` is None for a GPU that has none, or only bridges of pairs. ``port`` are the bytes/s
+    of its share of the network ports of the nodes that it is usually sold in. ``family`` is the
+    name without memory and socket, ``word`` the name in files of data/profiles.
+
+    >>> import ddlnb
+    >>> gpu = ddlnb.get_gpu("A100")
+    >>> gpu.name, gpu.flops["bf16"], gpu.memory_bandwidth
+    ('A100-SXM4-80GB', 312000000000000.0, 2039000000000.0)
+    >>> gpu.source_of("port")
+    'NVIDIA DGX A100 data sheet: 8 ports of 200 Gb/s'
+    """
+
+    name: str
+    family: str
+    generation: str
+    year: int
+    flops: Mapping[str, float] = field(hash=False)
+    memory: int
+    memory_bandwidth: float
+    pcie_generation: int
+    pcie_lanes: int
+    nvlink: Nvlink | None
+    port: float
+    source: str
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    aliases: tuple[str, ...] = ()
+    about: str = ""
+
+    @property
+    def word(self) -> str:
+        """Its name as files of data/profiles write it."""
+        return self.name.lower()
+
+    @property
+    def pcie_bandwidth(self) -> float:
+        """Bytes/s of its PCIe slot in one direction."""
+        return LANE[self.pcie_generation] * self.pcie_lanes * GB
+
+    @property
+    def inside_bandwidth(self) -> float:
+        """Bytes/s that it sends to others in its node in one direction, by the data sheet."""
+        return self.nvlink.bandwidth if self.nvlink else self.pcie_bandwidth
+
+    def peak(self, precision: str) -> float:
+        """Return FLOP/s at a precision. Raises UnknownName for one that it has no rate for."""
+        if precision not in self.flops:
+            raise UnknownName(f"precision of {self.name}", precision, self.flops)
+        return self.flops[precision]
+
+    def source_of(self, number: str) -> str:
+        """Return the data sheet of one of its numbers, by its name here."""
+        return self.sources.get(number, self.source)
+
+    def __repr__(self) -> str:
+        return f"Gpu({self.name!r})"
+
+
+class PcieEntry(BaseModel):
+    """The slot of a GPU."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    generation: int = Field(ge=min(LANE), le=max(LANE))
+    lanes: int = Field(ge=1, le=16)
+
+
+class NvlinkEntry(BaseModel):
+    """Links between GPUs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    GBps: float = Field(gt=0)
+    switched: bool
+    reduces: bool
+
+    def nvlink(self) -> Nvlink:
+        """Return the links."""
+        return Nvlink(self.name, self.GBps * GB, self.switched, self.reduces)
+
+
+class GpuEntry(BaseModel):
+    """The keys of a GPU in data/hardware/gpus; `Gpu` has their meanings."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    about: str = ""
+    family: str
+    aliases: tuple[str, ...]
+    year: int = Field(ge=2006, le=2100)
+    generation: str
+    tflops: dict[Precision, float]
+    memory_GB: float = Field(gt=0)
+    memory_GBps: float = Field(gt=0)
+    nvlink: NvlinkEntry | None = None
+    pcie: PcieEntry
+    port_Gbps: float = Field(gt=0)
+    source: str = Field(min_length=8)
+    sources: dict[Literal["nvlink", "port_Gbps"], str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _dense(self) -> GpuEntry:
+        require("fp32" in self.tflops, "tflops lacks fp32; add it")
+        require(all(rate > 0 for rate in self.tflops.values()), "tflops must be above 0")
+        return self
+
+    def gpu(self, name: str) -> Gpu:
+        """Return the GPU under this name."""
+        return Gpu(
+            name=name,
+            family=self.family,
+            generation=self.generation,
+            year=self.year,
+            flops={precision: 1e12 * rate for precision, rate in self.tflops.items()},
+            memory=round(self.memory_GB * GIB),
+            memory_bandwidth=self.memory_GBps * GB,
+            pcie_generation=self.pcie.generation,
+            pcie_lanes=self.pcie.lanes,
+            nvlink=None if self.nvlink is None else self.nvlink.nvlink(),
+            port=self.port_Gbps / BITS_PER_BYTE * GB,
+            source=self.source,
+            sources={key.removesuffix("_Gbps"): text for key, text in self.sources.items()},
+            aliases=self.aliases,
+            about=self.about,
+        )

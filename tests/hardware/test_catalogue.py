@@ -1,0 +1,147 @@
+"""The hardware that is known by name: laws of the catalogue, names, and words."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.hardware import catalogue
+from ddlnb.hardware.catalogue import (
+    get_gpu,
+    get_interconnect,
+    get_machine,
+    gpu_in,
+    gpus,
+    interconnects,
+    machines,
+    names_of,
+)
+from ddlnb.units import GB, gigabits_per_second
+
+ALL_GPUS = list(gpus().values())
+NUMBERS = ("tflops", "memory", "memory_bandwidth", "nvlink", "pcie", "port")
+
+
+@pytest.mark.parametrize("gpu", ALL_GPUS, ids=repr)
+def test_every_number_of_a_gpu_names_its_source(gpu):
+    for number in NUMBERS:
+        assert len(gpu.source_of(number)) >= 8, number
+    assert set(gpu.sources) <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("gpu", ALL_GPUS, ids=repr)
+def test_lower_precision_is_never_slower(gpu):
+    order = [
+        gpu.flops[name] for name in ("fp64", "fp32", "tf32", "fp16", "fp8") if name in gpu.flops
+    ]
+    assert order == sorted(order)
+    assert gpu.flops.get("bf16", gpu.flops.get("fp16")) == gpu.flops.get("fp16")
+
+
+@pytest.mark.parametrize("gpu", ALL_GPUS, ids=repr)
+def test_rates_are_dense_and_of_this_generation(gpu):
+    """A rate for sparse matrices is twice as high; no dense one is 34 times that of fp32."""
+    half = gpu.flops.get("fp16", gpu.flops["fp32"])
+    assert half <= 34 * gpu.flops["fp32"]
+    assert 10 <= half / gpu.memory_bandwidth <= 500  # FLOPs per byte: no unit is off by 1000
+    if gpu.nvlink:
+        assert gpu.pcie_bandwidth < gpu.nvlink.bandwidth < gpu.memory_bandwidth
+
+
+def test_names_and_aliases_mean_one_thing_and_find_it():
+    for listed, get in (
+        (gpus(), get_gpu), (interconnects(), get_interconnect), (machines(), get_machine),
+    ):  # fmt: skip
+        for one in listed.values():
+            for name in names_of(one):
+                assert get(name) is one
+                assert get(name.upper()) is one
+
+
+def test_an_alias_that_two_share_is_refused(monkeypatch):
+    one, other = itertools.islice(gpus().values(), 2)
+    with pytest.raises(InputError, match="are both called"):
+        catalogue._unique({"a": one, "b": type(one)(**{**vars(other), "aliases": (one.name,)})})
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("Tesla P100-PCIE-16GB", "P100-PCIe-16GB"),
+        ("NVIDIA RTX A6000", "A6000"),
+        ("rtx2080ti", "RTX2080Ti"),
+    ],
+)
+def test_a_driver_s_name_is_known(said, name):
+    assert get_gpu(said).name == name
+
+
+def test_unknown_names_suggest_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'RTX2080Ti'"):
+        get_gpu("RTX2080")
+    with pytest.raises(UnknownName, match=r"did you mean 'p5en.48xlarge'"):
+        get_machine("p5en.48large")
+
+
+@pytest.mark.parametrize(
+    ("words", "protocol", "gigabits"),
+    [
+        ("25 GbE", "TCP", 25),
+        ("8x400GbIB", "InfiniBand", 3200),
+        ("3200Gb/s EFA", "EFA", 3200),
+        ("4 x 100 Gb/s EFA", "EFA", 400),
+        ("100GbE RoCE", "RoCE", 100),
+        ("56Gb FDR IB", "InfiniBand", 56),
+        ("2x HDR", "InfiniBand", 400),
+        ("12.5 GB/s TCP", "TCP", 100),
+        ("Slingshot 4x200 Gb/s", "Slingshot", 800),
+    ],
+)
+def test_a_network_is_read_from_words(words, protocol, gigabits):
+    found = get_interconnect(words)
+    assert found.protocol.name == protocol
+    assert gigabits_per_second(found.line_rate) == pytest.approx(gigabits)
+
+
+@pytest.mark.parametrize("words", ["100 Gb/s", "banana", "NVLink", "Slingshot", "0GbE", "", 100])
+def test_a_network_that_cannot_be_read_is_refused_with_a_way_out(words):
+    with pytest.raises(InputError, match="write rate and protocol"):
+        get_interconnect(words)
+
+
+def test_a_faster_line_is_never_slower():
+    for protocol in ("TCP", "RoCE", "IB", "EFA"):
+        rates = [1, 10, 25, 40, 100, 200, 400]
+        bandwidths = [get_interconnect(f"{rate} Gb/s {protocol}").bandwidth for rate in rates]
+        for slow, fast in itertools.pairwise(bandwidths):
+            assert slow.value <= fast.value
+            assert slow.low <= fast.low
+            assert slow.high <= fast.high
+            assert fast.low < fast.value < fast.high
+
+
+def test_one_socket_is_the_limit_of_tcp_on_a_fast_card():
+    fast, slow = get_interconnect("100GbE"), get_interconnect("10GbE")
+    assert not fast.is_line_limited
+    assert slow.is_line_limited
+    assert fast.bandwidth.value < 0.3 * fast.line_rate
+
+
+def test_free_text_finds_the_gpu_it_names():
+    assert gpu_in("H100-SXM (Dell XE9680)") is get_gpu("H100")
+    assert gpu_in("A100-SXM4-40GB (OCI BM.GPU4.8)") is get_gpu("A100-40GB")
+    assert gpu_in("NVIDIA GB200") is get_gpu("GB200")
+    assert gpu_in("Accelerator 9000") is None
+
+
+def test_machines_have_the_network_that_they_are_sold_with():
+    dgx = get_machine("DGX A100")
+    assert (dgx.gpus, dgx.gpu) == (8, get_gpu("A100-80GB"))
+    assert dgx.interconnect.line_rate == pytest.approx(dgx.gpus * dgx.gpu.port)
+    assert get_machine("p5").interconnect.line_rate == pytest.approx(400 * GB)
