@@ -1,0 +1,134 @@
+"""Pipeline schedules as data: for every stage, its operations in order.
+
+``F`` is the forward pass of a micro batch through a chunk of layers, ``B`` its backward pass. The
+zero-bubble schedule splits the backward pass: there ``B`` gives the gradients of the inputs and
+``W`` those of the weights, which nobody waits for.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.parallelism.layout import SCHEDULES
+
+
+class Operation(NamedTuple):
+    """One pass of one micro batch through one chunk of a stage."""
+
+    kind: str  # F, B or W
+    micro_batch: int
+    chunk: int = 0
+
+
+Schedule = tuple[tuple[Operation, ...], ...]
+
+
+@lru_cache(maxsize=1024)
+def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    """Return the operations of every stage.
+
+    gpipe (arXiv 1811.06965): all forward passes, then all backward passes. 1f1b (PipeDream-Flush,
+    2104.04473): one forward, one backward, once the pipeline is full. interleaved (2104.04473,
+    section 2.2): the same with ``chunks`` per stage. zero-bubble (ZB-H1 of 2401.10241): no more
+    memory than 1f1b, and gradients of weights where a stage would have to wait.
+
+    Raises InputError for numbers that do not fit, UnknownName for another schedule.
+
+    >>> for operations in schedule("1f1b", 2, 3):
+    ...     print(" ".join(f"{kind}{batch}" for kind, batch, _ in operations))
+    F0 F1 B0 F2 B1 B2
+    F0 B0 F1 B1 F2 B2
+    """
+    require_whole(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    if name not in SCHEDULES:
+        raise UnknownName("schedule", name, SCHEDULES)
+    if name == "interleaved":
+        require(
+            micro_batches % stages == 0,
+            f"micro_batches {micro_batches} must be a multiple of the {stages} stages",
+        )
+        return tuple(_interleaved(s, stages, micro_batches, chunks) for s in range(stages))
+    require(chunks == 1, f"schedule {name!r} has 1 chunk per stage, not {chunks}")
+    if name == "zero-bubble":
+        return tuple(_zero_bubble(s, stages, micro_batches) for s in range(stages))
+    ahead = (lambda stage: micro_batches) if name == "gpipe" else (lambda stage: stages - stage)
+    return tuple(_one_by_one(ahead(stage), micro_batches) for stage in range(stages))
+
+
+def _one_by_one(ahead: int, micro_batches: int) -> tuple[Operation, ...]:
+    """Return forward passes until so many are ahead, then a backward pass before each of them."""
+    ahead = min(ahead, micro_batches)
+    order = [Operation("F", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        order.append(Operation("B", number))
+        if number + ahead < micro_batches:
+            order.append(Operation("F", number + ahead))
+    return tuple(order)
+
+
+def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Operation, ...]:
+    total = micro_batches * chunks
+
+    def forward(step: int) -> Operation:
+        group, within = divmod(step, stages * chunks)
+        chunk, batch = divmod(within, stages)
+        return Operation("F", group * stages + batch, chunk)
+
+    def backward(step: int) -> Operation:
+        _, batch, chunk = forward(step)
+        return Operation("B", batch, chunks - 1 - chunk)
+
+    # One more than the warm-up of Megatron: the forward pass that precedes the first backward one.
+    ahead = min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages + 1)
+    order = [forward(step) for step in range(ahead)]
+    for step in range(total):
+        order.append(backward(step))
+        if step + ahead < total:
+            order.append(forward(step + ahead))
+    return tuple(order)
+
+
+def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Operation, ...]:
+    """Return 1f1b with W behind B: at once on the first stage, one B later on each that follows.
+
+    Later stages have fewer forward passes ahead, and so keep what W needs for longer.
+    """
+    order: list[Operation] = []
+    behind = 0
+    for one in _one_by_one(stages - stage, micro_batches):
+        order.append(one)
+        if one.kind == "B" and one.micro_batch >= stage:
+            order.append(Operation("W", behind))
+            behind += 1
+    return (*order, *(Operation("W", number) for number in range(behind, micro_batches)))
+
+
+def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: int) -> int:
+    """Return how many chunks of micro batches a stage keeps activations of at its peak.
+
+    In closed form, but for zero-bubble: gpipe keeps all, 1f1b as many as stages follow and itself,
+    interleaved twice as many, and the other chunks of ``stages`` micro batches.
+
+    >>> [in_flight("1f1b", 4, 8, 1, stage) for stage in range(4)]
+    [4, 3, 2, 1]
+    """
+    total = micro_batches * chunks
+    if name == "gpipe":
+        return total
+    if name == "1f1b":
+        return min(total, stages - stage)
+    if name == "interleaved":
+        return min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages + 1)
+    return most_in_flight(schedule(name, stages, micro_batches, chunks)[stage])
+
+
+def most_in_flight(operations: tuple[Operation, ...]) -> int:
+    """Return the peak of forward passes whose last backward pass has not ended, by counting."""
+    last = "W" if any(one.kind == "W" for one in operations) else "B"
+    now = peak = 0
+    for one in operations:
+        now += (one.kind == "F") - (one.kind == last)
+        peak = max(peak, now)
+    return peak

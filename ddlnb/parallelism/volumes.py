@@ -1,0 +1,220 @@
+"""What one rank exchanges in an iteration: every collective operation with its bytes, and why.
+
+Bytes are those of the whole buffer: of an all-reduce, of what a reduce-scatter takes, of what an
+all-gather gives, of what a rank puts into an all-to-all, of a sent message. ``sent_bytes`` are what
+leaves one rank in the bandwidth-optimal (ring, pairwise) algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddlnb.errors import InputError, require
+from ddlnb.parallelism.groups import group_size
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.model import LayerShape, ModelShape
+from ddlnb.parallelism.precision import Precision, get_precision
+from ddlnb.parallelism.shares import Share, share_of
+from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
+
+OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send")
+WHENS = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One kind of collective operation: what is exchanged, along which axis, how often, when.
+
+    ``bytes`` is the buffer of one operation, ``times`` how often an iteration has it on one rank,
+    ``ranks`` how many take part. ``forward`` and ``backward`` happen for micro batches, ``update``
+    once per iteration.
+    """
+
+    what: str
+    operation: str
+    axis: str
+    ranks: int
+    bytes: float
+    times: int
+    when: str
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one rank sends in an iteration: all-reduce 2(n-1)/n, others (n-1)/n of it."""
+        share = {"send": 1.0, "all-reduce": 2 * (self.ranks - 1) / self.ranks}
+        return self.times * self.bytes * share.get(self.operation, (self.ranks - 1) / self.ranks)
+
+
+def exchanges(
+    model: ModelShape,
+    layout: Layout,
+    precision: str | Precision = "mixed",
+    stage: int = 0,
+) -> tuple[Exchange, ...]:
+    """Return what a rank of this pipeline stage exchanges in one iteration.
+
+    Sources: ZeRO (arXiv 1910.02054, section 7), Megatron-LM (1909.08053, section 3; 2104.04473,
+    section 3.2; 2205.05198, section 4), GShard (2006.16668), ring attention (2310.01889), Ulysses
+    (2309.14509). Raises InputError for a layout that does not divide the model.
+
+    >>> from ddlnb.parallelism.transformer import gpt
+    >>> gpt3 = gpt("gpt-3", layers=96, hidden=12288, heads=96, vocab=51200, sequence=2048).shape
+    >>> found = exchanges(gpt3, Layout(tp=8))
+    >>> blocks = [one for one in found if one.what in ("attention", "feed-forward")]
+    >>> f"{sum(one.sent_bytes for one in blocks) / 96 / 1e9:.3f} GB per layer"
+    '0.352 GB per layer'
+    """
+    require_fits(model, layout)
+    precision = get_precision(precision)
+    require(0 <= stage < layout.pp, f"stage {stage} must be one of 0 to {layout.pp - 1}")
+    all_stages = pipeline_stages(model, layout.pp, layout.vpp)
+    held = all_stages[stage]
+    found = [
+        *_within_layers(held, model, layout, precision),
+        *_between_stages(held, all_stages, layout, precision),
+        *_of_gradients(share_of(held, layout), layout, precision),
+        *_of_copies(held, layout, precision),
+    ]
+    return tuple(one for one in found if one.ranks > 1 and one.times and one.bytes)
+
+
+def _within_layers(
+    stage: PipelineStage, model: ModelShape, layout: Layout, precision: Precision
+) -> Iterator[Exchange]:
+    blocks = set(map(id, model.block_layers))
+    for layer, count in stage.layers:
+        # A layer that is computed again exchanges again what its forward pass exchanged.
+        again = layout.recomputation == "full" and id(layer) in blocks
+        yield from _tensor(layer, count, again, layout, precision)
+        yield from _context(layer, count, again, layout, precision)
+        yield from _experts(layer, count, again, layout, precision)
+
+
+def _tensor(
+    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
+) -> Iterator[Exchange]:
+    times = count * layout.micro_batches
+    forward = times * (1 + again)
+    samples = layout.micro_batch / layout.cp
+    for region in layer.regions:
+        enters, leaves = (
+            elements * samples * precision.activation for elements in (region.enters, region.leaves)
+        )
+
+        def one(
+            operation: str, size: float, often: int, when: str, what: str = region.name
+        ) -> Exchange:
+            return Exchange(what, operation, "tp", layout.tp, size, often, when)
+
+        if layout.sequence_parallel:
+            yield one("all-gather", enters, forward, "forward")
+            yield one("reduce-scatter", leaves, forward, "forward")
+            yield one("all-gather", leaves, times, "backward")
+            yield one("reduce-scatter", enters, times, "backward")
+            if layout.gather_again:
+                yield one("all-gather", enters, times, "backward")
+        else:
+            yield one("all-reduce", leaves, forward, "forward")
+            yield one("all-reduce", enters, times, "backward")
+    values = layer.loss_values / 3 * samples * precision.logit
+    yield Exchange("loss", "all-reduce", "tp", layout.tp, values, 3 * times, "forward")
+
+
+def _context(
+    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
+) -> Iterator[Exchange]:
+    if layer.attention is None or layout.cp == 1:
+        return
+    times = count * layout.micro_batches
+    forward = times * (1 + again)
+    per_rank = layout.micro_batch * precision.activation / layout.cp
+    pieces = min(layout.tp, layer.attention.pieces or layout.tp)
+    query = layer.attention.query / layout.tp * per_rank
+    keys = layer.attention.key_value / pieces * per_rank
+    hops = layout.cp - 1
+
+    def one(what: str, operation: str, size: float, often: int, when: str) -> Exchange:
+        return Exchange(what, operation, "cp", layout.cp, size, often, when)
+
+    if layout.context == "ring":
+        yield one("keys, values", "send", keys, forward * hops, "forward")
+        yield one("keys, values", "send", keys, times * hops, "backward")
+        yield one("gradients of keys, values", "send", keys, times * (hops + 1), "backward")
+    else:
+        for when, often in (("forward", forward), ("backward", times)):
+            yield one("queries", "all-to-all", query, often, when)
+            yield one("keys, values", "all-to-all", keys, often, when)
+            yield one("attention output", "all-to-all", query, often, when)
+
+
+def _experts(
+    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
+) -> Iterator[Exchange]:
+    size = layer.dispatched * layout.micro_batch / layout.cp * precision.activation
+    times = count * layout.micro_batches
+    for when, often in (("forward", times * (1 + again)), ("backward", times)):
+        for what in ("dispatch", "combine"):
+            yield Exchange(what, "all-to-all", "ep", layout.ep, size, often, when)
+
+
+def _between_stages(
+    stage: PipelineStage, every: tuple[PipelineStage, ...], layout: Layout, precision: Precision
+) -> Iterator[Exchange]:
+    """What this stage sends: outputs of its chunks forward, gradients of their inputs backward."""
+    parts = layout.pp * layout.vpp
+    split = layout.tp if layout.sequence_parallel else 1
+    per_element = layout.micro_batch * precision.activation / layout.cp / split
+
+    def sent(what: str, part: int, when: str) -> Exchange:
+        """Return the messages over the boundary behind a part, one per micro batch."""
+        number, index = divmod(part, layout.pp)
+        layer = every[index].chunks[number][-1][0]
+        if not layer.output_elements:
+            raise InputError(
+                f"how much leaves layer {layer.name!r} is not known, and a pipeline of "
+                f"{layout.pp} stages is cut there; give its output elements per sample"
+            )
+        size = layer.output_elements * per_element
+        return Exchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
+
+    for number in range(len(stage.chunks)):
+        part = stage.index + number * layout.pp
+        if layout.pp > 1 and part < parts - 1:
+            yield sent("activations", part, "forward")
+        if layout.pp > 1 and part > 0:
+            yield sent("gradients of activations", part - 1, "backward")
+
+
+def _of_gradients(share: Share, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+    for axis, elements in (("data", share.dense), ("expert-data", share.experts)):
+        gradients, parameters = elements * precision.reduced, elements * precision.parameter
+
+        def one(
+            what: str, operation: str, size: float, often: int, when: str, axis: str = axis
+        ) -> Exchange:
+            return Exchange(what, operation, axis, group_size(layout, axis), size, often, when)
+
+        often = layout.micro_batches
+        if layout.zero == 0:
+            yield one("gradients", "all-reduce", gradients, 1, "update")
+        elif layout.zero == 1:
+            yield one("gradients", "reduce-scatter", gradients, 1, "update")
+        else:  # gradients are sharded too: no rank can add up those of micro batches alone
+            yield one("gradients", "reduce-scatter", gradients, often, "backward")
+        if layout.zero == 3:
+            yield one("parameters", "all-gather", parameters, often, "forward")
+            yield one("parameters", "all-gather", parameters, often, "backward")
+        elif layout.zero:
+            yield one("parameters", "all-gather", parameters, 1, "update")
+
+
+def _of_copies(stage: PipelineStage, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+    """Gradients of parameters that several ranks hold without being replicas of each other."""
+    share = share_of(stage, layout)
+    if layout.sequence_parallel:  # each rank has seen other tokens
+        size = share.repeated * precision.reduced
+        yield Exchange("repeated", "all-reduce", "tp", layout.tp, size, 1, "update")
+    if stage.index in (0, layout.pp - 1) and layout.pp > 1:
+        size = share.tied * precision.reduced
+        yield Exchange("tied embedding", "all-reduce", "ends", 2, size, 1, "update")
