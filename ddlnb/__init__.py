@@ -38,6 +38,7 @@ _HOME = {
     "cli.survey": ("survey",),
     "clusters.cluster": ("Cluster",),
     "clusters.file": ("get_cluster",),
+    "clusters.named": ("cluster_of",),
     "compression.catalogue": ("register_compressor",),
     "engines.measure": (
         "measure",

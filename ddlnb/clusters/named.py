@@ -1,0 +1,159 @@
+"""A cluster from the names of its hardware: what data sheets say, and what is left of it.
+
+Every effect has a 90 % interval: it comes from open measurements on other machines, which say how
+much of a rate software and contention leave (data/hardware).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine
+from ddlnb.hardware.gpu import Gpu
+from ddlnb.hardware.interconnect import Interconnect, Known
+from ddlnb.hardware.machine import Machine
+from ddlnb.hardware.nodes import link_inside, node_costs
+from ddlnb.units import GB, gigabits_per_second, show_bandwidth
+
+MOST_NODES = 100_000
+SLOW_PORT = 2 * GB  # bytes/s: GPUs with less of a port each are joined by Ethernet, if unsaid
+IN_A_BOX = 8  # GPUs in a node with NVLink; others usually hold half as many
+
+
+def cluster_of(
+    gpu: str | Gpu = "",
+    nodes: int = 1,
+    gpus_per_node: int | None = None,
+    network: str | Interconnect = "",
+    *,
+    machine: str | Machine = "",
+    server_place: str | None = "extra machines",
+) -> Cluster:
+    """Return a cluster of named hardware, every effect with an interval and a source.
+
+    ``gpu`` is a name of `get_gpu`, ``network`` one of `get_interconnect`, or ``machine`` one of
+    `get_machine` that says both and how many GPUs a node has; what is given beside it stands in
+    place of what it says. Left out, a node has as many GPUs as nodes with such GPUs usually have,
+    and the network is what they are usually sold with; ``cluster.facts`` says what was chosen. The
+    all-reduce is a double tree where NVLink joins the GPUs of several nodes (NCCL's choice for all
+    but the largest messages, for which its ring is as fast), else a ring. Raises UnknownName, and
+    InputError for a cluster that cannot be.
+
+    >>> import ddlnb
+    >>> cluster = ddlnb.cluster_of("A100", nodes=4, gpus_per_node=8, network="200GbIB")
+    >>> cluster
+    Cluster('4x8-A100-SXM4-80GB-200GbIB', workers=32 of 32)
+    >>> ddlnb.cluster_of(machine="p4d", nodes=2).network
+    'EFA-400'
+    """
+    require_whole(nodes=nodes)
+    require(nodes <= MOST_NODES, f"nodes {nodes:,} are more than {MOST_NODES:,}; take fewer")
+    facts: dict[str, str] = {}
+    if machine != "":
+        one = get_machine(machine)
+        gpu, network = gpu or one.gpu, network or one.interconnect
+        gpus_per_node = one.gpus if gpus_per_node is None else gpus_per_node
+        facts["machine"] = f"{one.name} ({one.source})"
+    if gpu == "":
+        raise InputError(
+            "give the GPU of the cluster, such as A100, or a machine, such as DGX-A100"
+        )
+    kind = get_gpu(gpu)
+    facts["gpu"] = f"{kind.name} ({kind.source})"
+    if gpus_per_node is None:
+        gpus_per_node = usual_gpus(kind)
+        facts["GPUs per node"] = f"not given: {gpus_per_node}, as is usual with {kind.name}"
+    require_whole(gpus_per_node=gpus_per_node)
+    if nodes > 1 and network == "":
+        network = usual_network(kind, gpus_per_node)
+        facts["network"] = f"not given: {network}, as is usual with {kind.name}"
+    joined = get_interconnect(network) if nodes > 1 else None
+    known = dict(_effects(kind, joined, gpus_per_node, server_place is not None and nodes > 1))
+    if gpus_per_node > 1:
+        rate = f"{kind.inside_bandwidth / GB:g} GB/s per direction"
+        inside = kind.nvlink.name if kind.nvlink else f"PCIe {kind.pcie_generation}.0"
+        facts["inside"] = f"{inside}, {rate} ({kind.source_of('nvlink')})"
+    if joined is not None:
+        facts["between"] = (
+            f"{show_bandwidth(joined.line_rate)}, {joined.protocol.name} ({joined.source})"
+        )
+    label = joined.name if joined else "no network"
+    several = nodes > 1 and gpus_per_node > 1
+    return Cluster(
+        name=_name(kind, nodes, gpus_per_node, joined),
+        network=label,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        effects=Effects(**{effect: one.value for effect, one in known.items()}),
+        all_reduce="double-tree" if kind.nvlink and several else "ring",
+        server_place=server_place if nodes > 1 else None,
+        hardware=kind.word,
+        about=f"{nodes} x {gpus_per_node} {kind.name}, {label}, from the names of its hardware",
+        facts=facts,
+        fits={effect: Fit(one.low, one.high, one.source) for effect, one in known.items()},
+    )
+
+
+def usual_gpus(gpu: Gpu) -> int:
+    """Return how many GPUs a node with such GPUs usually has."""
+    return IN_A_BOX if gpu.nvlink else IN_A_BOX // 2
+
+
+def usual_network(gpu: Gpu, gpus_per_node: int) -> str:
+    """Return the network that nodes with so many such GPUs are usually sold with.
+
+    >>> usual_network(get_gpu("A100"), 8), usual_network(get_gpu("T4"), 4)
+    ('8x200GbIB', '50GbE')
+    """
+    gigabits = gigabits_per_second(gpu.port)
+    if gpu.port < SLOW_PORT:
+        return f"{gigabits * gpus_per_node:g}GbE"
+    return f"{gpus_per_node}x{gigabits:g}GbIB"
+
+
+def _effects(
+    gpu: Gpu, joined: Interconnect | None, per_node: int, has_servers: bool
+) -> Iterator[tuple[str, Known]]:
+    """Yield every effect that such a cluster has, by name, within the bounds of physics."""
+    for effect, known in _unbounded(gpu, joined, per_node, has_servers):
+        most = UNITS[effect].most
+        if effect == "inside_bandwidth":
+            most = gpu.inside_bandwidth
+        elif effect == "between_bandwidth" and joined is not None:
+            most = joined.line_rate
+        yield effect, Known(known.value, known.low, min(known.high, most), known.source)
+
+
+def _unbounded(
+    gpu: Gpu, joined: Interconnect | None, per_node: int, has_servers: bool
+) -> Iterator[tuple[str, Known]]:
+    costs, link = node_costs(), link_inside(gpu)
+    if per_node > 1:
+        yield "inside_latency", link.latency
+        yield "inside_bandwidth", link.share.times(gpu.inside_bandwidth)
+        yield "inside_share", link.computing
+    for effect, share in costs.memory.items():
+        yield effect, share.times(gpu.memory_bandwidth)
+    for effect in ("operation_latency", "rank_latency"):
+        yield effect, costs.software[effect]
+    if joined is None:
+        return
+    yield "between_latency", joined.latency
+    yield "between_bandwidth", joined.bandwidth
+    if not has_servers:
+        return
+    for effect in ("server_latency", "sum_bandwidth"):
+        yield effect, costs.software[effect]
+    if joined.protocol.name == "TCP":
+        yield "duplex_bandwidth", costs.duplex.times(joined.bandwidth.value)
+        connection = costs.software["connection_bandwidth"]
+        if connection.value < joined.bandwidth.value:
+            yield "connection_bandwidth", connection
+
+
+def _name(gpu: Gpu, nodes: int, per_node: int, joined: Interconnect | None) -> str:
+    parts = [f"{nodes}x{per_node}", gpu.name, *((joined.name,) if joined else ())]
+    return "-".join(parts).replace(" ", "-").replace("/", "")

@@ -1,0 +1,104 @@
+"""Clusters from the names of their hardware: what is chosen, its intervals, and laws."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
+from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.named import cluster_of
+from ddlnb.clusters.write import write_cluster
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.hardware.catalogue import gpus, machines
+from ddlnb.simulator.forecast import forecast
+from ddlnb.simulator.simulate import simulate
+from ddlnb.workloads.workload import read_profile
+
+
+@pytest.mark.parametrize("name", [*gpus()])
+def test_every_gpu_makes_a_cluster_whose_effects_have_intervals_and_sources(name):
+    cluster = cluster_of(name, nodes=4)
+    assert cluster.assumed == ()
+    for effect, fit in cluster.fits.items():
+        assert fit.low < getattr(cluster.effects, effect) < fit.high, effect
+        assert len(fit.source) > 20
+    gpu = gpus()[name]
+    assert cluster.fits["inside_bandwidth"].high <= gpu.inside_bandwidth
+    assert cluster.all_reduce == ("double-tree" if gpu.nvlink else "ring")
+
+
+@pytest.mark.parametrize("name", [*machines()])
+def test_a_machine_is_its_gpu_its_size_and_its_network(name):
+    machine = machines()[name]
+    cluster = cluster_of(machine=name, nodes=2)
+    assert cluster.gpus_per_node == machine.gpus
+    assert cluster.network == machine.interconnect.name
+    assert cluster.hardware == machine.gpu.word
+    assert cluster.fits["between_bandwidth"].high <= machine.interconnect.line_rate
+
+
+def test_what_is_given_beside_a_machine_counts():
+    cluster = cluster_of(machine="DGX-A100", nodes=2, gpus_per_node=4, network="25GbE")
+    assert (cluster.gpus_per_node, cluster.network) == (4, "25GbE")
+
+
+def test_what_was_not_given_is_said():
+    cluster = cluster_of("A100", nodes=2)
+    assert cluster.network == "8x200GbIB"
+    assert "not given: 8x200GbIB" in cluster.facts["network"]
+    assert "not given: 8" in cluster.facts["GPUs per node"]
+
+
+def test_a_single_node_needs_no_network():
+    cluster = cluster_of("A100", gpus_per_node=8)
+    assert cluster.network == "no network"
+    assert cluster.server_place is None
+    assert cluster.effects.between_bandwidth == Effects().between_bandwidth
+
+
+def test_more_bandwidth_is_never_slower():
+    workload = read_profile("resnet50_b64_rtx2080ti")
+    networks = [f"{rate} Gb/s {protocol}" for protocol in ("RoCE",) for rate in (1, 10, 40, 100)]
+    for method in ("BSP-A2A", "WFBP-A2A", "MG-WFBP", "WFBP-PS"):
+        seconds = [
+            simulate(workload, cluster_of("rtx2080ti", 4, 4, network), method).iteration_seconds
+            for network in networks
+        ]
+        for slow, fast in itertools.pairwise(seconds):
+            assert fast <= slow * (1 + 1e-9), (method, seconds)
+
+
+def test_it_is_forecast_with_intervals_and_written_to_a_file(tmp_path):
+    cluster = cluster_of("rtx2080ti", 2, 4, "10GbE")
+    rows = forecast(read_profile("resnet50_b64_rtx2080ti"), cluster, "MG-WFBP", draws=40)
+    assert rows["low"].lt(rows["throughput_samples_per_s"]).all()
+    assert rows["high"].gt(rows["throughput_samples_per_s"]).all()
+    again: Cluster = get_cluster(write_cluster(cluster, tmp_path / f"{cluster.name}.yaml"))
+    assert again.facts == cluster.facts
+    assert again.fits.keys() == cluster.fits.keys()
+    assert again.effects.between_bandwidth == pytest.approx(cluster.effects.between_bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({}, "give the GPU of the cluster"),
+        ({"gpu": "A100", "nodes": 0}, "nodes 0 must be a whole number"),
+        ({"gpu": "A100", "nodes": 10**6}, "are more than 100,000"),
+        ({"gpu": "A100", "gpus_per_node": -1}, "gpus_per_node -1 must be"),
+        ({"gpu": "A100", "nodes": 2, "network": "fast"}, "names none of the protocols"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, rule):
+    with pytest.raises(InputError, match=rule):
+        cluster_of(**arguments)
+
+
+def test_unknown_hardware_suggests_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean"):
+        cluster_of("A1000")
+    with pytest.raises(UnknownName, match="did you mean 'DGX-A100'"):
+        cluster_of(machine="DGXA1000")
