@@ -1,14 +1,14 @@
 """One function per figure: tidy frames or timelines in, a matplotlib Figure out.
 
 Nothing is computed here but positions on paper. Drawing changes no global setting, and every figure
-says where its numbers come from. The first sentence of a function's docstring is the caption of its
-figure in the report.
+says where its numbers come from. A figure has a ``caption``, which ends with the first sentence of
+its function's docstring, and an ``alternative_text``, which says what is seen.
 
 >>> import ddlnb
 >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
 >>> timeline = ddlnb.simulate(workload, "two-cores-4-workers", "MG-WFBP")
 >>> ddlnb.figures.timelines({"MG-WFBP": timeline})
-<Figure size 1100x202 with 1 Axes>
+<DescribedFigure size 1100x202 with 1 Axes>
 
 Importing it is quick: each figure is loaded on first use. No module has the name of a figure, which
 it would hide.

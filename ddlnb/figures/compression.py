@@ -49,7 +49,10 @@ def compression_losses(table: pd.DataFrame) -> Figure:
 
 @styled
 def feedback_residuals(table: pd.DataFrame) -> Figure:
-    """What error feedback keeps against the steps, by compressor, from `residual_growth`."""
+    """What error feedback keeps back, step by step, by compressor.
+
+    ``table`` is from `residual_growth`.
+    """
     require(not table.empty, "there are no residuals to draw")
     figure, ax = plt.subplots(figsize=(8.0, 4.2))
     for number, (name, rows) in enumerate(table.groupby("compressor", sort=False)):

@@ -19,7 +19,6 @@ from ddlnb.figures.style import (
     legend_line,
     say_source,
     short,
-    short_log_axis,
     styled,
 )
 from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
@@ -61,7 +60,7 @@ def gossip_mixing(gaps: pd.DataFrame, rounds: pd.DataFrame) -> Figure:
 def _draw_gaps(ax: Axes, gaps: pd.DataFrame) -> None:
     for graph, part in gaps.groupby("graph", sort=False):
         colour = GRAPH_COLOURS[str(graph)]
-        ax.plot(part["workers"], part["gap"], marker="o", color=colour)
+        ax.plot(part["workers"], part["gap"], marker="o", color=colour, label=graph)
         last = part.iloc[-1]
         look = {"xytext": (6, 0), "fontsize": None, "color": colour}
         beside(ax, last["workers"], last["gap"], str(graph), **look)
@@ -152,4 +151,4 @@ def _draw_sweep(
     theory = 0.8 * guide.iloc[0] * (ends / ends[0]) ** LEADING
     ax.plot(ends, theory, color=GREY, linestyle="--", linewidth=1)
     doubling_axis(ax, sorted(swept[against].unique()))
-    short_log_axis(ax)
+    ax.set_yscale("log")

@@ -19,7 +19,6 @@ from ddlnb.figures.style import (
     over_seeds,
     say_source,
     short,
-    short_log_axis,
     styled,
 )
 from ddlnb.units import MB
@@ -90,7 +89,7 @@ def learning_curves(
             if floor is not None and is_loss:
                 ax.axhline(floor, color="black", linewidth=0.8, linestyle=(0, (1, 3)))
         for ax in axes if log_loss and is_loss else ():
-            short_log_axis(ax)
+            ax.set_yscale("log")
         axes[0].set_ylabel(MEASURES[measure])
     for axis, ax in zip(against, grid[-1], strict=True):
         ax.set_xlabel(AXES[axis][0])
@@ -157,7 +156,7 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
             _draw_quality(ax, part.sort_values("batch"), measure, colour, apart)
         doubling_axis(ax, sorted(set(quality["batch"])))
         if measure == "test_loss":
-            short_log_axis(ax)
+            ax.set_yscale("log")
         ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
     low, high = panels[1].get_ylim()
     panels[1].set_ylim(max(low, -2.0), min(high, 102.0))  # intervals know no bounds, shares do

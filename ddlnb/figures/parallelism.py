@@ -16,7 +16,7 @@ LEFT = (1, 6)  # edges of what the two workers have
 
 @styled
 def parallelism_schematic(layers: int = 4) -> Figure:
-    """Draw the two ways of Fig. 1, and a pipeline of layers beside them, with two workers each."""
+    """The two ways of Fig. 1, and a pipeline of layers beside them, with two workers each."""
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4))
     for ax in axes:
         ax.set_xlim(0, 10)

@@ -16,7 +16,6 @@ from ddlnb.figures.style import (
     names_down,
     say_source,
     short,
-    short_log_axis,
     styled,
 )
 from ddlnb.figures.target_label import target_label
@@ -128,7 +127,7 @@ def level_curves(table: pd.DataFrame) -> Figure:
             ax.plot(sparse["density"], values, marker="o", markersize=4, **look)
         ax.axhline(1, color=GREY, linewidth=0.8)
         ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log")
-        short_log_axis(ax)
+        ax.set_yscale("log")
     panels[0][0].set_ylabel("times the best lossless method")
     legend(figure, where="upper center", columns=3)
     say_source(figure, SOURCE, _target(table))

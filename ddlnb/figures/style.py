@@ -16,25 +16,28 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
-from matplotlib.ticker import FuncFormatter, LogLocator
 
 from ddlnb.choices import abridged, parsed, parts_of
 from ddlnb.errors import require
 from ddlnb.figures.colours import METHOD_COLOURS, OTHER_COLOUR, colour_of
+from ddlnb.figures.described import described
+from ddlnb.figures.logarithmic import label_logarithmic_axes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PUBLISHED: dict[str, Any] = {"hatch": "///", "alpha": 0.55}  # the look of published bars
 BAR_GROUP = 0.86  # of the distance between two groups of bars
-NARROW = 10  # a logarithmic axis that spans less than this factor has more ticks in a decade
 POINT: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
 
 P = ParamSpec("P")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw under our style, and leave matplotlib's settings and list of figures as they were."""
+    """Draw under our style, and leave matplotlib's settings and list of figures as they were.
+
+    The figure then says in words what is seen (`DescribedFigure`).
+    """
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -48,7 +51,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         with plt.rc_context(ours):
             figure = draw(*args, **kwargs)
         plt.close(figure)  # the caller shows it; an open figure would be shown twice
-        return figure
+        label_logarithmic_axes(figure)
+        return described(figure, draw.__doc__)
 
     return drawn
 
@@ -177,19 +181,6 @@ def doubling_axis(
     ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [label(tick) for tick in ticks], **look)
     ax.minorticks_off()
-
-
-def short_log_axis(ax: Axes) -> None:
-    """Make the vertical axis logarithmic, readable though it may span less than a decade.
-
-    It is called when everything is drawn: ticks follow the range.
-    """
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    steps = (1, 1.5, 2, 3, 5, 7) if high < NARROW * low else (1, 2, 5)
-    ax.yaxis.set_major_locator(LogLocator(subs=steps))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.minorticks_off()
 
 
 def legend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable
@@ -289,13 +290,19 @@ DRAWN: dict[str, Callable[[], Figure]] = {
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 
 
+@functools.cache
+def drawn(name: str) -> Figure:
+    """The figure of that name, which tests only look at."""
+    return DRAWN[name]()
+
+
 def text_of(figure: Figure) -> str:
     return " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
 
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_figure_has_labelled_axes_and_says_its_source(name):
-    figure = DRAWN[name]()
+    figure = drawn(name)
     assert isinstance(figure, Figure)
     figure.savefig(io.BytesIO(), format="png")
     assert any(ax.get_xlabel() for ax in figure.axes)
@@ -366,7 +373,7 @@ def test_nothing_to_draw_is_an_error(draw):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_text_lies_on_another(name):
-    figure = DRAWN[name]()
+    figure = drawn(name)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # which places everything
     renderer, hidden = canvas.get_renderer(), out_of_sight(figure)
