@@ -78,6 +78,8 @@ _HOME = {
     "results.rows": ("read_rows",),
     "simulator.forecast": ("forecast",),
     "simulator.simulate": ("simulate",),
+    "traces.jobs.what_if": ("what_if",),
+    "traces.read": ("read_trace",),
     "training.cost.estimate": ("iteration_cost",),
     "training.cost.time_to_target": ("time_to_target",),
     "training.method": ("training_method",),

@@ -21,6 +21,7 @@ from ddlnb.cli import (
     models,
     networks,
     survey,
+    trace,
     train,
 )
 from ddlnb.cli.options import Csv, parameters_from, print_table
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, collectives, networks),
+    *(import_logs, trace, collectives, networks),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -1,0 +1,174 @@
+"""The table of a job: one row per operation, read from CSV and checked."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ddlnb.errors import InputError, require
+from ddlnb.traces.jobs.kinds import KINDS
+
+NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
+OPTIONAL = {"rank": -1, "seq_id": -1, "mc": 0, "mb_id": -1}  # and what stands for "not given"
+MOST_BYTES = 2 * 2**30  # of the uncompressed file: some 30 million operations
+
+
+@dataclass(frozen=True)
+class Job:
+    """The operations of a job, ``rows``, in order of step, worker and start.
+
+    Columns are those of the file and ``end_ts``, ``worker`` (a number for each rank), ``lane``
+    (which of the ranks of its stage and data-parallel rank, from 0) and ``number`` (the how
+    manieth of its kind on its worker in this step). Times are seconds from the start of the step.
+    """
+
+    name: str
+    rows: pd.DataFrame
+
+    @property
+    def data_ranks(self) -> int:
+        """Return the number of data-parallel ranks."""
+        return int(self.rows["dp_rank"].nunique())
+
+    @property
+    def stages(self) -> int:
+        """Return the number of pipeline stages."""
+        return int(self.rows["stage"].max()) + 1
+
+    @property
+    def chunks(self) -> int:
+        """Return the number of model chunks on a stage."""
+        return int(self.rows["mc"].max()) + 1
+
+    @property
+    def workers(self) -> int:
+        """Return the number of ranks that were recorded."""
+        return int(self.rows["worker"].nunique())
+
+    @property
+    def steps(self) -> list[int]:
+        """Return the numbers of the iterations that were recorded."""
+        return [int(step) for step in self.rows["step"].unique()]
+
+    @property
+    def unknown_kinds(self) -> dict[str, int]:
+        """Return how many operations there are of each kind that we do not know."""
+        counts = self.rows["optype"].value_counts()
+        return {str(name): int(count) for name, count in counts.items() if name not in KINDS}
+
+    def __repr__(self) -> str:
+        return (
+            f"Job({self.name!r}, {len(self.rows):,} operations, {len(self.steps)} iterations, "
+            f"{self.data_ranks} data-parallel ranks x {self.stages} stages"
+            + (f" x {self.chunks} chunks)" if self.chunks > 1 else ")")
+        )
+
+
+def read_job(path: str | Path) -> Job:
+    """Return the job of a CSV file, which may be compressed (.gz).
+
+    It has the columns dp_rank, stage, step, optype, start_ts and duration (seconds), and may have
+    rank, seq_id, mc (the model chunk of an interleaved pipeline) and mb_id (the micro batch).
+    Raises InputError for a file that cannot be read, lacks a column or has impossible values.
+    """
+    path = Path(path)
+    _require_size(path)
+    try:
+        rows = pd.read_csv(path)
+    except (OSError, UnicodeDecodeError, zlib.error, EOFError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"job trace {str(path)!r} cannot be read: {reason}") from error
+    return job_of(rows, path.name.removesuffix(".gz").removesuffix(".csv"))
+
+
+def job_of(rows: pd.DataFrame, name: str) -> Job:
+    """Return the job of these rows, checked and put in order. Raises InputError."""
+    lacking = [column for column in NEEDED if column not in rows]
+    require(
+        not lacking,
+        f"job trace {name!r} lacks the columns {', '.join(lacking)}; it has "
+        f"{', '.join(map(str, rows.columns))}, and one row per operation needs {', '.join(NEEDED)}",
+    )
+    require(len(rows) > 0, f"job trace {name!r} has no operations")
+    kept = rows[[*NEEDED, *(column for column in OPTIONAL if column in rows)]].copy()
+    for column, missing in OPTIONAL.items():
+        kept[column] = kept[column].fillna(missing) if column in kept else missing
+    for column in kept.columns.drop("optype"):
+        _require_numbers(kept, column, name)
+    kept["mc"] = kept["mc"].clip(lower=0)
+    for column in ("dp_rank", "stage", "duration"):
+        wrong = kept[column] < 0
+        require(not wrong.any(), _where(name, kept, wrong, column, "must be 0 or more"))
+    require(
+        kept["optype"].map(lambda kind: isinstance(kind, str)).all(),
+        f"job trace {name!r} has operations without an optype; remove them",
+    )
+    twice = kept.duplicated([*NEEDED[:5], "rank", "mb_id", "seq_id"])
+    return Job(name, _ordered(kept[~twice]))
+
+
+def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    place = ["dp_rank", "stage", "rank"]
+    rows = rows.assign(worker=rows.groupby(place, sort=True).ngroup())
+    lanes = rows[[*place, "worker"]].drop_duplicates().sort_values(place)
+    lane_of = lanes.assign(lane=lanes.groupby(["dp_rank", "stage"]).cumcount())
+    rows["lane"] = rows["worker"].map(lane_of.set_index("worker")["lane"])
+    rows["end_ts"] = rows["start_ts"] + rows["duration"]
+    rows = rows.sort_values(["step", "worker", "start_ts", "end_ts"], kind="stable")
+    rows["number"] = _numbers(rows)
+    zero = rows.groupby("step")["start_ts"].transform("min")
+    rows["start_ts"] -= zero
+    rows["end_ts"] -= zero
+    return rows.reset_index(drop=True)
+
+
+def _numbers(rows: pd.DataFrame) -> pd.Series[int]:
+    """Return the file's own numbers of operations if it has them, else the order of starts."""
+    of_a_kind = ["step", "worker", "optype", "mc"]
+    given = rows["seq_id"] >= 0
+    if given.all() and not rows.duplicated([*of_a_kind, "seq_id"]).any():
+        return rows["seq_id"] - rows.groupby(["step", "optype"])["seq_id"].transform("min")
+    return rows.groupby(of_a_kind).cumcount()
+
+
+def _require_numbers(rows: pd.DataFrame, column: str, name: str) -> None:
+    """Make the column one of numbers, in place. Raises InputError if one of them is none."""
+    numbers = pd.to_numeric(rows[column], errors="coerce")
+    wrong = ~np.isfinite(numbers)
+    require(not wrong.any(), _where(name, rows, wrong, column, "must be a finite number"))
+    if column not in ("start_ts", "duration"):
+        wrong = numbers != numbers.round()
+        require(not wrong.any(), _where(name, rows, wrong, column, "must be a whole number"))
+        numbers = numbers.astype(np.int64)
+    rows[column] = numbers
+
+
+def _where(name: str, rows: pd.DataFrame, wrong: pd.Series[bool], column: str, rule: str) -> str:
+    if not wrong.any():
+        return ""
+    line = int(wrong.to_numpy().argmax())
+    value = rows[column].iloc[line]
+    return f"job trace {name!r}: {column} {value} of operation {line + 1} {rule}"
+
+
+def _require_size(path: Path) -> None:
+    """Raise InputError for a file that would fill the memory, before it is read."""
+    try:
+        size = path.stat().st_size
+        if path.suffix == ".gz":
+            size = 0
+            with gzip.open(path) as stream:
+                while size <= MOST_BYTES and (part := stream.read(1 << 22)):
+                    size += len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"job trace {str(path)!r} cannot be read: {error}") from error
+    require(
+        size <= MOST_BYTES,
+        f"job trace {str(path)!r} is larger than {MOST_BYTES >> 30} GiB; "
+        f"cut it to fewer iterations",
+    )

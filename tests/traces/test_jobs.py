@@ -1,0 +1,277 @@
+"""Replays of jobs: the published ones, and toy jobs whose answers a plain simulation knows."""
+
+from functools import cache
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddlnb.errors import InputError
+from ddlnb.paths import PUBLISHED
+from ddlnb.traces.jobs.replay import Replay
+from ddlnb.traces.jobs.table import job_of, read_job
+from ddlnb.traces.jobs.what_if import CAUSES, what_if
+from ddlnb.traces.jobs.words import sentences
+from tests.traces.toy_jobs import SYNC, TRANSFER, ToyJob, usual
+
+
+def explained(toy):
+    return what_if(job_of(toy.rows(), "toy"))
+
+
+def cost(found, cause):
+    return found.causes.set_index("cause").loc[cause, "seconds"]
+
+
+@cache
+def published(name):
+    return what_if(read_job(PUBLISHED / "traces" / f"bytedance-trace-{name}.csv.gz"))
+
+
+@pytest.mark.parametrize("name", ["AR", "ST"])
+def test_published_jobs_are_replayed_within_two_percent(name):
+    """In every iteration; also without the launch delays, whose medians are of the same trace."""
+    errors = published(name).iterations.filter(like="error").abs().max()
+    assert errors["error"] < 0.001
+    assert errors["error_without_pauses"] < 0.02
+    assert errors["error_without_delays"] < 0.02
+
+
+def test_the_job_with_a_slow_worker_is_explained_by_it():
+    found = published("AR")
+    assert cost(found, "slow workers") > 0.95 * cost(found, "all together")
+    assert found.workers.loc[0, ["dp_rank", "stage"]].tolist() == [0, 0]
+    assert found.workers.loc[0, "saves_seconds"] > 0.99 * cost(found, "slow workers")
+    assert found.workers.loc[1, "factor"] < 1.01
+    assert found.slowdown > 2
+
+
+def test_the_job_with_a_slow_stage_is_explained_by_it():
+    found = published("ST")
+    assert cost(found, "slow stages") > 0.9 * cost(found, "all together")
+    assert found.factors.of_stage.set_index("stage")["factor"].idxmax() == 3
+    assert found.factors.of_worker["factor"].max() < 1.01
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"blocking": False},
+        {"chunks": 2, "blocking": False},
+        {"data": 1, "stages": 4, "batches": 7},
+        {"data": 3, "stages": 1},
+        {"data": 4, "stages": 2, "barrier": True},
+    ],
+    ids=str,
+)
+def test_a_toy_job_is_replayed_exactly_and_nobody_straggles(shape):
+    toy = ToyJob(**shape)
+    found = explained(toy)
+    assert found.iterations["traced_seconds"][0] == pytest.approx(toy.seconds_of())
+    np.testing.assert_allclose(found.iterations["error_without_delays"], 0, atol=1e-9)
+    assert found.slowdown == pytest.approx(1)
+    assert not found.replay.peers.lonely
+    assert not found.replay.peers.early
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("barrier", [True, False])
+def test_a_slow_worker_costs_what_the_job_with_a_usual_one_saves(blocking, barrier):
+    slow = ToyJob(
+        data=3,
+        blocking=blocking,
+        barrier=barrier,
+        seconds=lambda kind, place, mb, step: (
+            usual(kind, place, mb, step) * (1.7 if place == (2, 1) else 1)
+        ),
+    )
+    healthy = ToyJob(data=3, blocking=blocking, barrier=barrier)
+    found = explained(slow)
+    assert cost(found, "slow workers") == pytest.approx(slow.seconds_of() - healthy.seconds_of())
+    assert found.workers.loc[0, ["dp_rank", "stage", "factor"]].tolist() == pytest.approx(
+        [2, 1, 1.7]
+    )
+    assert found.workers.loc[0, "saves_seconds"] == pytest.approx(cost(found, "slow workers"))
+    assert cost(found, "slow stages") == pytest.approx(0)
+    assert any("rank 2 of stage 1" in said for said in sentences(found))
+
+
+def test_a_slow_stage_costs_what_shared_work_saves():
+    factors = (1.0, 1.0, 1.6)
+
+    def at_stage(kind, place, mb, step):
+        return usual(kind, place, mb, step) * factors[place[1]]
+
+    def shared(kind, place, mb, step):
+        return usual(kind, place, mb, step) * np.mean(factors)
+
+    slow, fair = ToyJob(seconds=at_stage), ToyJob(seconds=shared)
+    found = explained(slow)
+    assert cost(found, "slow stages") == pytest.approx(slow.seconds_of() - fair.seconds_of())
+    assert cost(found, "slow workers") == pytest.approx(0)
+    assert found.slowdown == pytest.approx(slow.seconds_of() / fair.seconds_of())
+
+
+def test_uneven_sequences_are_told_from_slow_workers():
+    lengths = np.random.default_rng(0).uniform(0.5, 1.5, (4, 3, 8))  # step, rank, micro batch
+
+    def uneven(kind, place, mb, step):
+        return usual(kind, place, mb, step) * lengths[step, place[0], mb]
+
+    found = explained(ToyJob(data=3, batches=8, steps=4, seconds=uneven))
+    assert cost(found, "uneven sequences") > 0.8 * cost(found, "all together") > 0
+    assert found.factors.correlation > 0.99
+    single = np.random.default_rng(0)
+    noise = explained(
+        ToyJob(data=3, batches=8, steps=4, seconds=lambda *a: usual(*a) * single.uniform(0.9, 1.1))
+    )
+    assert abs(noise.factors.correlation) < 0.4
+
+
+def test_a_slow_transfer_costs_what_the_usual_one_saves():
+    def slow_once(kind, place, step):
+        return 100 * TRANSFER if kind == "grads-sync" and step == 1 else TRANSFER
+
+    slow = ToyJob(steps=4, transfer=slow_once)
+    found = explained(slow)
+    assert found.iterations["network"].to_numpy() == pytest.approx([0, 99 * SYNC, 0, 0])
+    assert cost(found, "interaction") == pytest.approx(0)
+
+
+def test_a_pause_costs_what_it_delays():
+    found = explained(ToyJob(steps=4, pause=lambda place, step: 3.0 if step == 2 else 0.0))
+    assert found.iterations["pauses"].to_numpy() == pytest.approx([0, 0, 3, 0])
+    assert found.iterations["error"].to_numpy() == pytest.approx(0)
+    assert found.iterations.loc[2, "error_without_pauses"] < -0.1
+
+
+def test_a_barrier_that_nobody_records_is_found():
+    def slow(kind, place, mb, step):
+        return usual(kind, place, mb, step) * (2 if place == (0, 1) else 1)
+
+    found = explained(ToyJob(barrier=True, seconds=slow))
+    assert found.replay.barriers.found == ("before grads-sync, all workers",)
+    assert not explained(ToyJob(seconds=slow)).replay.barriers.found
+
+
+def test_without_any_cause_an_iteration_is_never_slower_when_work_shrinks():
+    replay = Replay.of(job_of(ToyJob().rows(), "toy"))
+    draw = np.random.default_rng(1)
+    whole = replay.iteration_seconds(replay.work)
+    for _ in range(10):
+        less = replay.work * draw.uniform(0, 1, len(replay.work))
+        assert (replay.iteration_seconds(less) <= whole + 1e-12).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_instants_are_the_longest_paths_of_networkx(seed):
+    draw = np.random.default_rng(seed)
+    rows = ToyJob(steps=1, seconds=lambda *_: draw.uniform(0.5, 1.5)).rows()
+    replay = Replay.of(job_of(rows, "toy"))
+    graph = nx.DiGraph()
+    ends = zip(replay.graph.before, replay.graph.after, replay.graph.lag, strict=True)
+    graph.add_weighted_edges_from((int(b), int(a), float(lag)) for b, a, lag in ends)
+    assert nx.is_directed_acyclic_graph(graph)
+    weights = np.zeros(replay.graph.nodes)
+    count = len(replay.work)
+    weights[:count], weights[count : 2 * count] = replay.launches.replayed, replay.work
+    path = nx.DiGraph()
+    for before, after, data in graph.edges(data=True):
+        path.add_edge(before, after, weight=data["weight"] + weights[after])
+    for node in [node for node in path if path.in_degree(node) == 0]:
+        path.add_edge("start", node, weight=weights[node])
+    longest = nx.dag_longest_path_length(path)
+    _, at = replay.instants(replay.work, replay.launches.replayed)
+    assert at.max() == pytest.approx(longest)
+
+
+def test_causes_interaction_and_total_add_up():
+    for name in ("AR", "ST"):
+        found = published(name)
+        assert sum(cost(found, cause) for cause in CAUSES) == pytest.approx(
+            cost(found, "sum of these")
+        )
+        assert cost(found, "sum of these") + cost(found, "interaction") == pytest.approx(
+            cost(found, "all together")
+        )
+
+
+def test_missing_operations_are_counted_and_the_rest_is_replayed():
+    rows = ToyJob(steps=3).rows()
+    lost = rows[(rows["optype"] == "forward-recv") & (rows["step"] == 1)].index[[0, 3]]
+    found = explained_rows(rows.drop(lost))
+    assert found.replay.peers.lonely == 2
+    assert found.worst_error < 0.02
+    assert any("2 sends and receives lack" in said for said in sentences(found))
+
+
+def test_a_rank_that_was_not_recorded_in_a_step_is_no_error():
+    rows = ToyJob(data=3, steps=3).rows()
+    found = explained_rows(rows[(rows["rank"] != 4) | (rows["step"] != 1)])
+    assert found.worst_error < 0.02
+
+
+def test_unknown_kinds_are_named_and_replayed_where_they_are():
+    rows = ToyJob().rows()
+    rows.loc[rows["optype"] == "optimizer", "optype"] = "swap-weights"
+    found = explained_rows(rows)
+    assert found.worst_error < 1e-9
+    assert any("unknown kind 'swap-weights'" in said for said in sentences(found))
+
+
+def test_a_job_of_forward_passes_alone_is_replayed():
+    rows = ToyJob(stages=1).rows()
+    found = explained_rows(rows[rows["optype"] == "forward-compute"])
+    assert found.worst_error < 1e-9
+    assert np.isnan(found.factors.correlation)
+
+
+def test_columns_that_only_some_files_have_may_be_missing():
+    whole = explained(ToyJob(data=3))
+    bare = explained_rows(ToyJob(data=3).rows().drop(columns=["rank", "seq_id", "mc"]))
+    pd.testing.assert_frame_equal(bare.iterations, whole.iterations)
+
+
+def explained_rows(rows):
+    return what_if(job_of(rows, "toy"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(columns="optype"), "lacks the columns optype; it has dp_rank"),
+        (lambda rows: rows[:0], "has no operations"),
+        (lambda rows: rows.assign(duration=-1.0), "duration -1.0 of operation 1 must be 0 or more"),
+        (lambda rows: rows.assign(start_ts=np.inf), "must be a finite number"),
+        (lambda rows: rows.assign(stage="first"), "stage first of operation 1 must be a finite"),
+        (lambda rows: rows.assign(step=1.5), "step 1.5 of operation 1 must be a whole number"),
+        (lambda rows: rows.assign(optype=None), "without an optype"),
+    ],
+)
+def test_impossible_tables_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        job_of(change(ToyJob(steps=1).rows()), "toy")
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    cut = tmp_path / "cut.csv.gz"
+    whole = (PUBLISHED / "traces" / "bytedance-trace-ST.csv.gz").read_bytes()
+    cut.write_bytes(whole[:1000])
+    (tmp_path / "text.csv.gz").write_text("no gzip")
+    (tmp_path / "empty.csv").write_text("")
+    for name in ("cut.csv.gz", "text.csv.gz", "empty.csv", "missing.csv"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_job(tmp_path / name)
+
+
+def test_every_operation_of_a_worker_waits_for_what_came_before_in_a_serial_program():
+    replay = Replay.of(job_of(ToyJob(steps=1).rows(), "toy"))
+    graph = nx.DiGraph(list(zip(replay.graph.before, replay.graph.after, strict=True)))
+    rows, count = replay.job.rows, len(replay.job.rows)
+    for _, own in rows.groupby("worker"):
+        for one, other in pairwise(own.index):
+            if rows["start_ts"][one] < rows["start_ts"][other]:
+                assert nx.has_path(graph, one + count, other)
