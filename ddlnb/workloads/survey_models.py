@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddlnb.workloads.random_samples import RandomImages
 from ddlnb.workloads.tasks import Batch, Task, like_parameters
 
 # As published, and not padded. Scripts that train BERT on GPUs round it up to a multiple of 8, for
 # matrices that are faster there; the rows that this adds are never looked up.
 BERT_VOCABULARY = 30_522
-SENTENCE_TOKENS = 64
 
 
 def _resnet50() -> nn.Module:
@@ -40,19 +41,21 @@ def _bert(layers: int, hidden: int, heads: int) -> nn.Module:
     return BertForPreTraining(config)
 
 
-def _random_images(local_batch: int, seed: int) -> Batch:
-    draw = torch.Generator().manual_seed(seed)
-    images = torch.randn(local_batch, 3, 224, 224, generator=draw)
-    return images, torch.randint(1000, (local_batch,), generator=draw)
+@dataclass(frozen=True)
+class _RandomSentences:
+    """Tokens, a label for each of them, and whether the second half follows the first."""
 
+    sequence: int = 64
+    longest: int = 512
 
-def _random_sentences(local_batch: int, seed: int) -> Batch:
-    # Every token carries a label: means over equally many tokens average to the joined mean.
-    draw = torch.Generator().manual_seed(seed)
-    shape = (local_batch, SENTENCE_TOKENS)
-    tokens = torch.randint(BERT_VOCABULARY, shape, generator=draw)
-    labels = torch.randint(BERT_VOCABULARY, shape, generator=draw)
-    return tokens, labels, torch.randint(2, (local_batch,), generator=draw)
+    def __call__(self, local_batch: int, seed: int) -> Batch:
+        """Return so many sentences, others for every seed."""
+        # Every token carries a label: means over equally many tokens average to the joined mean.
+        draw = torch.Generator().manual_seed(seed)
+        shape = (local_batch, self.sequence)
+        tokens = torch.randint(BERT_VOCABULARY, shape, generator=draw)
+        labels = torch.randint(BERT_VOCABULARY, shape, generator=draw)
+        return tokens, labels, torch.randint(2, (local_batch,), generator=draw)
 
 
 def _image_loss(module: nn.Module, batch: Batch) -> Tensor:
@@ -71,15 +74,15 @@ _BERT_LARGE = partial(_bert, layers=24, hidden=1024, heads=16)
 
 SURVEY_TASKS = (
     Task(
-        "resnet50", _resnet50, _random_images, _image_loss, 64, "images",
+        "resnet50", _resnet50, RandomImages(), _image_loss, 64, "images",
         "ResNet-50 on random 224x224 images; batch normalisation is per rank, as in the survey",
     ),
     Task(
-        "bert-base", _BERT_BASE, _random_sentences, _sentence_loss, 64, "sentences",
+        "bert-base", _BERT_BASE, _RandomSentences(), _sentence_loss, 64, "sentences",
         "BERT-Base pre-training on random sentences of 64 tokens, without dropout",
     ),
     Task(
-        "bert-large", _BERT_LARGE, _random_sentences, _sentence_loss, 8, "sentences",
+        "bert-large", _BERT_LARGE, _RandomSentences(), _sentence_loss, 8, "sentences",
         "BERT-Large pre-training on random sentences of 64 tokens, without dropout",
     ),
 )  # fmt: skip

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,27 @@ class Task:
     unit: str
     about: str = field(repr=False)
     recorded: Workload | None = field(default=None, repr=False)
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample, or None where samples have none whose number could be chosen."""
+        return getattr(self.batch, "sequence", None)
+
+    def with_sequence(self, sequence: int) -> Task:
+        """Return the task on samples of so many tokens. Raises ModelError if it has none."""
+        require_whole(sequence=sequence)
+        if self.sequence is None:
+            raise ModelError(
+                f"model {self.name!r} has no sequences of which the length could be chosen; leave "
+                f"out the sequence, or say it in the task's own batch function"
+            )
+        samples: Any = self.batch
+        if samples.longest is not None and sequence > samples.longest:
+            raise ModelError(
+                f"sequence {sequence:,} exceeds the {samples.longest:,} positions of model "
+                f"{self.name!r}; give at most {samples.longest:,}"
+            )
+        return replace(self, batch=replace(samples, sequence=sequence))
 
 
 def task(

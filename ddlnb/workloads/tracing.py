@@ -96,7 +96,7 @@ def between_arrivals(marks: Sequence[Mark], start: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Count:
-    """Work since the start of the run: FLOPs, and bytes moved by operations without and with them."""
+    """Work since the start of the run: FLOPs, and bytes of operations without and with FLOPs."""
 
     flops: float
     bytes: float

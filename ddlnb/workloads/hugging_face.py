@@ -1,0 +1,231 @@
+"""Tasks of Hugging Face configurations: an architecture and its sizes, without any weights.
+
+A configuration is a file ``config.json``, a folder that has one, or the name of an architecture,
+whose defaults are those of transformers. Nothing is downloaded, and no code but transformers' runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddlnb.errors import ModelError
+from ddlnb.workloads.fused_kernels import NAME as FUSED
+from ddlnb.workloads.fused_kernels import register_fused_kernels
+from ddlnb.workloads.random_samples import RandomImages, RandomTokens
+from ddlnb.workloads.tasks import Batch, Task
+
+TOKENS = 512  # of a sample, unless the model has fewer positions
+PIXELS = 224  # of a side, unless the configuration says so
+HEADS = ("Seq2SeqLM", "MaskedLM", "CausalLM", "ImageClassification")  # the first that there is
+
+
+def is_architecture(name: str) -> bool:
+    """Return whether transformers has an architecture or a type of models of this name."""
+    return _config_class(name) is not None
+
+
+def task_of_architecture(name: str) -> Task:
+    """Return the task of an architecture with transformers' default sizes.
+
+    ``name`` is that of a class, such as ``GPT2LMHeadModel``, or of a type of models, such as
+    ``gpt2``. Raises ModelError if transformers does not have it.
+
+    >>> from ddlnb.workloads.tracing import trace
+    >>> trace(task_of_architecture("GPT2LMHeadModel")).parameters
+    124439808
+    """
+    import transformers
+
+    config = _config_class(name)
+    if config is None:
+        raise ModelError(_unknown(name))
+    model_class = getattr(transformers, name, None)
+    named = model_class.__name__ if isinstance(model_class, type) else None
+    return task_of_config(config(), name, named)
+
+
+def task_of_file(path: Path) -> Task:
+    """Return the task of a ``config.json``. Raises ModelError for a file that is none."""
+    try:
+        fields = json.loads(path.read_text())
+        model_type = fields["model_type"]
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"configuration {str(path)!r} cannot be read: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ModelError(
+            f"{str(path)!r} has no model_type, so that it is neither a Hugging Face configuration "
+            f"nor a profile; give a config.json or a file that `ddlnb profile` wrote"
+        ) from error
+    config_class = _config_class(str(model_type))
+    if config_class is None:
+        raise ModelError(f"{str(path)!r}: {_unknown(str(model_type))}")
+    try:
+        config = config_class.from_dict(fields)
+    except Exception as error:  # whatever transformers' own checks raise
+        raise ModelError(
+            f"{str(path)!r} is no configuration of {model_type}: {_first_line(error)}"
+        ) from error
+    is_plain = path.name == "config.json"
+    name = (path.resolve().parent.name if is_plain else path.stem) or str(model_type)
+    return task_of_config(config, name, next(iter(fields.get("architectures") or ()), None))
+
+
+def task_of_module(module: Any) -> Task:
+    """Return the task of a model of transformers: its configuration, with random inputs."""
+    return task_of_config(module.config, type(module).__name__, type(module).__name__)
+
+
+def is_of_transformers(module: object) -> bool:
+    """Return whether this is a model of transformers; nothing is imported to find out."""
+    return any(
+        (one.__module__, one.__name__) == ("transformers.modeling_utils", "PreTrainedModel")
+        for one in type(module).__mro__
+    )
+
+
+def task_of_config(config: Any, name: str, architecture: str | None = None) -> Task:
+    """Return the task of a configuration: its model, random inputs and the loss of its head."""
+    build = partial(build_from_config, config, architecture)
+    text = config.get_text_config()
+    vocabulary = getattr(text, "vocab_size", None)
+    model_class = _model_class(config, architecture)
+    takes = model_class.main_input_name
+    if takes == "pixel_values":
+        sides = getattr(config, "image_size", None) or PIXELS
+        height, width = sides if isinstance(sides, list | tuple) else (sides, sides)
+        shape = (getattr(config, "num_channels", 3), height, width)
+        images = RandomImages(shape, config.num_labels)
+        about = f"{model_class.__name__} on random {height}x{width} images"
+        return Task(name, build, images, image_loss, 32, "images", about)
+    if takes != "input_ids" or vocabulary is None:
+        raise ModelError(
+            f"model {name!r} takes {takes}, and inputs are made up of tokens and images only; wrap "
+            f"it with ddlnb.task(module, batch=..., loss=...)"
+        )
+    longest = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    tokens = min(TOKENS, longest or TOKENS)
+    samples = RandomTokens(tokens, vocabulary, longest)
+    about = f"{model_class.__name__} on random sequences of tokens"
+    return Task(name, build, samples, token_loss, 1, "sequences", about)
+
+
+def build_from_config(config: Any, architecture: str | None = None) -> nn.Module:
+    """Return a new model of a configuration, with attention and experts as fused kernels."""
+    register_fused_kernels()
+    build = _model_class(config, architecture)._from_config
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # warns that the loss of a configuration is the usual one
+    try:
+        try:
+            module: nn.Module = build(config, attn_implementation=FUSED)
+        except ValueError:  # an architecture that has attention of its own
+            module = build(config)
+    finally:
+        logger.setLevel(level)
+    if hasattr(module, "set_experts_implementation"):
+        _set_experts(module)
+    module.train()
+    return module
+
+
+def token_loss(module: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of a language model; of a model without a head, a mean of its outputs."""
+    (tokens,) = batch
+    options: dict[str, Tensor] = {"input_ids": tokens}
+    if not _has_head(module):
+        is_pair = getattr(module.config, "is_encoder_decoder", False)
+        options |= {"decoder_input_ids": tokens} if is_pair else {}
+        return _mean(module(**options, **_without_cache(module)))
+    loss: Tensor = module(**options, labels=tokens, **_without_cache(module)).loss
+    return loss
+
+
+def image_loss(module: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of a classifier; of a model without a head, a mean of its outputs."""
+    images, labels = batch
+    images = images.to(next(module.parameters()).dtype)
+    if not _has_head(module):
+        return _mean(module(pixel_values=images))
+    loss: Tensor = module(pixel_values=images, labels=labels).loss
+    return loss
+
+
+def _has_head(module: nn.Module) -> bool:
+    return any(head in type(module).__name__ for head in ("For", "LMHead"))
+
+
+def _without_cache(module: Any) -> dict[str, bool]:
+    return {"use_cache": False} if hasattr(module.config, "use_cache") else {}
+
+
+def _mean(outputs: Any) -> Tensor:
+    """Return a number that depends on every output."""
+    parts = [
+        part.float().square().mean()
+        for part in outputs.to_tuple()
+        if isinstance(part, Tensor) and part.requires_grad
+    ]
+    return torch.stack(parts).mean()
+
+
+def _set_experts(module: Any) -> None:
+    if module._can_set_experts_implementation():
+        module.set_experts_implementation(FUSED)
+
+
+def _config_class(name: str) -> Any:
+    """Return the class of configurations of a type of models or of an architecture, or None."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if name in CONFIG_MAPPING_NAMES:
+        return transformers.CONFIG_MAPPING[name]
+    model_class = getattr(transformers, name, None) if name.isidentifier() else None
+    if not isinstance(model_class, type) or not issubclass(
+        model_class, transformers.PreTrainedModel
+    ):
+        return None
+    return model_class.config_class
+
+
+def _model_class(config: Any, architecture: str | None) -> Any:
+    import transformers
+
+    if architecture is not None:
+        found = getattr(transformers, architecture, None)
+        if found is None:
+            raise ModelError(_unknown(architecture))
+        return found
+    for head in HEADS:
+        mapping = getattr(transformers, f"AutoModelFor{head}")._model_mapping
+        if type(config) in mapping:
+            return _one(mapping[type(config)])
+    mapping = transformers.AutoModel._model_mapping
+    if type(config) not in mapping:
+        raise ModelError(f"transformers has no model for a {type(config).__name__}; name another")
+    return _one(mapping[type(config)])
+
+
+def _one(found: Any) -> Any:
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _unknown(name: str) -> str:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    near = difflib.get_close_matches(name.casefold(), CONFIG_MAPPING_NAMES, n=3, cutoff=0.5)
+    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f"architecture {name!r} is none that this edition of transformers has{hint}"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
