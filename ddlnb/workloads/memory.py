@@ -30,7 +30,7 @@ def require_memory_for_training(task: Task, local_batch: int) -> None:
     module = build_on_meta(task)
     # A model that needs values cannot run without them: then its samples alone are counted.
     with suppress(Exception):
-        two, three = (_kept_bytes(task, module, samples) for samples in (2, 3))
+        two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
         per_sample += three - two
     _require(task, local_batch, 2 * _bytes_of(tuple(module.parameters())), per_sample)
 
@@ -46,7 +46,7 @@ def _require(task: Task, local_batch: int, fixed: int, per_sample: int) -> None:
         )
 
 
-def _kept_bytes(task: Task, module: torch.nn.Module, samples: int) -> int:
+def kept_bytes(task: Task, module: torch.nn.Module, samples: int) -> int:
     """Return the bytes that autograd keeps from the forward to the backward pass."""
     kept: dict[int, Any] = {}
 

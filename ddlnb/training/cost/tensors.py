@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import require
@@ -29,7 +30,7 @@ def tensor_shapes(workload: Workload) -> dict[str, Shape]:
         f"workload {workload.model!r} has other tensors than the model of that name; "
         f"profile it again, or give it a name of its own",
     )
-    return shapes
+    return dict(shapes)
 
 
 def require_shapes(workload: Workload, compressor: Compressor) -> None:
@@ -66,6 +67,7 @@ def compressed_pieces(compressor: Compressor, shapes: Iterable[Shape]) -> list[C
     return list(zip(compressor.for_pieces(len(shapes)), shapes, strict=True))
 
 
+@cache  # a large model takes a quarter of a second to build, even without values
 def _shapes_of_model(name: str) -> dict[str, Shape]:
     import torch
 

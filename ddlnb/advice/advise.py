@@ -1,0 +1,114 @@
+"""Advice: ranked options, why they rank so, what would pay, and what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ddlnb.advice.counterfactuals import counterfactual_table
+from ddlnb.advice.gap import Gap, explain_gap
+from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
+from ddlnb.advice.lossy_options import LOSSY, LossyOption, lossy_options
+from ddlnb.advice.options import Kind, Option, method_options, other_options
+from ddlnb.advice.question import Question
+from ddlnb.advice.recommend import sentences
+from ddlnb.advice.unknowns import unknowns
+from ddlnb.advice.waits import LastMessage, last_message
+from ddlnb.errors import require, require_whole
+from ddlnb.plans.methods import get_method
+from ddlnb.simulator.forecast import DRAWS, LEAST_DRAWS, play_cells
+from ddlnb.simulator.simulate import Cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do, and why; ``str`` is the answer in sentences.
+
+    ``options`` has a row per option, the best one first (columns: see
+    `ddlnb.advice.judge.option_rows`); ``reasons`` one per counterfactual of the best option;
+    ``unknowns`` are sentences. ``gap`` explains a measured throughput, None without one.
+    """
+
+    question: Question
+    options: pd.DataFrame
+    best: Option
+    reasons: pd.DataFrame
+    waits: LastMessage | None
+    unknowns: tuple[str, ...]
+    gap: Gap | None = None
+    sentences: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def advise_on(
+    question: Question,
+    *,
+    lossy: Sequence[str] = LOSSY,
+    measured: float | None = None,
+    measured_method: str | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Advice:
+    """Return advice on a question.
+
+    All methods that the cluster can run are options; so are the other ways to use its machines, in
+    the method that is the fastest then. ``lossy`` are methods that compute something else.
+    ``measured`` is a throughput in samples/s by ``measured_method``, which is then explained. Raises
+    InputError for what does not fit together.
+    """
+    require_whole(0, draws=draws)
+    methods = method_options(question)
+    require(bool(methods), f"no method runs on {question.cluster!r}")
+    options = [*methods, *fastest_of_each(list(other_options(question)))]
+    played = play_cells([one.cell for one in options], draws=draws, seed=seed)
+    rows = option_rows(question, options, played)
+    found = lossy_options(question, lossy, draws=LEAST_DRAWS if draws else 0, seed=seed)
+    rows = _ranked(rows, lossy_rows(question, found), question)
+    best = next(one for one in options if one.name == rows["option"].iloc[0])
+    reasons = counterfactual_table(best.cell)
+    waits = last_message(best.cell)
+    gap = _gap(question, measured, measured_method, draws, seed)
+    unknown = tuple(unknowns(question, found))
+    said = sentences(question, rows, reasons, waits, gap)
+    return Advice(question, rows, best, reasons, waits, unknown, gap, tuple(said))
+
+
+def _gap(
+    question: Question, measured: float | None, method: str | None, draws: int, seed: int
+) -> Gap | None:
+    if measured is None:
+        require(method is None, "a method was measured, but not its throughput; give both")
+        return None
+    require(
+        method is not None,
+        f"a throughput of {measured:g} samples/s was measured, but not said by which method; "
+        f"give its name, such as DDP or MG-WFBP",
+    )
+    cell = Cell(question.workload, question.cluster, get_method(str(method)))
+    return explain_gap(cell, measured, draws=draws, seed=seed)
+
+
+def _ranked(rows: pd.DataFrame, lossy: pd.DataFrame, question: Question) -> pd.DataFrame:
+    """Return all rows, in the order in which one would try them.
+
+    First those that change nothing about learning and use all GPUs without further machines, then
+    those with further machines, then those that change learning, then those on fewer GPUs; within
+    each, the fastest first.
+    """
+    import pandas as pd
+
+    frame = pd.concat([rows, lossy], ignore_index=True) if len(lossy) else rows
+    plain = (frame["learning"] == "") & (frame["kind"] != str(Kind.FEWER))
+    group = (~plain).astype(int) + (frame["kind"] == str(Kind.FEWER))
+    group = group.where(~(plain & frame["server_machines"].gt(0)), 0.5)
+    order = frame.assign(group=group).sort_values(
+        ["group", THROUGHPUT], ascending=[True, False], kind="stable"
+    )
+    best = order[THROUGHPUT].iloc[0]
+    return order.assign(over_best=order[THROUGHPUT] / best).drop(columns="group").reset_index(drop=True)

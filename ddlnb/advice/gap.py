@@ -1,0 +1,232 @@
+"""What would explain a measured throughput that is not the one forecast, and how to find out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
+from ddlnb.errors import require_positive
+from ddlnb.simulator.forecast import Z90, play_cells
+from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.units import show_seconds
+
+FACTORS = 2.0 ** (np.arange(33) / 4)  # an effect is tried up to 256 times as bad
+SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
+WITHIN = 3.0  # how far off one worker or one node is, where nobody knows: with 90 % certainty
+OF_COMPUTATION = ("compute_factor", "parallel_factor", "compute_share")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One effect that, alone, would explain the measured seconds, and the test that tells.
+
+    ``factor`` is how many times as bad (below 1: as good) the effect would have to be as the
+    cluster says, ``surprise`` how many of its standard deviations that is. ``test`` says what to
+    measure, ``expected`` what it shows if the cluster is right, ``explains`` if the suspect is.
+    """
+
+    effect: str
+    meaning: str
+    factor: float
+    surprise: float
+    test: str
+    expected: str
+    explains: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.meaning}: {self.explains} instead of {self.expected} would explain it "
+            f"({self.surprise:.1f} standard deviations). Test: {self.test}"
+        )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A measured throughput beside the forecast of it, and what would explain the difference.
+
+    ``low`` and ``high`` are the 90 % interval of the forecast. ``suspects`` stand with the least
+    surprising first; there are none where the measurement is within the interval.
+    """
+
+    measured: float
+    forecast: float
+    low: float
+    high: float
+    method: str
+    suspects: tuple[Suspect, ...]
+
+    @property
+    def is_as_forecast(self) -> bool:
+        """Whether the measured throughput is within the interval."""
+        return self.low <= self.measured <= self.high
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.method} was measured at {self.measured:.4g} samples/s, and "
+            f"{self.low:.4g} to {self.high:.4g} were forecast"
+        )
+        if self.is_as_forecast:
+            return f"{said}: nothing is wrong that the forecast knows of."
+        word = "slower" if self.measured < self.low else "faster"
+        if not self.suspects:
+            return f"{said}. No single effect makes it that much {word}."
+        return f"{said}: {word} than it should be."
+
+
+def explain_gap(cell: Cell, measured: float, *, draws: int = 200, seed: int = 0) -> Gap:
+    """Return the gap between a measured throughput, in samples/s, and the forecast of the cell.
+
+    Every effect of the cluster is made worse, or better, by itself until the simulated throughput
+    is the measured one; plans stay those of the cluster as it is given. So are the speed of one
+    worker and the link of one node. What cannot explain the gap alone is no suspect. Raises
+    InputError for a throughput that is not positive.
+    """
+    require_positive(measured=measured)
+    played = play_cells([cell], draws=draws, seed=seed)
+    forecast = cell.samples / float(played.seconds[0])
+    low, high = (cell.samples / played.quantile(0, share) for share in (0.95, 0.05))
+    gap = Gap(measured, forecast, low, high, cell.method.name, ())
+    if gap.is_as_forecast:
+        return gap
+    worse = measured < forecast
+    target = cell.samples / measured
+    found = [
+        _suspect(effect, changed, cell, factor)
+        for effect, changed in _changes(cell.cluster, worse).items()
+        if (factor := _needed_factor(cell, changed, target)) is not None
+    ]
+    found.sort(key=lambda one: one.surprise)
+    outside = [_outside(target - float(played.seconds[0]))] if worse else []
+    return replace(gap, suspects=(*found, *outside))
+
+
+Change = Callable[[float], Cluster]
+
+
+def _changes(cluster: Cluster, worse: bool) -> dict[str, Change]:
+    """Return, for every effect that is there, the cluster on which it is so many times as bad."""
+    default = Effects()
+    changes: dict[str, Change] = {}
+    for name in UNITS:
+        value = getattr(cluster.effects, name)
+        is_there = value != getattr(default, name) or name == "compute_factor"
+        if is_there and 0 < value < math.inf:
+            changes[name] = _scaled(cluster, name, value, worse)
+    if worse and cluster.workers > 1 and cluster.is_alike:
+        changes[SLOW_WORKER] = lambda factor: cluster.with_unlike(compute={0: factor})
+        if cluster.nodes_in_use > 1 and cluster.has_closed_form:
+            changes[SLOW_LINK] = lambda factor: cluster.with_unlike(link={0: factor})
+    return changes
+
+
+def _scaled(cluster: Cluster, name: str, value: float, worse: bool) -> Change:
+    is_rate = name.endswith(("_bandwidth", "_share"))
+
+    def change(factor: float) -> Cluster:
+        grows = worse != is_rate  # a latency grows when things get worse, a bandwidth falls
+        unit = UNITS[name]
+        changed = value * factor if grows else value / factor
+        return cluster.with_effects(**{name: min(max(changed, unit.least), unit.most)})
+
+    return change
+
+
+def _needed_factor(cell: Cell, change: Change, target: float) -> float | None:
+    """Return the factor at which an iteration takes the target seconds, None if none does."""
+    cells = [
+        replace(cell, cluster=change(float(factor)), planned_on=cell.planned_on or cell.cluster)
+        for factor in FACTORS
+    ]
+    seconds = np.array([one.iteration_seconds for one in steady_seconds(cells)])
+    rising = seconds if target >= seconds[0] else -seconds
+    goal = target if target >= seconds[0] else -target
+    reached = np.flatnonzero(rising >= goal)
+    if not len(reached):
+        return None
+    last = int(reached[0])
+    if last == 0:
+        return 1.0
+    before, after = rising[last - 1], rising[last]
+    share = (goal - before) / (after - before)
+    return float(FACTORS[last - 1] * (FACTORS[last] / FACTORS[last - 1]) ** share)
+
+
+def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
+    cluster = cell.cluster
+    if effect in (SLOW_WORKER, SLOW_LINK):
+        what = "one worker" if effect == SLOW_WORKER else "the link of one node"
+        return Suspect(
+            effect,
+            f"{what} slower than the others",
+            factor,
+            math.log(factor) / (math.log(WITHIN) / Z90),
+            TESTS[effect],
+            "equal ones",
+            f"one {factor:.2g} times as slow",
+        )
+    unit = UNITS[effect]
+    now, then = (getattr(one.effects, effect) for one in (cluster, change(factor)))
+    fit = cluster.intervals.get(effect)
+    known = fit is not None and 0 < fit.low < fit.high < math.inf
+    spread = math.log(fit.high / fit.low) / 2 if fit and known else math.log(unit.within)
+    return Suspect(
+        effect,
+        MEANINGS[effect],
+        factor,
+        math.log(factor) / (spread / Z90),
+        _test_of(effect),
+        unit.show(now),
+        unit.show(then),
+    )
+
+
+def _outside(seconds: float) -> Suspect:
+    return Suspect(
+        "outside",
+        "time outside the training step, such as loading data or writing logs",
+        math.nan,
+        math.nan,
+        TESTS["outside"],
+        "none",
+        f"{show_seconds(seconds)} per iteration",
+    )
+
+
+TESTS = {
+    SLOW_WORKER: "time the forward and backward pass of every rank by itself, and compare "
+    "(`ddlnb profile` on each node).",
+    SLOW_LINK: "measure the bandwidth between all pairs of nodes (iperf3, or all_reduce_perf on "
+    "pairs), and compare.",
+    "outside": "train on one batch that stays in memory, without logging: the iteration becomes "
+    "shorter by so much.",
+    "compute": "train on one GPU alone: its throughput shows the computation "
+    "(`ddlnb profile --device cuda`).",
+    "contention": "time an all-reduce of 100 MB alone and during a backward pass.",
+    "bandwidth between": "all_reduce_perf or iperf3 between two nodes with messages of 64 MB; also "
+    "check that the traffic takes the interface that you mean.",
+    "bandwidth inside": "all_reduce_perf on the GPUs of one node with messages of 64 MB; "
+    "`nvidia-smi topo -m` shows how they are joined.",
+    "latency": "all_reduce_perf with messages of 1 KB, on the same workers.",
+    "server": "push and pull one tensor of 4 MB to one server, alone and from all nodes at once.",
+    "update": "time the optimizer's step alone.",
+}
+
+
+def _test_of(effect: str) -> str:
+    if effect in OF_COMPUTATION or effect == "message_compute":
+        return TESTS["compute"]
+    if effect.startswith("update"):
+        return TESTS["update"]
+    if effect.startswith(("server", "sum", "connection")):
+        return TESTS["server"]
+    if effect.endswith("_latency"):
+        return TESTS["latency"]
+    if effect.endswith("_share") and not effect.startswith("closed"):
+        return TESTS["contention"]
+    return TESTS["bandwidth between" if effect.startswith(("between", "duplex")) else
+                 "bandwidth inside"]

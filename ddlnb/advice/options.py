@@ -1,0 +1,143 @@
+"""What can be done: every method, and other ways to use the same machines, or fewer of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ddlnb.advice.question import Question
+from ddlnb.errors import InputError
+from ddlnb.plans.methods import Method
+from ddlnb.simulator.forecast import methods_on
+from ddlnb.simulator.simulate import Cell
+from ddlnb.training.cost.machines import server_machines
+from ddlnb.workloads.workload import Workload
+
+LARGER_BATCHES = (2, 4)
+FEWER = (2, 4, 8)
+MORE_SERVERS = (2, 4)
+HALF = 2  # bytes of a number in half precision
+
+
+class Kind(StrEnum):
+    """What an option changes."""
+
+    METHOD = "method"
+    PLAN = "searched plan"
+    PRECISION = "16-bit gradients"
+    BATCH = "larger batch"
+    COMPRESSION = "compression"
+    SYNCHRONISATION = "local steps"
+    SERVERS = "more servers"
+    FEWER = "fewer machines"
+
+
+UNCHANGED = ""  # what an option that computes the same says of its effect on learning
+
+
+@dataclass(frozen=True)
+class Option:
+    """Something to do that is played as a cell; ``learning`` says what it changes of learning."""
+
+    name: str
+    kind: Kind
+    cell: Cell
+    learning: str = UNCHANGED
+
+    @property
+    def server_machines(self) -> int:
+        """Machines that parameter servers take beside those of the workers."""
+        machines = server_machines(self.cell.cluster, self.cell.method.architecture)
+        return self.cell.servers if machines and self.cell.servers is not None else machines
+
+    @property
+    def keeps_learning(self) -> bool:
+        """Whether iterations stay what they are, so that throughput alone decides."""
+        return self.learning == UNCHANGED
+
+
+def method_options(question: Question) -> list[Option]:
+    """Return every method that the cluster can run."""
+    return [
+        Option(one.name, Kind.METHOD, Cell(question.workload, question.cluster, one))
+        for one in methods_on(question.cluster)
+    ]
+
+
+def other_options(question: Question) -> Iterator[list[Option]]:
+    """Yield groups of options that differ in the method alone: of each, the fastest counts."""
+    cluster, workload = question.cluster, question.workload
+    if cluster.workers == 1:
+        return
+    if all(gradient.bytes_per_element == 4 for gradient in workload.gradients):
+        yield _by_method(
+            question,
+            "16-bit gradients",
+            Kind.PRECISION,
+            workload=in_half_precision(workload),
+            learning="gradients are rounded to 16 bits before they are summed",
+        )
+    for factor in LARGER_BATCHES:
+        batch = factor * workload.local_batch
+        if question.fits(batch) is not False:
+            yield _by_method(
+                question,
+                f"batch {batch} per GPU",
+                Kind.BATCH,
+                workload=workload.at_batch(batch),
+                learning=f"a step averages {factor * workload.local_batch * cluster.workers:,} "
+                f"samples: learning rates change, and more epochs may be needed",
+            )
+    for factor in MORE_SERVERS:
+        yield _with_servers(question, factor)
+    for divisor in FEWER:
+        workers = cluster.workers // divisor
+        if workers >= 1 and workers * divisor == cluster.workers and _can_use(question, workers):
+            yield _by_method(question, f"{workers} GPUs", Kind.FEWER, workers=workers)
+
+
+def in_half_precision(workload: Workload) -> Workload:
+    """Return the workload whose gradients travel as 16-bit numbers."""
+    halved = (replace(one, bytes_per_element=HALF) for one in workload.gradients)
+    return replace(workload, gradients=tuple(halved))
+
+
+def _by_method(
+    question: Question,
+    name: str,
+    kind: Kind,
+    *,
+    workload: Workload | None = None,
+    workers: int | None = None,
+    learning: str = UNCHANGED,
+) -> list[Option]:
+    used = question.workload if workload is None else workload
+    on = question.cluster if workers is None else question.cluster.with_workers(workers)
+    return [
+        Option(f"{name}, {one.name}", kind, Cell(used, on, one), learning)
+        for one in methods_on(on)
+    ]
+
+
+def _with_servers(question: Question, factor: int) -> list[Option]:
+    cluster = question.cluster
+    if not server_machines(cluster, "PS"):
+        return []
+    servers = factor * cluster.default_servers
+    made: Callable[[Method], Cell] = lambda one: Cell(  # noqa: E731
+        question.workload, cluster, one, servers
+    )
+    return [
+        Option(f"{servers} servers, {one.name}", Kind.SERVERS, made(one))
+        for one in methods_on(cluster)
+        if one.architecture == "PS"
+    ]
+
+
+def _can_use(question: Question, workers: int) -> bool:
+    try:
+        question.cluster.with_workers(workers)
+    except InputError:  # a node would be partly used
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""Advice in sentences: what to do, why it takes so long, what would pay."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ddlnb.advice.counterfactuals import NEGLIGIBLE
+from ddlnb.advice.gap import Gap
+from ddlnb.advice.judge import THROUGHPUT
+from ddlnb.advice.options import Kind
+from ddlnb.advice.question import Question
+from ddlnb.advice.waits import LastMessage
+from ddlnb.units import show_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
+TIE = 0.02  # of the throughput: less is not worth a change
+SUSPECTS = 4  # that are named
+
+
+def sentences(
+    question: Question,
+    rows: pd.DataFrame,
+    reasons: pd.DataFrame,
+    waits: LastMessage | None,
+    gap: Gap | None,
+) -> list[str]:
+    """Return the advice, sentence by sentence; what does not apply is left out."""
+    said = [
+        _what(question, rows),
+        _scaling(question, rows),
+        _why(reasons, waits),
+        _machines(rows),
+        _learning(rows),
+        _fewer(question, rows),
+        _pays(reasons),
+    ]
+    if gap is not None:
+        said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
+    return [one for one in said if one]
+
+
+def _what(question: Question, rows: pd.DataFrame) -> str:
+    best = rows.iloc[0]
+    same = rows[(rows["learning"] == "") & (rows["kind"] != str(Kind.FEWER))]
+    same = same[same["server_machines"] == 0] if best["server_machines"] == 0 else same
+    level = same[same[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]["option"].tolist()[1:]
+    ties = f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it" if level else ""
+    chance = best["chance_best"]
+    sure = "" if math.isnan(chance) else f", the fastest in {chance:.0%} of the draws"
+    return (
+        f"On {best['gpus']} GPUs of {question.cluster.name} take {best['option']}: "
+        f"{_rate(best)}{sure}{ties}."
+    )
+
+
+def _scaling(question: Question, rows: pd.DataFrame) -> str:
+    """Say how much of linear scaling that is, and warn where it is poor."""
+    best = rows.iloc[0]
+    if best["gpus"] == 1:
+        return ""
+    share = best["speedup"] / best["gpus"]
+    said = f"That is {best['speedup']:.1f} times one GPU, {share:.0%} of linear"
+    if share >= POOR:
+        return f"{said}."
+    return f"{said}: do not train like this, but send less, or use fewer GPUs or a faster network."
+
+
+def _rate(row: pd.Series) -> str:
+    if math.isnan(row["low"]):
+        return f"{row[THROUGHPUT]:.4g} samples/s"
+    return f"{row[THROUGHPUT]:.4g} samples/s ({row['low']:.4g} to {row['high']:.4g})"
+
+
+def _why(reasons: pd.DataFrame, waits: LastMessage | None) -> str:
+    parts = [
+        f"with {what}: {times:.2f}x"
+        for what, times in zip(reasons["what"], reasons["times_as_fast"], strict=True)
+        if times > 1 + NEGLIGIBLE
+    ]
+    seconds = show_seconds(reasons["iteration_seconds"].iloc[0])
+    last = f"; {waits}" if waits is not None else ""
+    found = "; ".join(parts) or "nothing about communication would make it faster"
+    return f"Why an iteration takes {seconds}: {found}{last}."
+
+
+def _machines(rows: pd.DataFrame) -> str:
+    """Say what further machines for servers would bring."""
+    best = rows.iloc[0]
+    served = rows[(rows["server_machines"] > best["server_machines"]) & (rows["learning"] == "")]
+    if served.empty:
+        return ""
+    is_level = served[THROUGHPUT] >= (1 - TIE) * served[THROUGHPUT].max()
+    top = served.loc[served.loc[is_level, "server_machines"].idxmin()]
+    gain = top[THROUGHPUT] / best[THROUGHPUT]
+    machines = f"{top['server_machines']} more machines as servers ({top['option']})"
+    if gain <= 1 + TIE:
+        return f"{_first(machines)} gain nothing."
+    return (
+        f"{_first(machines)} gain {gain - 1:.0%}: they pay if they add less than that to the "
+        f"price of an hour."
+    )
+
+
+def _first(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _learning(rows: pd.DataFrame) -> str:
+    """Say which options gain that change learning, and how much they may lose there."""
+    best = rows.iloc[0]
+    found = rows[(rows["learning"] != "") & (rows[THROUGHPUT] > (1 + TIE) * best[THROUGHPUT])]
+    parts = [
+        f"{row['option']} is {row[THROUGHPUT] / best[THROUGHPUT]:.2f}x per sample ({row['learning']})"
+        for row in found.sort_values(THROUGHPUT, ascending=False).to_dict("records")
+    ]
+    if not parts:
+        return ""
+    return (
+        f"What changes learning pays only if it needs fewer times the samples than it is faster: "
+        f"{'; '.join(parts)}."
+    )
+
+
+def _fewer(question: Question, rows: pd.DataFrame) -> str:
+    """Say which smaller number of GPUs costs less by the sample, and what it takes in time."""
+    best = rows.iloc[0]
+    column = "cost" if question.prices.are_given else "gpu_hours"
+    fewer = rows[(rows["kind"] == str(Kind.FEWER)) & (rows[column] < (1 - TIE) * best[column])]
+    if fewer.empty:
+        return ""
+    row = fewer.loc[fewer[column].idxmin()]
+    what = "cost" if question.prices.are_given else "GPU hours"
+    return (
+        f"{row['gpus']} GPUs take {best[THROUGHPUT] / row[THROUGHPUT]:.2f} times as long, for "
+        f"{row[column] / best[column]:.0%} of the {what} of a sample ({row['option']})."
+    )
+
+
+def _pays(reasons: pd.DataFrame) -> str:
+    bought = reasons[reasons["can_be_bought"] & (reasons["times_as_fast"] > 1 + TIE)]
+    parts: list[str] = []
+    least = 1 + TIE
+    for row in bought.to_dict("records"):
+        if row["times_as_fast"] > least:  # twice as much of the same has to bring something more
+            parts.append(f"{row['what']} if an hour costs at most {row['times_as_fast'] - 1:.0%} more")
+        least = (1 + TIE) * row["times_as_fast"] if "between" in row["what"] else 1 + TIE
+    return f"What would pay: {'; '.join(parts)}." if parts else ""

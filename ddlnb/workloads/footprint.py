@@ -1,0 +1,57 @@
+"""What training takes of a GPU's memory, found on the meta device, without taking any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddlnb.errors import UnknownName
+from ddlnb.workloads.memory import kept_bytes
+from ddlnb.workloads.tasks import Task, build_on_meta
+
+OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}  # of the parameters, kept by the optimizer
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that one worker of data-parallel training holds at its peak.
+
+    ``fixed`` are parameters, gradients and what the optimizer keeps, ``per_sample`` what autograd
+    keeps of a sample from the forward to the backward pass. Buffers of libraries and what an
+    allocator wastes are not in it.
+    """
+
+    fixed: float
+    per_sample: float
+    optimizer: str
+
+    def bytes_at(self, local_batch: int) -> float:
+        """Return the bytes at this batch."""
+        return self.fixed + self.per_sample * local_batch
+
+    def largest_batch(self, memory: float) -> int:
+        """Return the largest batch that fits into so many bytes, 0 if none does."""
+        return max(0, int((memory - self.fixed) // max(1.0, self.per_sample)))
+
+
+def footprint(task: Task, optimizer: str = "adam") -> Footprint:
+    """Return the memory footprint of training a task; activations by runs on the meta device.
+
+    Forward passes of two and of three samples are compared, so that what does not grow with the
+    batch is not counted twice. Raises UnknownName for an optimizer other than sgd, momentum, adam,
+    and whatever the model raises where it cannot run without values.
+
+    >>> from ddlnb.workloads.catalogue import get_task
+    >>> small = footprint(get_task("small-conv"), "sgd")
+    >>> small.fixed == 2 * 4 * 954_002
+    True
+    """
+    if optimizer not in OPTIMIZER_COPIES:
+        raise UnknownName("optimizer", optimizer, OPTIMIZER_COPIES)
+    module = build_on_meta(task)
+    two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
+    trained = [one for one in module.parameters() if one.requires_grad]
+    frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
+    copies = 2 + OPTIMIZER_COPIES[optimizer]  # the parameters and their gradients are there anyway
+    return Footprint(
+        float(frozen + copies * sum(one.nbytes for one in trained)), float(three - two), optimizer
+    )
