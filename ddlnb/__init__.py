@@ -30,6 +30,8 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "advice.advise": ("advise",),
+    "advice.prices": ("Prices",),
     "calibration.calibrate": ("calibrate",),
     "calibration.collectives.forecast": ("collectives",),
     "choices": ("several",),

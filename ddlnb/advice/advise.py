@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 from ddlnb.advice.counterfactuals import counterfactual_table
 from ddlnb.advice.gap import Gap, explain_gap
 from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
-from ddlnb.advice.lossy_options import LOSSY, LossyOption, lossy_options
+from ddlnb.advice.lossy_options import LOSSY, lossy_options
 from ddlnb.advice.options import Kind, Option, method_options, other_options
-from ddlnb.advice.question import Question
+from ddlnb.advice.prices import Prices
+from ddlnb.advice.question import Question, question_about
 from ddlnb.advice.recommend import sentences
 from ddlnb.advice.unknowns import unknowns
 from ddlnb.advice.waits import LastMessage, last_message
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.forecast import DRAWS, LEAST_DRAWS, play_cells
 from ddlnb.simulator.simulate import Cell
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +50,47 @@ class Advice:
         return "\n".join(self.sentences)
 
 
+def advise(
+    model: str | Workload,
+    cluster: str | Cluster,
+    *,
+    gpus: int | None = None,
+    local_batch: int | None = None,
+    prices: Prices | None = None,
+    optimizer: str = "adam",
+    measured: float | None = None,
+    measured_method: str | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Advice:
+    """Return what to do with a model on machines, what comes of it, and why.
+
+    ``model`` and ``cluster`` are those of `ddlnb.forecast`, ``gpus`` the number in use, by default
+    all. ``prices`` are per hour of a GPU and of a server. ``optimizer`` is sgd, momentum or adam:
+    what it keeps is counted into memory. ``measured`` is a throughput in samples/s that
+    ``measured_method`` reached: the advice then says what would explain the difference to the
+    forecast. ``str(advice)`` is the answer in sentences; ``advice.options`` ranks what can be done,
+    with throughput in samples/s, its 90 % interval, memory in bytes and cost; ``advice.reasons``
+    are simulated again with one thing changed each. Raises what `ddlnb.forecast` raises.
+
+    >>> import ddlnb
+    >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, draws=0)
+    >>> found.options["option"].iloc[0]
+    'MG-WFBP'
+    >>> found.reasons["what"].iloc[1]
+    'twice the bandwidth between nodes'
+    """
+    on = get_cluster(cluster, gpus)
+    question = question_about(model, on, local_batch, prices, optimizer)
+    return advise_on(
+        question,
+        measured=measured,
+        measured_method=measured_method,
+        draws=draws,
+        seed=seed,
+    )
+
+
 def advise_on(
     question: Question,
     *,
@@ -57,10 +102,10 @@ def advise_on(
 ) -> Advice:
     """Return advice on a question.
 
-    All methods that the cluster can run are options; so are the other ways to use its machines, in
-    the method that is the fastest then. ``lossy`` are methods that compute something else.
-    ``measured`` is a throughput in samples/s by ``measured_method``, which is then explained. Raises
-    InputError for what does not fit together.
+    All methods that the cluster can run are options; so are other ways to use its machines, in the
+    method that is the fastest then. ``lossy`` are methods that compute something else.
+    ``measured`` is a throughput in samples/s by ``measured_method``, which is then explained.
+    Raises InputError for what does not fit together.
     """
     require_whole(0, draws=draws)
     methods = method_options(question)
@@ -111,4 +156,8 @@ def _ranked(rows: pd.DataFrame, lossy: pd.DataFrame, question: Question) -> pd.D
         ["group", THROUGHPUT], ascending=[True, False], kind="stable"
     )
     best = order[THROUGHPUT].iloc[0]
-    return order.assign(over_best=order[THROUGHPUT] / best).drop(columns="group").reset_index(drop=True)
+    return (
+        order.assign(over_best=order[THROUGHPUT] / best)
+        .drop(columns="group")
+        .reset_index(drop=True)
+    )

@@ -18,6 +18,7 @@ from ddlnb.units import show_seconds
 FACTORS = 2.0 ** (np.arange(33) / 4)  # an effect is tried up to 256 times as bad
 SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
 WITHIN = 3.0  # how far off one worker or one node is, where nobody knows: with 90 % certainty
+CHANGED = 1.5  # how far an effect may have moved since it was fitted, with 90 % certainty
 OF_COMPUTATION = ("compute_factor", "parallel_factor", "compute_share")
 
 
@@ -26,8 +27,9 @@ class Suspect:
     """One effect that, alone, would explain the measured seconds, and the test that tells.
 
     ``factor`` is how many times as bad (below 1: as good) the effect would have to be as the
-    cluster says, ``surprise`` how many of its standard deviations that is. ``test`` says what to
-    measure, ``expected`` what it shows if the cluster is right, ``explains`` if the suspect is.
+    cluster says, ``surprise`` how many standard deviations that is: of the effect's interval, and
+    of what may have changed since it was found. ``test`` says what to measure, ``expected`` what it
+    shows if the cluster is right, ``explains`` if the suspect is.
     """
 
     effect: str
@@ -39,9 +41,10 @@ class Suspect:
     explains: str
 
     def __str__(self) -> str:
+        far = "" if math.isnan(self.surprise) else f" ({self.surprise:.1f} standard deviations)"
         return (
-            f"{self.meaning}: {self.explains} instead of {self.expected} would explain it "
-            f"({self.surprise:.1f} standard deviations). Test: {self.test}"
+            f"{self.meaning[:1].upper()}{self.meaning[1:]}: {self.explains} instead of "
+            f"{self.expected} would explain it{far}. Test: {self.test}"
         )
 
 
@@ -173,7 +176,8 @@ def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
     now, then = (getattr(one.effects, effect) for one in (cluster, change(factor)))
     fit = cluster.intervals.get(effect)
     known = fit is not None and 0 < fit.low < fit.high < math.inf
-    spread = math.log(fit.high / fit.low) / 2 if fit and known else math.log(unit.within)
+    fitted = math.log(fit.high / fit.low) / 2 if fit and known else math.log(unit.within)
+    spread = math.hypot(fitted, math.log(CHANGED))
     return Suspect(
         effect,
         MEANINGS[effect],
@@ -228,5 +232,6 @@ def _test_of(effect: str) -> str:
         return TESTS["latency"]
     if effect.endswith("_share") and not effect.startswith("closed"):
         return TESTS["contention"]
-    return TESTS["bandwidth between" if effect.startswith(("between", "duplex")) else
-                 "bandwidth inside"]
+    return TESTS[
+        "bandwidth between" if effect.startswith(("between", "duplex")) else "bandwidth inside"
+    ]

@@ -39,9 +39,9 @@ def option_rows(question: Question, options: Sequence[Option], played: Played) -
     """Return a row per option, in samples per second, bytes and the currency of the prices.
 
     ``low`` and ``high`` are the 90 % interval of the throughput. ``chance_best`` is the share of
-    draws in which the option is the fastest of those that use all GPUs and change nothing about
-    learning; ``speedup`` is over one GPU at the batch asked about; ``gpu_hours`` and ``cost`` are
-    those of a million samples.
+    draws in which the option is the fastest of those that use all GPUs, take no further machines
+    and change nothing about learning. ``speedup`` is over one GPU at the batch asked about;
+    ``gpu_hours`` and ``cost`` are those of a million samples.
     """
     import pandas as pd
 
@@ -83,7 +83,7 @@ def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame
         compressor = training_method(one.cost.method).compressor
         rows.append(
             {
-                "option": one.cost.method,
+                "option": one.name,
                 "kind": str(Kind.SYNCHRONISATION if compressor is None else Kind.COMPRESSION),
                 "gpus": question.cluster.workers,
                 "server_machines": one.cost.server_machines,
@@ -126,10 +126,12 @@ def _chances(question: Question, options: Sequence[Option], played: Played) -> l
     same = [
         number
         for number, one in enumerate(options)
-        if one.learning == UNCHANGED and one.cell.cluster.workers == workers
+        if one.learning == UNCHANGED
+        and one.cell.cluster.workers == workers
+        and not one.server_machines
     ]
     chance = [math.nan] * len(options)
-    if not len(played.drawn) or np.ptp(played.drawn, axis=0).max() == 0:
+    if not same or not len(played.drawn) or np.ptp(played.drawn, axis=0).max() == 0:
         return chance
     best = played.drawn[:, same].argmin(axis=1)
     for place, number in enumerate(same):

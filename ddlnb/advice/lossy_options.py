@@ -47,6 +47,7 @@ class LossyOption:
     ``iterations`` is the number over that of BSP, at ``workers`` workers.
     """
 
+    name: str
     cost: IterationCost
     seconds: Interval
     iterations: Interval
@@ -82,7 +83,7 @@ def lossy_options(
         low, high = np.quantile(drawn, (0.05, 0.95)) if drawn else (math.nan, math.nan)
         ratio, workers = measured_iterations(name, question.cluster.workers)
         seconds = Interval(cost.iteration_seconds, float(low), float(high))
-        found.append(LossyOption(cost, seconds, ratio, workers))
+        found.append(LossyOption(name, cost, seconds, ratio, workers))
     return found
 
 

@@ -66,7 +66,10 @@ def method_options(question: Question) -> list[Option]:
 
 
 def other_options(question: Question) -> Iterator[list[Option]]:
-    """Yield groups of options that differ in the method alone: of each, the fastest counts."""
+    """Yield groups of options that differ in the method alone: of each, the fastest counts.
+
+    They take no further machines, unless that is what they are about.
+    """
     cluster, workload = question.cluster, question.workload
     if cluster.workers == 1:
         return
@@ -114,10 +117,10 @@ def _by_method(
 ) -> list[Option]:
     used = question.workload if workload is None else workload
     on = question.cluster if workers is None else question.cluster.with_workers(workers)
-    return [
-        Option(f"{name}, {one.name}", kind, Cell(used, on, one), learning)
-        for one in methods_on(on)
+    made = [
+        Option(f"{name}, {one.name}", kind, Cell(used, on, one), learning) for one in methods_on(on)
     ]
+    return [one for one in made if not one.server_machines] or made
 
 
 def _with_servers(question: Question, factor: int) -> list[Option]:

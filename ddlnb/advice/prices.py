@@ -18,8 +18,8 @@ class Prices:
     Any currency does; NaN stands for a price that nobody gave. Raises InputError for a price below
     zero and for one that is no number.
 
-    >>> Prices(gpu_hour=2.0).per_million_samples(gpus=8, server_machines=0, samples_per_s=4000.0)
-    1.1111111111111112
+    >>> Prices(gpu_hour=2.25).per_million_samples(gpus=8, server_machines=0, samples_per_s=4000.0)
+    1.25
     """
 
     gpu_hour: float = math.nan

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from ddlnb.advice.prices import Prices
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.workloads.footprint import Footprint
+from ddlnb.errors import UnknownName
+from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.simulator.profiles import workload_on
+from ddlnb.workloads.footprint import Footprint, footprint, require_optimizer
 from ddlnb.workloads.workload import Workload
 
 
@@ -35,3 +38,43 @@ class Question:
         if math.isnan(needed) or math.isnan(self.gpu_memory):
             return None
         return needed <= self.gpu_memory
+
+
+def question_about(
+    model: str | Workload,
+    cluster: Cluster,
+    local_batch: int | None = None,
+    prices: Prices | None = None,
+    optimizer: str = "adam",
+) -> Question:
+    """Return the question about a model on a cluster, with what is known of its memory.
+
+    A built-in model is traced for its memory; of a workload without a model none is known. What the
+    GPU has is looked up by the cluster's hardware. Raises UnknownName for an optimizer that is not
+    known.
+    """
+    workload = workload_on(model, cluster, local_batch)
+    require_optimizer(optimizer)
+    return Question(
+        workload,
+        cluster,
+        Prices() if prices is None else prices,
+        _footprint(workload.model, optimizer),
+        _gpu_memory(cluster.hardware),
+    )
+
+
+def _footprint(model: str, optimizer: str) -> Footprint | None:
+    from ddlnb.workloads.catalogue import TASKS
+
+    return footprint(TASKS[model], optimizer) if model in TASKS else None
+
+
+def _gpu_memory(hardware: str) -> float:
+    """Return the memory of a GPU of the catalogue, in bytes, NaN for other hardware."""
+    if not hardware or hardware.startswith("cpu"):
+        return math.nan
+    try:
+        return float(get_gpu(hardware).memory)
+    except UnknownName:
+        return math.nan

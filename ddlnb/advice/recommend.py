@@ -114,7 +114,8 @@ def _learning(rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
     found = rows[(rows["learning"] != "") & (rows[THROUGHPUT] > (1 + TIE) * best[THROUGHPUT])]
     parts = [
-        f"{row['option']} is {row[THROUGHPUT] / best[THROUGHPUT]:.2f}x per sample ({row['learning']})"
+        f"{row['option']} is {row[THROUGHPUT] / best[THROUGHPUT]:.2f}x per sample "
+        f"({row['learning']})"
         for row in found.sort_values(THROUGHPUT, ascending=False).to_dict("records")
     ]
     if not parts:
@@ -126,10 +127,15 @@ def _learning(rows: pd.DataFrame) -> str:
 
 
 def _fewer(question: Question, rows: pd.DataFrame) -> str:
-    """Say which smaller number of GPUs costs less by the sample, and what it takes in time."""
+    """Say which smaller number of GPUs is as fast, or costs less by the sample and takes longer."""
     best = rows.iloc[0]
+    smaller = rows[rows["kind"] == str(Kind.FEWER)]
+    as_fast = smaller[smaller[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]
+    if len(as_fast):
+        row = as_fast.loc[as_fast["gpus"].idxmin()]
+        return f"{row['gpus']} GPUs are no slower: {_rate(row)} ({row['option']})."
     column = "cost" if question.prices.are_given else "gpu_hours"
-    fewer = rows[(rows["kind"] == str(Kind.FEWER)) & (rows[column] < (1 - TIE) * best[column])]
+    fewer = smaller[smaller[column] < (1 - TIE) * best[column]]
     if fewer.empty:
         return ""
     row = fewer.loc[fewer[column].idxmin()]
@@ -146,6 +152,8 @@ def _pays(reasons: pd.DataFrame) -> str:
     least = 1 + TIE
     for row in bought.to_dict("records"):
         if row["times_as_fast"] > least:  # twice as much of the same has to bring something more
-            parts.append(f"{row['what']} if an hour costs at most {row['times_as_fast'] - 1:.0%} more")
+            parts.append(
+                f"{row['what']} if an hour costs at most {row['times_as_fast'] - 1:.0%} more"
+            )
         least = (1 + TIE) * row["times_as_fast"] if "between" in row["what"] else 1 + TIE
     return f"What would pay: {'; '.join(parts)}." if parts else ""

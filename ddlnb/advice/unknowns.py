@@ -10,7 +10,6 @@ from ddlnb.advice.question import Question
 from ddlnb.clusters.cluster import ASSUMED_ERROR
 from ddlnb.units import show_bytes
 
-
 NOTEWORTHY = 0.01  # relative: seconds that are known better are known
 
 

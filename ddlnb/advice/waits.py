@@ -57,6 +57,4 @@ def last_of(line: Timeline) -> LastMessage | None:
     if not messages:
         return None
     last = max(messages, key=lambda span: span.stop_seconds)
-    return LastMessage(
-        last.name, last.bytes, last.start_seconds - ready, last.stop_seconds - ready
-    )
+    return LastMessage(last.name, last.bytes, last.start_seconds - ready, last.stop_seconds - ready)

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ddlnb.cli import (
+    advise,
     calibrate,
     check,
     collectives,
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(models, methods, forecast, calibrate, check, lossy, train, measure, survey),
+    *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
     *(import_logs, trace, collectives, networks),
 )
 for commands in COMMANDS:

@@ -20,6 +20,10 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "advice": (
+        "advice_options",
+        "advice_reasons",
+    ),
     "agreement": ("simulated_against_measured",),
     "architectures": (
         "all_reduce_times",

@@ -45,8 +45,7 @@ def footprint(task: Task, optimizer: str = "adam") -> Footprint:
     >>> small.fixed == 2 * 4 * 954_002
     True
     """
-    if optimizer not in OPTIMIZER_COPIES:
-        raise UnknownName("optimizer", optimizer, OPTIMIZER_COPIES)
+    require_optimizer(optimizer)
     module = build_on_meta(task)
     two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
     trained = [one for one in module.parameters() if one.requires_grad]
@@ -55,3 +54,9 @@ def footprint(task: Task, optimizer: str = "adam") -> Footprint:
     return Footprint(
         float(frozen + copies * sum(one.nbytes for one in trained)), float(three - two), optimizer
     )
+
+
+def require_optimizer(optimizer: str) -> None:
+    """Raise UnknownName unless it is known what this optimizer keeps."""
+    if optimizer not in OPTIMIZER_COPIES:
+        raise UnknownName("optimizer", optimizer, OPTIMIZER_COPIES)

@@ -1,0 +1,59 @@
+"""Tables of advice, for the terminal and the page: texts, in columns worth their width."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddlnb.advice.advise import Advice
+
+
+def shown_options(found: Advice) -> list[dict[str, Any]]:
+    """Return the options as texts, in columns that are worth their width."""
+    from ddlnb.units import show_bytes
+
+    rows = found.options
+    has_memory = rows["memory_bytes"].notna().any()
+    has_cost = rows["cost"].notna().any()
+    shown = []
+    for row in rows.to_dict("records"):
+        line = {
+            "option": row["option"],
+            "GPUs": row["gpus"],
+            "servers": row["server_machines"],
+            "samples/s": f"{row['throughput_samples_per_s']:.4g}",
+            "90 % interval": _interval(row["low"], row["high"]),
+            "over the first": f"{row['over_best']:.2f}",
+            "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
+        }
+        if has_memory:
+            line["memory"] = show_bytes(int(row["memory_bytes"])) + _fits(row["fits"])
+        cost = row["cost" if has_cost else "gpu_hours"]
+        what = "cost/M samples" if has_cost else "GPU h/M samples"
+        line[what] = "no price" if math.isnan(cost) else f"{cost:.3g}"
+        line["changes"] = row["kind"] if row["learning"] else "-"
+        shown.append(line)
+    return shown
+
+
+def shown_reasons(found: Advice) -> list[dict[str, Any]]:
+    """Return the counterfactuals as texts."""
+    from ddlnb.units import show_seconds
+
+    return [
+        {
+            "with": row["what"],
+            "iteration": show_seconds(row["iteration_seconds"]),
+            "times as fast": f"{row['times_as_fast']:.2f}",
+        }
+        for row in found.reasons.to_dict("records")
+    ]
+
+
+def _fits(fits: bool | None) -> str:
+    return "" if fits is None or fits else " (does not fit)"
+
+
+def _interval(low: float, high: float) -> str:
+    return "no interval" if math.isnan(low) else f"{low:.4g} to {high:.4g}"

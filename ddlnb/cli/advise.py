@@ -1,0 +1,80 @@
+"""The command that says what to do: `ddlnb advise`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddlnb.cli.advice_tables import shown_options, shown_reasons
+from ddlnb.cli.forecast import ModelName, OneCluster, Throughput, workload_for
+from ddlnb.cli.options import Batch, print_table
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(advise)
+
+
+def advise(
+    model: ModelName = "",
+    cluster: OneCluster = "",
+    gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
+    batch: Batch = None,
+    throughput: Throughput = None,
+    optimizer: Annotated[
+        str, typer.Option(help="sgd, momentum or adam: what it keeps takes memory.")
+    ] = "adam",
+    gpu_price: Annotated[
+        float | None, typer.Option(help="Price of a GPU per hour, in any currency.")
+    ] = None,
+    server_price: Annotated[
+        float | None, typer.Option(help="Price per hour of a machine for a parameter server.")
+    ] = None,
+    measured: Annotated[
+        float | None,
+        typer.Option(help="Samples/s that you measured on all GPUs: says what is wrong."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The method that --measured was measured with.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
+    csv: Annotated[Path | None, typer.Option(help="Also write the options to this file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the advice as one HTML page.")
+    ] = None,
+) -> None:
+    """Say what to do with a model on machines: ranked options, reasons, and what would pay."""
+    from ddlnb.advice.advise import advise_on
+    from ddlnb.advice.prices import Prices
+    from ddlnb.advice.question import question_about
+    from ddlnb.clusters.file import get_cluster
+    from ddlnb.errors import require
+    from ddlnb.files import require_writable_file, write_atomically
+
+    require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
+    for path, example in ((csv, "options.csv"), (page, "advice.html")):
+        if path is not None:
+            require_writable_file(path, example)
+    given = {"gpu_hour": gpu_price, "server_hour": server_price}
+    prices = Prices(**{name: value for name, value in given.items() if value is not None})
+    on = get_cluster(cluster, gpus)
+    workload = workload_for(model, on, batch, throughput)
+    question = question_about(workload, on, prices=prices, optimizer=optimizer)
+    found = advise_on(question, measured=measured, measured_method=method, draws=draws)
+    title = f"Simulated: {workload!r} on {on.label} ({on.network})"
+    print_table(shown_options(found), False, f"{title}; options, the first one is to be taken")
+    print_table(shown_reasons(found), False, f"{found.best.name}, with one thing changed")
+    for said in found.sentences:
+        typer.echo(said)
+    for said in found.unknowns:
+        typer.echo(f"Not known: {said}")
+    if csv is not None:
+        write_atomically(csv, found.options.to_csv(index=False))
+        typer.echo(f"Options in {csv}")
+    if page is not None:
+        from ddlnb.cli.advice_page import advice_page
+
+        write_atomically(page, advice_page(found))
+        typer.echo(f"Page: {page}")

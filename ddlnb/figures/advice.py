@@ -1,0 +1,78 @@
+"""Figures of advice: what can be done, and what would make it faster."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS
+from ddlnb.figures.style import POINT, note, styled
+
+RATE = "throughput_samples_per_s"
+ROW = 0.32  # inches
+COLOURS = {
+    "no change to learning": METHOD_COLOURS["MG-WFBP"],
+    "with further machines": METHOD_COLOURS["WFBP-PS"],
+    "changes learning": METHOD_COLOURS["ByteScheduler-A2A"],
+    "fewer GPUs": GREY,
+}
+
+
+@styled
+def advice_options(options: pd.DataFrame) -> Figure:
+    """What can be done, by the throughput that is forecast: points with 90 % intervals.
+
+    ``options`` are those of `ddlnb.advise`, the best one first. Colours say what an option takes.
+    """
+    figure, ax = plt.subplots(figsize=(9, 1.3 + ROW * len(options)))
+    shown = set()
+    for place, row in enumerate(options.to_dict("records")):
+        group = _group(row)
+        colour = COLOURS[group]
+        if not math.isnan(row["low"]):
+            ax.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=3, alpha=0.5)
+        label = group if group not in shown else None
+        shown.add(group)
+        ax.plot([row[RATE]], [place], marker="o", color=colour, label=label, **POINT)
+    ax.set_yticks(range(len(options)), options["option"])
+    ax.invert_yaxis()
+    ax.set_xlim(left=0)
+    ax.set_xlabel("throughput (samples/s)")
+    ax.axvline(options[RATE].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
+    ax.legend(loc="lower right", frameon=True)
+    note(figure, "source: simulated; bars: 90 % of the draws; dotted: the first option")
+    return figure
+
+
+@styled
+def advice_reasons(reasons: pd.DataFrame) -> Figure:
+    """How many times as fast an iteration would be with one thing changed.
+
+    ``reasons`` are those of `ddlnb.advise`; each bar is simulated again.
+    """
+    changed = reasons.iloc[1:]
+    figure, ax = plt.subplots(figsize=(9, 1.1 + ROW * len(changed)))
+    colours = [DARK if bought else GREY for bought in changed["can_be_bought"]]
+    ax.barh(range(len(changed)), changed["times_as_fast"], color=colours)
+    for place, times in enumerate(changed["times_as_fast"]):
+        ax.annotate(f" {times:.2f}x", (times, place), va="center", fontsize=9)
+    ax.set_yticks(range(len(changed)), "with " + changed["what"])
+    ax.invert_yaxis()
+    ax.axvline(1.0, color="black", linewidth=0.8)
+    ax.set_xlim(0, 1.12 * changed["times_as_fast"].max())
+    ax.set_xlabel("times as fast as it is")
+    seconds = reasons["iteration_seconds"].iloc[0]
+    ax.set_title(f"an iteration takes {seconds * 1e3:.4g} ms as it is", loc="left")
+    note(figure, "source: simulated; dark bars can be bought")
+    return figure
+
+
+def _group(row: dict[str, object]) -> str:
+    if row["kind"] == "fewer machines":
+        return "fewer GPUs"
+    if row["learning"]:
+        return "changes learning"
+    return "with further machines" if row["server_machines"] else "no change to learning"

@@ -1,0 +1,156 @@
+"""Advice: options, reasons, costs, and what would explain a measured throughput."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+import ddlnb
+from ddlnb.advice.advise import advise_on
+from ddlnb.advice.counterfactuals import counterfactual_table
+from ddlnb.advice.gap import SLOW_LINK, SLOW_WORKER, explain_gap
+from ddlnb.advice.lossy_options import measured_iterations
+from ddlnb.advice.question import Question
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.plans.methods import METHODS, get_method
+from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+
+RATE = "throughput_samples_per_s"
+
+
+@pytest.fixture(scope="module")
+def question():
+    return Question(
+        ddlnb.read_profile("resnet50_b64_rtx2080ti"),
+        ddlnb.get_cluster("survey-10GbE", workers=16),
+        ddlnb.Prices(gpu_hour=2.0, server_hour=1.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def advice(question):
+    return advise_on(question, lossy=("bsp + top-k(0.01) + feedback",), draws=40)
+
+
+def test_methods_are_forecast_as_forecast_does(question, advice):
+    rows = ddlnb.forecast(question.workload, question.cluster, draws=0).set_index("method")[RATE]
+    ours = advice.options.set_index("option")[RATE]
+    assert {name: ours[name] for name in rows.index} == pytest.approx(rows.to_dict())
+
+
+def test_the_first_option_is_the_fastest_that_takes_nothing_more(advice):
+    rows = advice.options
+    same = rows[
+        rows["learning"].eq("") & rows["server_machines"].eq(0) & rows["kind"].ne("fewer machines")
+    ]
+    assert rows["option"].iloc[0] == same.loc[same[RATE].idxmax(), "option"]
+    assert same["chance_best"].sum() == pytest.approx(1.0)
+
+
+def test_each_reason_is_a_simulation_of_its_own(advice):
+    reasons = advice.reasons.set_index("what")["iteration_seconds"]
+    cluster = advice.best.cell.cluster
+    faster = cluster.with_effects(
+        between_bandwidth=2 * cluster.effects.between_bandwidth,
+        **{
+            name: 2 * getattr(cluster.effects, name)
+            for name in ("connection_bandwidth", "duplex_bandwidth", "server_bandwidth")
+            if getattr(cluster.effects, name) < math.inf
+        },
+    )
+    line = simulate(advice.question.workload, faster, advice.best.cell.method)
+    assert line.iteration_seconds == pytest.approx(reasons["twice the bandwidth between nodes"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_that_is_taken_away_makes_it_slower(question, method):
+    cell = Cell(question.workload, question.cluster, get_method(method))
+    times = counterfactual_table(cell).set_index("what")["times_as_fast"]
+    assert times["no communication"] == times.drop("GPUs twice as fast").max()
+    assert times["no communication"] >= 1
+
+
+def test_one_gpu_has_no_options_about_communication(question):
+    alone = replace(question, cluster=question.cluster.with_workers(1))
+    found = advise_on(alone, draws=0)
+    assert set(found.options["kind"]) == {"method"}
+    assert found.waits is None or found.waits.arrived <= 0
+
+
+def test_costs_are_hours_times_prices(question, advice):
+    row = advice.options.set_index("option").loc["WFBP-PS"]
+    per_hour = 16 * 2.0 + row["server_machines"] * 1.0
+    assert row["cost"] == pytest.approx(per_hour / 3600 / row[RATE] * 1e6)
+
+
+def test_larger_batches_that_do_not_fit_are_no_options(question):
+    small = replace(
+        question,
+        footprint=ddlnb_footprint(fixed=1e9, per_sample=1e7),
+        gpu_memory=1e9 + 1.5e7 * question.workload.local_batch,
+    )
+    names = " ".join(advise_on(small, lossy=(), draws=0).options["option"])
+    assert "batch 128" not in names
+    large = replace(small, gpu_memory=1e12)
+    assert "batch 256 per GPU" in " ".join(advise_on(large, lossy=(), draws=0).options["option"])
+
+
+def ddlnb_footprint(fixed, per_sample):
+    from ddlnb.workloads.footprint import Footprint
+
+    return Footprint(fixed, per_sample, "sgd")
+
+
+@pytest.mark.parametrize(
+    ("changed", "effect"),
+    [
+        (lambda on: on.with_effects(compute_factor=1.7), "compute_factor"),
+        (
+            lambda on: on.with_effects(between_bandwidth=on.effects.between_bandwidth / 3),
+            "between_bandwidth",
+        ),
+        (lambda on: on.with_unlike(compute={3: 1.6}), SLOW_WORKER),
+        (lambda on: on.with_unlike(link={1: 3.0}), SLOW_LINK),
+    ],
+)
+def test_what_is_wrong_is_among_the_suspects_with_its_size(question, changed, effect):
+    """A cluster on which one thing is wrong is the measurement; the factor is found again."""
+    method = get_method("MG-WFBP")
+    wrong = changed(question.cluster)
+    cell = Cell(question.workload, wrong, method, planned_on=question.cluster)
+    measured = cell.samples / steady_seconds([cell])[0].iteration_seconds
+    gap = explain_gap(replace(cell, cluster=question.cluster), measured, draws=40)
+    assert not gap.is_as_forecast
+    suspects = {one.effect: one for one in gap.suspects}
+    sizes = {"compute_factor": 1.7, "between_bandwidth": 3.0, SLOW_WORKER: 1.6, SLOW_LINK: 3.0}
+    assert suspects[effect].factor == pytest.approx(sizes[effect], rel=0.05)
+    assert suspects[effect].test
+
+
+def test_a_measurement_within_the_interval_has_no_suspects(question):
+    cell = Cell(question.workload, question.cluster, get_method("MG-WFBP"))
+    measured = cell.samples / steady_seconds([cell])[0].iteration_seconds
+    gap = explain_gap(cell, measured, draws=40)
+    assert gap.is_as_forecast
+    assert gap.suspects == ()
+
+
+def test_iterations_of_lossy_methods_are_those_that_were_measured():
+    ratio, workers = measured_iterations("bsp + top-k(0.01) + feedback", 12)
+    assert workers in (8, 16)
+    assert ratio.low <= ratio.estimate <= ratio.high
+    assert measured_iterations("bsp + random-k(0.01) + feedback", 8)[0].estimate == math.inf
+    assert math.isnan(measured_iterations("local(64)", 8)[0].estimate)
+
+
+def test_wrong_questions_have_one_sentence_each(question):
+    with pytest.raises(InputError, match="price gpu_hour -1"):
+        ddlnb.Prices(gpu_hour=-1)
+    with pytest.raises(InputError, match="give its name, such as DDP or MG-WFBP"):
+        advise_on(question, measured=100.0, draws=0)
+    with pytest.raises(InputError, match="measured"):
+        explain_gap(Cell(question.workload, question.cluster, METHODS["BSP-A2A"]), -5.0)
+    with pytest.raises(UnknownName, match="adam"):
+        ddlnb.advise("resnet50", "survey-10GbE", optimizer="adamw8bit")

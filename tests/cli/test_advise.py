@@ -1,0 +1,43 @@
+"""`ddlnb advise`: the tables, the sentences and the page."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+from typer.testing import CliRunner
+
+from ddlnb.cli.app import app
+
+ASKED = ["advise", "--model", "resnet50", "--cluster", "survey-10GbE", "--gpus", "8"]
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, [*ASKED, "--draws", "0", *words])
+
+
+def test_the_answer_names_the_first_option_and_writes_files(tmp_path):
+    csv, page = tmp_path / "options.csv", tmp_path / "advice.html"
+    done = run("--csv", str(csv), "--page", str(page), "--measured", "1000", "--method", "BSP-A2A")
+    assert done.exit_code == 0, done.output
+    options = pd.read_csv(csv)
+    assert f"take {options['option'].iloc[0]}" in " ".join(done.output.split())
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") == 2
+    assert not re.search(r'(?:src|href)="http', text), "the page stands on its own"
+    assert all(alt.strip() for alt in re.findall(r'alt="([^"]*)"', text))
+    assert set(options["option"]) <= set(re.findall(r"<td>([^<]*)</td>", text))
+    assert "What would explain the measured throughput" in text
+
+
+def test_bad_questions_end_in_one_sentence(tmp_path):
+    for words, said in (
+        (["--gpu-price", "-3"], "price gpu_hour -3"),
+        (["--measured", "10"], "give its name"),
+        (["--method", "MG-WFBP"], "give both"),
+        (["--optimizer", "magic"], "unknown optimizer 'magic'"),
+        (["--page", str(tmp_path)], "advice.html"),
+    ):
+        done = run(*words)
+        assert done.exit_code != 0
+        assert said in " ".join(f"{done.output} {done.exception}".split()), words
