@@ -91,6 +91,7 @@ _HOME = {
     "training.synchronisation.catalogue": ("register_synchronisation",),
     "workloads.profiling": ("profile",),
     "workloads.replay": ("replayed",),
+    "workloads.roofline": ("estimate",),
     "workloads.tasks": (
         "Task",
         "task",

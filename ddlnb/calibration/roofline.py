@@ -1,0 +1,257 @@
+"""Fit what programs reach of data sheets to open measurements, and leave models out to check it.
+
+The observations are the survey's rates of one GPU, and single nodes of published runs of large
+models without tensor or pipeline parallelism, whose communication is mostly hidden. Parameters are
+positive; priors and errors are normal in logarithms. Runs of one GPU count together as much as
+`WEIGHT` independent ones: they share their software.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ddlnb.calibration.testbed import BATCHES, HARDWARE, fig4_workload
+from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.hardware.gpu import Gpu
+from ddlnb.paths import PUBLISHED
+from ddlnb.simulator.forecast import Z90
+from ddlnb.units import US
+from ddlnb.workloads.roofline import ON_CORES, OTHER, Work, backward_of, forward_of
+
+MEMORY, LAUNCH = "memory", "launch"
+ERROR = 0.1  # standard deviation of a logarithm that a formula of five numbers leaves
+WEIGHT = 3
+LONGEST = 16_384  # tokens; attention to longer sequences is another program
+# Value and standard deviation of the logarithm, before any observation.
+PRIORS = {"cores": (0.8, 0.3), MEMORY: (0.75, 0.2), LAUNCH: (15 * US, 0.7)}
+UNITS = (0.7, 0.3)  # of matrix units of any generation
+VOCABULARIES = {"foundry": 50_368}  # padded, in place of the vocabulary that its table does not say
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of an iteration on one GPU, and the work of every pass through every layer in it."""
+
+    name: str
+    model: str
+    gpu: Gpu
+    precision: str
+    work: tuple[Work, ...]
+    seconds: float
+    source: str
+
+    @property
+    def kind(self) -> str:
+        """What computes its matrix products."""
+        return "cores" if self.precision in ON_CORES else f"matrix units, {self.gpu.generation}"
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the data sheet's FLOP/s."""
+        flops = sum(one.flops for one in self.work)
+        return flops / self.gpu.peak(self.precision) / self.seconds
+
+
+def measured() -> list[Measured]:
+    """Return all observations."""
+    return [*_survey(), *_foundry(), *_nanotron()]
+
+
+def _survey() -> list[Measured]:
+    rows = pd.read_csv(PUBLISHED / "fig4_upto8.csv").query("method == 'single'")
+    rates = dict(zip(rows["model"], rows["throughput_samples_per_s"], strict=True))
+    found = []
+    for model in BATCHES:
+        workload = fig4_workload(model)
+        passes = [forward_of(layer) for layer in workload.layers]
+        passes += [backward_of(layer) for layer in workload.layers]
+        seconds = workload.local_batch / rates[model]
+        gpu = get_gpu(HARDWARE)
+        found.append(Measured(model, model, gpu, "fp32", tuple(passes), seconds, "survey"))
+    return found
+
+
+def _foundry() -> list[Measured]:
+    rows = pd.read_csv(PUBLISHED / "foundry_a100_80gb_upto16.csv")
+    rows = rows.query("num_gpus == 8 and status == 'ok' and precision == 'amp_bf16'")
+    return [
+        Measured(
+            f"{row.model}, {row.seq_len:.0f} tokens",
+            row.model,
+            get_gpu("A100-80GB"),
+            "bf16",
+            decoder(
+                row.hidden, row.layers, int(row.seq_len), VOCABULARIES["foundry"],
+                row.micro_batch, 4 * row.hidden, recomputed=row.activation_checkpointing == "full",
+            ),
+            row.micro_batch * row.seq_len / row.tokens_per_s_per_gpu,
+            "foundry",
+        )
+        for row in rows.itertuples()
+        if row.seq_len <= LONGEST
+    ]  # fmt: skip
+
+
+def _nanotron() -> list[Measured]:
+    rows = pd.read_csv(PUBLISHED / "nanotron_h100_upto64.csv")
+    rows = rows.query("num_gpus == 8 and status == 'ok' and pp == 1 and tp == 1")
+    return [
+        Measured(
+            f"{row.model}, micro batch {row.micro_batch}, ZeRO {row.zero_stage}",
+            row.model,
+            get_gpu("H100"),
+            "bf16",
+            decoder(
+                row.hidden, row.layers, int(row.seq_len), row.vocab, row.micro_batch, row.ffn,
+                is_gated=True,
+            ),
+            row.micro_batch * row.seq_len / row.tokens_per_s_per_gpu,
+            "nanotron",
+        )
+        for row in rows.itertuples()
+    ]  # fmt: skip
+
+
+def decoder(
+    hidden: int,
+    layers: int,
+    sequence: int,
+    vocabulary: int,
+    batch: int,
+    inner: int,
+    *,
+    is_gated: bool = False,
+    recomputed: bool = False,
+) -> tuple[Work, ...]:
+    """Return the passes of a decoder in half precision, with fused attention and activations.
+
+    A block has its matrix products, the attention, and one pass of what has no FLOPs: two norms
+    that read twice and write once, the activation, and two residual additions of three tensors.
+    """
+    tokens, half = batch * sequence, 2
+    shapes = [(hidden, 3 * hidden), (hidden, hidden), (inner, hidden)]
+    shapes += [(hidden, inner)] * (2 if is_gated else 1)
+    block = [_product(tokens, *shape, half) for shape in shapes]
+    attention = 4.0 * tokens * sequence * hidden
+    block.append(Work(attention, half * 4.0 * tokens * hidden, 0.0))
+    values = 2 * 3 * hidden + (3 if is_gated else 2) * inner + 2 * 3 * hidden
+    block.append(Work(0.0, 0.0, float(half * tokens * values)))
+    head = [
+        _product(tokens, hidden, vocabulary, half),
+        Work(0.0, 0.0, 6.0 * tokens * vocabulary),
+    ]
+    forward = block * layers
+    backward = [work.times(1.0, 2.0) for work in [*forward, *head]]
+    return (*forward, *head, *backward, *(forward if recomputed else ()))
+
+
+def _product(rows: int, inner: int, columns: int, size: int) -> Work:
+    moved = size * (rows * inner + rows * columns + inner * columns)
+    return Work(2.0 * rows * inner * columns, float(moved), 0.0)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Logarithms of the parameters by name: most probable values, and their covariance."""
+
+    names: tuple[str, ...]
+    values: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+    def interval(self, name: str) -> tuple[float, float, float]:
+        """Return the value of a parameter, and its 90 % interval."""
+        at = self.names.index(name)
+        reach = Z90 * np.sqrt(self.covariance[at, at])
+        value, low, high = np.exp(self.values[at] + np.array([0.0, -reach, reach]))
+        return float(value), float(low), float(high)
+
+    def seconds(self, one: Measured) -> float:
+        """Return the estimated seconds of an observation; any kind of matrix units is its own."""
+        return float(np.exp(_log_seconds(self.values, self.names, one)))
+
+
+def fit_roofline(observations: Sequence[Measured]) -> Fit:
+    """Return the fit to observations. Matrix units of all generations share a prior of their mean.
+
+    What no observation tells of stays at its prior: `OTHER`, and kinds that were left out.
+    """
+    from scipy.optimize import least_squares
+
+    kinds = sorted({one.kind for one in observations} | {"cores", OTHER})
+    names = (*kinds, MEMORY, LAUNCH)
+    prior = np.array([PRIORS.get(name, UNITS) for name in names])
+    mean, std = np.log(prior[:, 0]), prior[:, 1]
+    groups = [one.gpu.name for one in observations]
+    weights = np.array([min(1.0, np.sqrt(WEIGHT / groups.count(name))) for name in groups])
+    units = [i for i, name in enumerate(names) if name.startswith("matrix units") and name != OTHER]
+    other = names.index(OTHER)
+
+    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        off = [_log_seconds(values, names, one) - np.log(one.seconds) for one in observations]
+        believed = (values - mean) / std
+        alike = [(values[i] - values[other]) / UNITS[1] for i in units]
+        return np.concatenate([weights * np.array(off) / ERROR, believed, alike])
+
+    found = least_squares(residuals, mean)
+    return Fit(names, found.x, np.linalg.inv(found.jac.T @ found.jac))
+
+
+def _log_seconds(values: NDArray[np.float64], names: Sequence[str], one: Measured) -> float:
+    at = dict(zip(names, np.exp(values), strict=True))
+    flops, moved, passes = _totals(one)
+    matrix = at.get(one.kind, at[OTHER])
+    computing = flops / (one.gpu.peak(one.precision) * matrix)
+    moving = moved / (one.gpu.memory_bandwidth * at[MEMORY])
+    return float(np.log(computing + moving + passes * at[LAUNCH]))
+
+
+def _totals(one: Measured) -> tuple[float, float, int]:
+    flops = sum(work.flops for work in one.work)
+    moved = sum(work.matrix_bytes + work.bytes for work in one.work)
+    return (
+        flops,
+        moved,
+        sum(bool(work.flops or work.matrix_bytes or work.bytes) for work in one.work),
+    )
+
+
+def leave_out(observations: Sequence[Measured]) -> list[dict[str, object]]:
+    """Return every observation, estimated without those of its model, and without its GPU's.
+
+    Beside it stands the trivial forecast: the median utilisation of the runs that are left, of the
+    same GPU if there are any.
+    """
+    rows: list[dict[str, object]] = []
+    for what in ("model", "gpu"):
+        keys = [_key(one, what) for one in observations]
+        for key in dict.fromkeys(keys):
+            known = [one for one, its in zip(observations, keys, strict=True) if its != key]
+            fit = fit_roofline(known)
+            for one, its in zip(observations, keys, strict=True):
+                if its == key:
+                    rows.append(_row(one, what, fit.seconds(one), _constant(one, known)))
+    return rows
+
+
+def _key(one: Measured, what: str) -> object:
+    return (one.gpu.name, one.model) if what == "model" else one.gpu.name
+
+
+def _row(one: Measured, what: str, seconds: float, trivial: float) -> dict[str, object]:
+    return {
+        "left_out": what, "gpu": one.gpu.name, "precision": one.precision, "run": one.name,
+        "source": one.source, "measured_seconds": one.seconds, "estimated_seconds": seconds,
+        "constant_utilisation_seconds": trivial,
+    }  # fmt: skip
+
+
+def _constant(one: Measured, known: Sequence[Measured]) -> float:
+    """Return the seconds at the median utilisation of the known runs."""
+    same = [other.utilisation for other in known if other.gpu == one.gpu]
+    usual = np.median(same or [other.utilisation for other in known])
+    return float(one.utilisation * one.seconds / usual)

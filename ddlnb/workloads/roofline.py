@@ -1,0 +1,220 @@
+"""Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and what a layer costs besides.
+
+A layer's pass takes
+
+    t = F / (P e) + (B_m + B) / (W m) + launch
+
+with its FLOPs F, the bytes B_m of operations with FLOPs and B of those without, the GPU's FLOP/s P
+at the precision and the bytes/s W of its memory. The shares e and m that programs reach, and the
+seconds of launching a layer's pass, are fitted to open measurements (`Efficiency`). The terms are
+added: kernels rarely compute and move at full rate at once, and the sum forecast left-out models
+better than the larger of both did.
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
+for multicore architectures", Communications of the ACM 52(4), 2009, for bounds; the sum is ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import BaseModel, ConfigDict
+
+from ddlnb.errors import UnknownName, require, require_positive
+from ddlnb.files import read_yaml
+from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.hardware.gpu import PRECISIONS, Gpu
+from ddlnb.hardware.interconnect import Known, KnownEntry
+from ddlnb.paths import HARDWARE
+from ddlnb.units import seconds_from
+from ddlnb.workloads.workload import Layer, Workload
+
+PATH = HARDWARE / "roofline.yaml"
+ON_CORES = ("fp64", "fp32")  # precisions that matrix units are not made for
+SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
+OTHER = "matrix units, others"
+BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs and of weights
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What programs reach of a data sheet.
+
+    ``matrix`` is the share of FLOP/s, ``memory`` that of the memory's bandwidth, ``launch`` the
+    seconds that a layer's pass takes besides. ``spread`` is the standard deviation of the logarithm
+    of estimated over measured seconds of models that were left out of the fit.
+    """
+
+    matrix: Known
+    memory: Known
+    launch: Known
+    spread: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs and bytes of one pass through one layer."""
+
+    flops: float
+    matrix_bytes: float
+    bytes: float
+
+    def seconds(self, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
+        """Return how long the pass takes; one without work takes no time."""
+        if not (self.flops or self.matrix_bytes or self.bytes):
+            return 0.0
+        computing = self.flops / (gpu.peak(precision) * efficiency.matrix.value)
+        moved = self.matrix_bytes + self.bytes
+        moving = moved / (gpu.memory_bandwidth * efficiency.memory.value)
+        return computing + moving + efficiency.launch.value
+
+    def times(self, bytes: float, all: float = 1.0) -> Work:
+        """Return the work with its bytes times one factor, and everything times another one."""
+        return Work(all * self.flops, all * bytes * self.matrix_bytes, all * bytes * self.bytes)
+
+
+def estimate(
+    workload: Workload,
+    gpu: str | Gpu,
+    precision: str = "",
+    *,
+    samples_per_second: float | None = None,
+) -> Workload:
+    """Return the workload with the seconds that a GPU's data sheet and open measurements tell.
+
+    ``precision`` is one of the GPU's (fp32, tf32, fp16, bf16, fp8), by default `usual_precision`;
+    half precision halves the bytes. ``spread`` says how far off such estimates are. With one
+    measured rate, the estimate gives only the shares of the layers, and the rate their sum: then
+    the spread is 0. Raises InputError for a workload without work and an impossible rate,
+    UnknownName for other hardware or precisions.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.trace("resnet50", 64)
+    >>> slow, fast = (ddlnb.estimate(workload, name, "fp32") for name in ("T4", "RTX2080Ti"))
+    >>> fast.compute_seconds < slow.compute_seconds
+    True
+    >>> given = ddlnb.estimate(workload, "RTX2080Ti", samples_per_second=253.1)
+    >>> round(given.local_batch / given.compute_seconds, 1)
+    253.1
+    """
+    kind = get_gpu(gpu)
+    chosen = precision or usual_precision(workload, kind)
+    kind.peak(chosen)
+    require(
+        workload.flops > 0,
+        f"workload {workload.model!r} has no FLOPs to estimate seconds from; take it from trace()",
+    )
+    efficiency = efficiency_of(kind, chosen)
+    forward, backward = _passes(workload, kind, chosen, efficiency)
+    source = (
+        f"estimated from the data sheet of {kind.name} at {chosen}: "
+        f"{efficiency.matrix.value:.0%} of its FLOP/s, {efficiency.memory.value:.0%} of its memory"
+    )
+    seconds = workload.with_seconds(forward, backward, source, kind.word)
+    if samples_per_second is None:
+        return replace(seconds, spread=_spread(workload, chosen, efficiency))
+    require_positive(samples_per_second=samples_per_second)
+    factor = workload.local_batch / samples_per_second / seconds.compute_seconds
+    told = f"one GPU at {samples_per_second:g} samples/s, shared out as {source}"
+    return replace(seconds.scaled(factor, told), spread=0.0)
+
+
+def _spread(workload: Workload, precision: str, efficiency: Efficiency) -> float:
+    """Return how far off an estimate is; runs with convolutions on matrix units are not here."""
+    convolves = any(len(gradient.shape or ()) > 3 for gradient in workload.gradients)
+    if convolves and precision not in ON_CORES:
+        return max(efficiency.spread, _fitted().spread["convolutions"])
+    return efficiency.spread
+
+
+def usual_precision(workload: Workload, gpu: Gpu) -> str:
+    """Return how such a workload is usually trained on such a GPU.
+
+    Gradients of two bytes: bf16, or fp16 where there is none. Of four: tf32, or fp32.
+    """
+    size = max(gradient.bytes_per_element for gradient in workload.gradients)
+    order = {2: ("bf16", "fp16"), 4: ("tf32",), 8: ("fp64",)}.get(size, ())
+    return next((one for one in order if one in gpu.flops), "fp32")
+
+
+def efficiency_of(gpu: Gpu, precision: str) -> Efficiency:
+    """Return what programs reach on such a GPU at a precision, or on any where nobody measured."""
+    if precision not in PRECISIONS:
+        raise UnknownName("precision", precision, PRECISIONS)
+    known = _fitted()
+    kind = "cores" if precision in ON_CORES else f"matrix units, {gpu.generation}"
+    matrix = known.matrix.get(kind, known.matrix[OTHER])
+    measured = gpu.family in known.measured.get(kind, ())
+    spread = known.spread.get(kind, 0.0)
+    if not measured:
+        spread = max(spread, known.spread["others"])
+    return Efficiency(matrix, known.memory, known.launch, spread)
+
+
+def _passes(
+    workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the seconds of layers forward, and of gradients backward, by name."""
+    size = max(gradient.bytes_per_element for gradient in workload.gradients)
+    share = SIZES[precision] / size
+    forward = {layer.name: forward_of(layer) for layer in workload.layers}
+    left = {layer.name: backward_of(layer) for layer in workload.layers}
+    if not any(layer.backward_flops for layer in workload.layers):
+        left = {name: work.times(1.0, BACKWARD) for name, work in forward.items()}
+    # Autograd computes the gradients of a layer together, and hands them over one after the other.
+    nothing = Work(0.0, 0.0, 0.0)
+    backward = {one.name: left.pop(one.layer, nothing) for one in workload.gradients}
+    return (
+        {n: work.times(share).seconds(gpu, precision, efficiency) for n, work in forward.items()},
+        {n: work.times(share).seconds(gpu, precision, efficiency) for n, work in backward.items()},
+    )
+
+
+def forward_of(layer: Layer) -> Work:
+    """Return the work of a layer's forward pass."""
+    return Work(layer.forward_flops, layer.forward_matrix_bytes, layer.forward_bytes)
+
+
+def backward_of(layer: Layer) -> Work:
+    """Return the work of a layer's backward pass."""
+    return Work(layer.backward_flops, layer.backward_matrix_bytes, layer.backward_bytes)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What data/hardware/roofline.yaml says; ``measured`` are families of GPUs by kind."""
+
+    matrix: Mapping[str, Known]
+    memory: Known
+    launch: Known
+    measured: Mapping[str, tuple[str, ...]]
+    spread: Mapping[str, float]
+
+
+@functools.cache
+def _fitted() -> _Fitted:
+    return read_yaml(PATH, RooflineFile).fitted()
+
+
+class RooflineFile(BaseModel):
+    """The keys of data/hardware/roofline.yaml; `Efficiency` has their meanings."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    matrix: dict[str, KnownEntry]
+    memory: KnownEntry
+    launch: KnownEntry
+    measured: dict[str, tuple[str, ...]]
+    spread: dict[str, float]
+
+    def fitted(self) -> _Fitted:
+        """Return the values."""
+        return _Fitted(
+            {kind: entry.known(float) for kind, entry in self.matrix.items()},
+            self.memory.known(float),
+            self.launch.known(seconds_from),
+            self.measured,
+            self.spread,
+        )

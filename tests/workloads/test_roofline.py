@@ -1,0 +1,115 @@
+"""Seconds from data sheets: laws, and how far off left-out models are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.hardware.catalogue import get_gpu, gpus
+from ddlnb.paths import HARDWARE
+from ddlnb.workloads.roofline import efficiency_of, estimate, usual_precision
+from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
+
+RESNET = read_profile("resnet50_b64_rtx2080ti")
+BERT = read_profile("bert-large_b8_rtx2080ti")
+
+
+@pytest.mark.parametrize("gpu", [*gpus()])
+def test_every_gpu_takes_every_precision_that_it_has(gpu):
+    for precision in get_gpu(gpu).flops:
+        found = estimate(BERT, gpu, precision)
+        assert found.hardware == gpu.lower()
+        assert 0 < found.compute_seconds < 10
+        assert 0 < found.spread < 0.5
+
+
+def test_seconds_are_flops_bytes_and_launches():
+    """Checked by hand: one layer, on a GPU of round numbers."""
+    gpu = replace(get_gpu("A100"), flops={"fp32": 1e12}, memory_bandwidth=1e11)
+    layer = Layer("a", 0, 2e12, 4e12, 1e11, 3e11, 1e11, 1e11)
+    workload = Workload("toy", 1, (layer,), (Gradient("a.weight", "a", 8),), "by hand")
+    share = efficiency_of(gpu, "fp32")
+    found = estimate(workload, gpu, "fp32")
+    computing, moving = 1 / share.matrix.value, 1 / share.memory.value
+    assert found.forward_seconds == pytest.approx(2 * computing + 2 * moving + share.launch.value)
+    assert found.backward_seconds == pytest.approx(4 * computing + 4 * moving + share.launch.value)
+
+
+def test_a_higher_rate_is_never_slower():
+    gpu = get_gpu("RTX3090")
+    base = estimate(RESNET, gpu, "fp32").compute_seconds
+    for faster in (
+        replace(gpu, flops={**gpu.flops, "fp32": 2 * gpu.flops["fp32"]}),
+        replace(gpu, memory_bandwidth=2 * gpu.memory_bandwidth),
+    ):
+        assert base / 2 < estimate(RESNET, faster, "fp32").compute_seconds < base
+
+
+def test_half_precision_is_faster_where_the_sheet_says_so():
+    for gpu in ("V100", "A100", "H100"):
+        assert (
+            estimate(BERT, gpu, "fp16").compute_seconds
+            < estimate(BERT, gpu, "fp32").compute_seconds / 2
+        )
+
+
+def test_a_measured_rate_is_kept_and_the_sheet_gives_the_shares():
+    found = estimate(RESNET, "V100", samples_per_second=370)
+    assert found.local_batch / found.compute_seconds == pytest.approx(370)
+    assert found.spread == 0
+    sheet = estimate(RESNET, "V100")
+    ratio = [
+        one.forward_seconds / other.forward_seconds
+        for one, other in zip(found.layers, sheet.layers, strict=True)
+        if other.forward_seconds
+    ]
+    assert np.ptp(ratio) == pytest.approx(0, abs=1e-9)
+
+
+def test_backward_work_that_nobody_counted_is_twice_the_forward_work():
+    layers = tuple(
+        replace(one, backward_flops=0.0, backward_bytes=0.0, backward_matrix_bytes=0.0)
+        for one in BERT.layers
+    )
+    found = estimate(replace(BERT, layers=layers), "A100", "fp32")
+    assert 1.8 < found.backward_seconds / found.forward_seconds <= 2.0
+
+
+def test_the_usual_precision_follows_the_gradients_and_the_gpu():
+    half = tuple(replace(one, bytes_per_element=2) for one in BERT.gradients)
+    assert usual_precision(BERT, get_gpu("A100")) == "tf32"
+    assert usual_precision(BERT, get_gpu("V100")) == "fp32"
+    assert usual_precision(replace(BERT, gradients=half), get_gpu("A100")) == "bf16"
+    assert usual_precision(replace(BERT, gradients=half), get_gpu("V100")) == "fp16"
+
+
+def test_what_was_not_measured_is_less_certain():
+    assert (
+        efficiency_of(get_gpu("A100"), "bf16").spread
+        < efficiency_of(get_gpu("B200"), "bf16").spread
+    )
+    assert estimate(RESNET, "A100", "bf16").spread > 1.5 * estimate(BERT, "A100", "bf16").spread
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(UnknownName, match="precision of V100-SXM2-32GB 'bf16'"):
+        estimate(RESNET, "V100", "bf16")
+    with pytest.raises(InputError, match="samples_per_second 0 must be"):
+        estimate(RESNET, "V100", samples_per_second=0)
+    empty = tuple(Layer(one.name) for one in RESNET.layers)
+    with pytest.raises(InputError, match="no FLOPs"):
+        estimate(replace(RESNET, layers=empty), "V100")
+
+
+def test_left_out_models_are_closer_than_with_a_constant_utilisation():
+    rows = pd.read_csv(HARDWARE / "roofline_left_out.csv")
+    ours = (rows["estimated_seconds"] / rows["measured_seconds"] - 1).abs()
+    trivial = (rows["constant_utilisation_seconds"] / rows["measured_seconds"] - 1).abs()
+    for what, most in (("model", 0.1), ("gpu", 0.2)):
+        chosen = rows["left_out"] == what
+        assert ours[chosen].median() < most
+        assert ours[chosen].median() < 0.6 * trivial[chosen].median()
