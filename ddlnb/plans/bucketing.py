@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Message, Piece
+from ddlnb.units import MIB
 from ddlnb.workloads.workload import Gradient, Workload
+
+DDP_FIRST_BUCKET, DDP_BUCKET = MIB, 25 * MIB  # torch's defaults
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,26 @@ def merged(workload: Workload, cost: AlphaBeta) -> list[Message]:
     return [_message(workload, group) for group in groups]
 
 
+def ddp_buckets(workload: Workload) -> list[Message]:
+    """Fill buckets as PyTorch's DistributedDataParallel does by default (Li et al. 2020).
+
+    Gradients join a bucket as the backward pass produces them, and the bucket closes with the one
+    that brings it to its size: 1 MiB for the first, so that it leaves early, 25 MiB for the others.
+    That is how DDP fills its buckets anew after the first iteration (torch's ``Reducer``).
+    """
+    groups: list[list[Gradient]] = [[]]
+    for gradient in workload.gradients:
+        limit = DDP_FIRST_BUCKET if len(groups) == 1 else DDP_BUCKET
+        groups[-1].append(gradient)
+        if sum(one.bytes for one in groups[-1]) >= limit:
+            groups.append([])
+    return [_message(workload, group) for group in groups if group]
+
+
 ONE_BUCKET = Bucketing(one_bucket)
 PER_TENSOR = Bucketing(per_tensor)
 MERGED = Bucketing(merged, needs_cost=True)
+DDP_BUCKETS = Bucketing(ddp_buckets)
 
 
 def partitioned(

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import MERGED, ONE_BUCKET, PER_TENSOR, Bucketing, partitioned
+from ddlnb.plans.bucketing import (
+    DDP_BUCKETS,
+    MERGED,
+    ONE_BUCKET,
+    PER_TENSOR,
+    Bucketing,
+    partitioned,
+)
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
 from ddlnb.plans.priority_order import by_priority
@@ -186,8 +193,9 @@ def _element_size(workload: Workload) -> int:
     sizes = {gradient.bytes_per_element for gradient in workload.gradients}
     if len(sizes) > 1:
         raise InputError(
-            f"workload {workload.model!r} mixes gradients of {sorted(sizes)} bytes per element; "
-            f"convert the model to one dtype"
+            f"workload {workload.model!r} mixes gradients of {sorted(sizes)} bytes per element, "
+            f"which one message cannot carry; convert the model to one dtype, or send all of them "
+            f"in one (--gradients fp16, or workload.sent_as('fp16'))"
         )
     return sizes.pop()
 
@@ -212,6 +220,12 @@ _ROWS = [
 # The methods by name: the seven of the survey, in its order, then those of `register_method`.
 # Whatever takes the name of a method looks it up here.
 METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
+# What others run, by name: planned and forecast beside the methods. To measure it is to run theirs
+# (ddlnb.engines.baselines), so that it is no method of our engines.
+BASELINES = {
+    "DDP": Method("DDP", "tensor fusion", DDP_BUCKETS, "all_reduce",
+                  Launch.WHEN_READY, False, Gate.ALL_LAYERS),
+}  # fmt: skip
 
 
 def register_method(method: Method) -> None:
@@ -230,7 +244,7 @@ def register_method(method: Method) -> None:
     >>> del ddlnb.METHODS["WFBP-2MB"]
     """
     require(
-        METHODS.get(method.name, method) == method,
+        METHODS.get(method.name, BASELINES.get(method.name, method)) == method,
         f"method {method.name!r} is registered with other choices; give yours another name",
     )
     METHODS[method.name] = method
@@ -239,12 +253,18 @@ def register_method(method: Method) -> None:
 def get_method(name: str | Method) -> Method:
     """Return the method of this name, or the Method itself. Raises UnknownName with a suggestion.
 
+    Besides METHODS there is "DDP": what PyTorch's DistributedDataParallel does by default, without
+    its broadcast of buffers.
+
     >>> import ddlnb
     >>> ddlnb.get_method("MG-WFBP").scheduling
     'tensor fusion'
+    >>> workload = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+    >>> len(ddlnb.get_method("DDP").plan(workload).messages)
+    5
     """
     if isinstance(name, Method):
         return name
-    if name not in METHODS:
-        raise UnknownName("method", name, METHODS)
-    return METHODS[name]
+    if name not in METHODS and name not in BASELINES:
+        raise UnknownName("method", name, [*METHODS, *BASELINES])
+    return METHODS.get(name) or BASELINES[name]

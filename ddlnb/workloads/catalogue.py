@@ -45,7 +45,7 @@ def get_task(model: str | Task) -> Task:
     """
     if isinstance(model, str):
         return _named(model)
-    return _given(model, "model")
+    return _given(model, "unknown model")
 
 
 def _named(model: str) -> Task:
@@ -75,6 +75,6 @@ def _given(model: Any, said: str) -> Task:
             f"ddlnb.task(module, batch=..., loss=...)"
         )
     raise ModelError(
-        f"{said} {model!r}, which is neither a task nor a name; make a task with "
+        f"{said} {model!r}: it is neither a task nor the name of one; make one with "
         f"ddlnb.task(module, batch=..., loss=...), or name one of `ddlnb models`"
     )

@@ -25,6 +25,9 @@ from ddlnb.units import show_bytes, show_seconds
 
 SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it takes one line
 
+ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of gradients on their way
+MICRO_BATCHES = "(earlier micro-batches)"
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -204,6 +207,46 @@ class Workload:
         factor = local_batch / self.local_batch
         source = f"seconds at batch {self.local_batch} times {factor:g}; {self.source}"
         return replace(self.scaled(factor, source), local_batch=local_batch)
+
+    def sent_as(self, gradients: str) -> Workload:
+        """Return the workload with every element of a gradient sent in this type: fp16, bf16, fp32.
+
+        Computation stays as it is: the gradients are made in this type, as in training with
+        half-precision parameters, or converting them costs nothing.
+        """
+        if gradients not in ELEMENT_BYTES:
+            raise UnknownName("type of gradients", gradients, ELEMENT_BYTES)
+        size = ELEMENT_BYTES[gradients]
+        sent = tuple(replace(one, bytes_per_element=size) for one in self.gradients)
+        source = f"{self.source}; gradients sent as {gradients}"
+        return replace(self, gradients=sent, source=source)
+
+    def accumulated(self, micro_batches: int) -> Workload:
+        """Return the workload of an iteration that adds up gradients of several micro-batches.
+
+        Each is as large as the batch was. Gradients are exchanged during the last backward pass,
+        so that only this one hides communication; the passes before it stand between the first
+        forward pass and it, as a layer without gradients.
+        """
+        require_whole(micro_batches=micro_batches)
+        if micro_batches == 1:
+            return self
+        more = micro_batches - 1
+        passes = Layer(
+            MICRO_BATCHES,
+            forward_seconds=more * self.compute_seconds,
+            forward_flops=more * self.flops,
+            forward_bytes=more * sum(one.forward_bytes + one.backward_bytes for one in self.layers),
+            forward_matrix_bytes=more
+            * sum(one.forward_matrix_bytes + one.backward_matrix_bytes for one in self.layers),
+        )
+        return replace(
+            self,
+            layers=(*self.layers, passes),
+            local_batch=micro_batches * self.local_batch,
+            source=f"{self.source}; {micro_batches} micro-batches of {self.local_batch} between "
+            f"exchanges",
+        )
 
     @property
     def structure(self) -> str:
