@@ -21,6 +21,7 @@ from ddlnb.cli import (
     methods,
     models,
     networks,
+    scale,
     survey,
     trace,
     train,
@@ -40,7 +41,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks),
+    *(import_logs, trace, collectives, networks, scale),
 )
 for commands in COMMANDS:
     commands.add_to(app)
