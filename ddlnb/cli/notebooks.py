@@ -57,16 +57,19 @@ class Notebook:
             return self.section or "Overview"
         return f"Section {chapter.rpartition('-')[2]}"
 
-    def under(self, name: str) -> Notebook:
-        """Return the same notebook under another name, which its files and its title then carry."""
+    def under(self, name: str, title: str = "") -> Notebook:
+        """Return the same notebook under another name, which its files carry, and its title.
+
+        Without a title of its own the notebook's title says the name as well.
+        """
         if name == self.name:
-            return self
+            return replace(self, title=title or self.title)
         require(
             re.fullmatch(r"\w+", str(name)) is not None,
             f"name {name!r} of notebook {self.name!r} becomes a file name; "
             f"write it with letters, digits and '_'",
         )
-        return replace(self, name=str(name), title=f"{self.title} ({name})")
+        return replace(self, name=str(name), title=title or f"{self.title} ({name})")
 
 
 def all_notebooks(folder: Path = NOTEBOOKS) -> dict[str, Notebook]:

@@ -1,22 +1,39 @@
-"""Write the report of a reproduction: a gallery of its figures, and a page for every notebook.
-
-Pages stand on their own: no script, no style and no font comes from another host.
-"""
+"""Write the report of a reproduction: findings, a gallery of figures, a page for every notebook."""
 
 from __future__ import annotations
 
-import base64
-import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ddlnb.cli.notebooks import Notebook
+from ddlnb.cli.page import (
+    Picture,
+    pictures_of,
+    read_executed,
+    render,
+    write_page,
+    write_pictures,
+)
 from ddlnb.files import write_atomically
+from ddlnb.results.statistics import Verdict
 
-TEMPLATE = Path(__file__).with_name("report.html")
+if TYPE_CHECKING:
+    from ddlnb.cli.survey_index import Entry
+
+UNJUDGED = "not judged"
+SAID = {
+    Verdict.CONTRADICTED: "do not hold here",
+    Verdict.UNDECIDED: "are undecided",
+    Verdict.HOLDS: "hold",
+    UNJUDGED: "could not be judged",
+}
+HEADINGS = {
+    Verdict.CONTRADICTED: "What does not hold here",
+    Verdict.UNDECIDED: "What is undecided",
+    Verdict.HOLDS: "What holds",
+}
 
 
 @dataclass(frozen=True)
@@ -35,33 +52,38 @@ class Outcome:
     made: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure in the gallery: its file, one sentence about it, and the notebook it links to."""
+def write_pages(
+    outcomes: Iterable[Outcome], folder: Path, profile: str, found: Mapping[str, Entry]
+) -> Path:
+    """Write the report's first page and a page for every notebook; return the path of the first.
 
-    file: str
-    caption: str
-    title: str
-    page: str
-
-
-def write_pages(outcomes: Iterable[Outcome], folder: Path, profile: str) -> Path:
-    """Write the report's first page and a page for every notebook; return the path of the first."""
+    ``found`` are the entries of the survey's index: what holds and what does not comes first.
+    """
     outcomes = list(outcomes)
     gallery: dict[str, list[Picture]] = {}
+    done: list[Notebook] = []
     for outcome in outcomes:
-        notebook = outcome.notebook
-        executed, page = (folder / f"{notebook.name}{end}" for end in (".ipynb", ".html"))
-        for old in (folder / "figures").glob(f"{notebook.name}-*.png"):
+        name = outcome.notebook.name
+        for old in (folder / "figures").glob(f"{name}-*.png"):
             old.unlink()
-        if outcome.error or not executed.exists():
-            page.unlink(missing_ok=True)
-            continue
-        write_page(executed, page, notebook.title)
-        if pictures := extract_figures(executed, folder / "figures", notebook):
+        if outcome.error or not (folder / f"{name}.ipynb").exists():
+            (folder / f"{name}.html").unlink(missing_ok=True)
+        else:
+            done.append(outcome.notebook)
+    for before, notebook, after in zip([None, *done], done, [*done[1:], None], strict=False):
+        content = read_executed(folder / f"{notebook.name}.ipynb")
+        pictures = pictures_of(content, notebook)
+        write_pictures(pictures, folder / "figures")
+        page = folder / f"{notebook.name}.html"
+        write_page(content, pictures, page, notebook.title, before, after)
+        if pictures:
             gallery.setdefault(notebook.heading, []).extend(pictures)
     first = render(
+        "first.html",
         title=f"Executable survey of communication in distributed deep learning: {profile}",
+        found=_by_verdict(found.values()),
+        said=SAID,
+        headings=HEADINGS,
         gallery=gallery,
         outcomes=outcomes,
         origins=_origins(outcomes),
@@ -69,54 +91,13 @@ def write_pages(outcomes: Iterable[Outcome], folder: Path, profile: str) -> Path
     return write_atomically(folder / "index.html", first)
 
 
-def write_page(executed: Path, page: Path, title: str) -> Path:
-    """Write the executed notebook as one HTML page, and return the path of the page."""
-    from nbconvert import HTMLExporter
-    from pygments.formatters import HtmlFormatter
-
-    exporter = HTMLExporter(
-        template_name="basic",
-        exclude_input_prompt=True,
-        exclude_output_prompt=True,
-        mathjax_url="",
-        require_js_url="",
-        mermaid_js_url="",
-        jquery_url="",
-    )
-    body, _ = exporter.from_filename(str(executed))
-    body = re.sub(r"<script\b.*?</script>", "", body, flags=re.DOTALL)  # of widgets, unused here
-    style = HtmlFormatter().get_style_defs(".highlight")
-    return write_atomically(page, render(title=title, page=body, style=style))
-
-
-def extract_figures(executed: Path, folder: Path, notebook: Notebook) -> list[Picture]:
-    """Write all figures of an executed notebook into PNG files, and return them with captions."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures: list[Picture] = []
-    for cell in json.loads(executed.read_text(encoding="utf-8"))["cells"]:
-        for output in cell.get("outputs", []):
-            if image := output.get("data", {}).get("image/png"):
-                path = folder / f"{notebook.name}-{len(pictures) + 1}.png"
-                path.write_bytes(base64.b64decode("".join(image)))
-                caption = _caption("".join(cell["source"])) or _sentence(notebook.claim)
-                page = f"{notebook.name}.html"
-                pictures.append(Picture(path.name, caption, notebook.title, page))
-    return pictures
-
-
-def _caption(source: str) -> str:
-    """Return what the last figure function that the source calls says of itself; else nothing."""
-    from ddlnb import figures
-
-    drawn = [name for name in re.findall(r"\b(\w+)\(", source) if name in figures.__all__]
-    if not drawn:
-        return ""
-    description = " ".join((getattr(figures, drawn[-1]).__doc__ or "").split())
-    return _sentence(re.split(r"\. +(?=[A-Z`])", description)[0].rstrip("."))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+def _by_verdict(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the entries by the worst verdict of each, the worst first; the others are unjudged."""
+    found: dict[str, list[Entry]] = {word: [] for word in (*HEADINGS, UNJUDGED)}
+    for entry in entries:
+        worst = entry.verdict.split(", ")[0]
+        found[worst if worst in HEADINGS else UNJUDGED].append(entry)
+    return {word: those for word, those in found.items() if those}
 
 
 def _origins(outcomes: list[Outcome]) -> list[tuple[str, str]]:
@@ -132,11 +113,3 @@ def _origins(outcomes: list[Outcome]) -> list[tuple[str, str]]:
             said = value if len(names) == 1 else f"{value} ({', '.join(where)})"
             rows.append(("date" if key == "time" else key, said))
     return rows
-
-
-def render(**values: Any) -> str:
-    """Return one page, which is what its values say: a first page, a notebook or the index."""
-    from jinja2 import Environment
-
-    template = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text())
-    return template.render(values)

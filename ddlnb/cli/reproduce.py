@@ -68,12 +68,13 @@ def reproduce(
     """Execute the notebooks of a profile; return the path of ``build/<profile>/index.html``.
 
     A profile is a file of ``notebooks/parameters``. An entry is the name of a notebook, or any name
-    with the notebook that it executes (``notebook: fig4_forecast``). Notebooks that take times run
-    alone, ``jobs`` others at a time. A notebook that was executed before is kept while its cells,
-    its parameters, the package and its data are the same, unless ``fresh``. ``only`` is a pattern
-    of names, of entries or of notebooks. ``parameters`` replace those of the profile in all chosen
-    notebooks that have them; a mapping, such as ``options``, is added to the profile's. ``before``
-    is called with the seconds that all will take, by kept times, before the first one.
+    with the notebook that it executes (``notebook: fig4_forecast``) and a ``title`` in the report.
+    Notebooks that take times run alone, ``jobs`` others at a time. A notebook that was executed
+    before is kept while its cells, its parameters, the package and its data are the same, unless
+    ``fresh``. ``only`` is a pattern of names, of entries or of notebooks. ``parameters`` replace
+    those of the profile in all chosen notebooks that have them; a mapping, such as ``options``, is
+    added to the profile's. ``before`` is called with the seconds that all will take, by kept times,
+    before the first one.
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
     notebook does not stop the others; one DdlnbError at the end, when the report is written, names
@@ -108,8 +109,9 @@ def reproduce(
     outcomes = [
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
     ]
-    write_index(entries(outcomes, target, folder), target)
-    report = write_pages(outcomes, target, profile)
+    found = entries(outcomes, target, folder)
+    write_index(found, target)
+    report = write_pages(outcomes, target, profile, found)
     names = {run.notebook.name for run in chosen}
     failed = [o.error for o in outcomes if o.status == "failed" and o.notebook.name in names]
     if failed:
@@ -144,7 +146,8 @@ def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
     runs = []
     for name, entry in content.items():
         settings = dict(entry or {})
-        notebook = get_notebook(settings.pop("notebook", name), folder).under(name)
+        notebook = get_notebook(settings.pop("notebook", name), folder)
+        notebook = notebook.under(name, settings.pop("title", ""))
         settings.setdefault("timed", notebook.timed)
         for setting in settings:
             if setting not in known:

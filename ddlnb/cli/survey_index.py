@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddlnb.cli.report import Outcome, render
+from ddlnb.cli.page import render
+from ddlnb.cli.report import Outcome
 from ddlnb.cli.survey_evidence import Evidence, evidence
 from ddlnb.errors import InputError
 from ddlnb.files import write_atomically
@@ -73,5 +74,5 @@ def write_index(found: dict[str, Entry], folder: Path) -> Path:
     sections: dict[str, list[Entry]] = {}
     for entry in sorted(found.values(), key=lambda entry: (entry.item.section, entry.item.id)):
         sections.setdefault(entry.item.section, []).append(entry)
-    page = render(title="The survey, item by item", sections=sections, counts=counts)
+    page = render("survey.html", title="The survey, item by item", sections=sections, counts=counts)
     return write_atomically(folder / "survey.html", page)

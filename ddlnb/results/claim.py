@@ -7,10 +7,11 @@ cells must be within.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import median
+from typing import NamedTuple
 
 from ddlnb.results.table import SINGLE, Cell
 
@@ -35,6 +36,11 @@ class Strength(Enum):
         if self is Strength.ANY:
             return supporting > 0
         return supporting == cells if self is Strength.EVERY else 2 * supporting > cells
+
+    @property
+    def share(self) -> float:
+        """Return the share of the cells that must support a claim, or that must be exceeded."""
+        return {Strength.ANY: 0.0, Strength.MOST: 0.5, Strength.EVERY: 1.0}[self]
 
 
 @dataclass(frozen=True)
@@ -92,20 +98,43 @@ class Claim:
         return "; ".join(part.needs for part in self.parts)
 
 
+class Comparison(NamedTuple):
+    """One part of a claim, compared: how many of its cells support it."""
+
+    part: Part
+    supporting: int
+    cells: int
+
+    @property
+    def holds(self) -> bool:
+        """Return whether enough cells support it."""
+        return self.part.strength.is_met(self.supporting, self.cells)
+
+    @property
+    def margin(self) -> float:
+        """Return the share of the cells that support it, less what is needed."""
+        return self.supporting / self.cells - self.part.strength.share
+
+
+def deciding(found: Sequence[Comparison]) -> Comparison | None:
+    """Return the comparison on which a claim stands or falls: the one with the least margin."""
+    return min(found, key=lambda one: (one.holds, one.margin), default=None)
+
+
 def judged(claim: Claim, table: Table) -> dict[str, object]:
     """Judge one claim by a table, and return its row."""
     compared = {part: values for part in claim.parts if (values := part.values(table))}
     lacking = [part.needs for part in claim.parts if part not in compared]
     verdicts: list[bool] = []
     failures: list[str] = []
-    cells = supporting = 0
+    found: list[Comparison] = []
     for part, values in compared.items():
         failing = part.failing(values)
-        cells += len(values)
-        supporting += len(values) - len(failing)
-        verdicts.append(part.strength.is_met(len(values) - len(failing), len(values)))
+        found.append(Comparison(part, len(values) - len(failing), len(values)))
+        verdicts.append(found[-1].holds)
         if not (verdicts[-1] and part.strength is Strength.ANY):  # where one is enough, none fails
             failures += [f"{cell} is {value:.3f} {part.unit}" for cell, value in failing.items()]
+    cells, supporting = sum(one.cells for one in found), sum(one.supporting for one in found)
     more = len(failures) - FAILURES_SHOWN
     shown = [*failures[:FAILURES_SHOWN], *([f"and {more} more"] if more > 0 else [])]
     return {
@@ -117,4 +146,5 @@ def judged(claim: Claim, table: Table) -> dict[str, object]:
         "share": supporting / cells if cells else math.nan,
         "failures": "; ".join(shown),
         "reason": f"the table has no {', and no '.join(lacking)}" if lacking else "",
+        "deciding": deciding(found),
     }

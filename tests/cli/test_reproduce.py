@@ -15,7 +15,6 @@ import nbformat
 import psutil
 import pytest
 
-from ddlnb.cli.report import _caption
 from ddlnb.cli.reproduce import reproduce
 from ddlnb.errors import DdlnbError, InputError, UnknownName
 
@@ -59,7 +58,7 @@ class Workshop:
 
 def rows_of(report: Path) -> dict[str, list[str]]:
     """The cells of every notebook's row on the report's first page, by title, without markup."""
-    body = report.read_text().split("<tbody>")[1].split("</tbody>")[0]
+    body = report.read_text().split("<tbody>")[-1].split("</tbody>")[0]
     rows = [re.findall(r"<td.*?>(.*?)</td>", row, re.S) for row in body.split("</tr>")]
     plain = [[re.sub(r"<.*?>", "", cell) for cell in row] for row in rows if row]
     return {row[0]: row for row in plain}
@@ -222,21 +221,21 @@ def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypat
     assert "<td>v</td>" in page
 
 
-def test_the_report_begins_with_the_figures_by_section(workshop):
+def test_an_entry_gives_its_notebook_a_title_in_the_report(workshop):
     workshop.add("one", DRAW)
-    workshop.profile("one:")
+    workshop.profile("again:\n  notebook: one\n  title: The one, again")
     page = workshop.run().read_text()
-    assert page.index("<figure>") < page.index("<table>")
-    assert "<h2>Section 9</h2>" in page
-    assert 'alt="The one: One holds."' in page
-    assert '<a href="one.html">The one</a></figcaption>' in page
-    assert 'name="viewport"' in page
+    assert '<a href="again.html#figure-1">The one, again</a></figcaption>' in page
 
 
-def test_a_figure_s_caption_is_what_its_function_says_of_itself():
-    source = "figure = throughput_bars(beside_published(rows))\nfigure"
-    assert _caption(source).startswith("Throughput by method and number of workers")
-    assert _caption("figure, ax = plt.subplots()") == ""
+def test_figures_in_the_report_say_what_is_seen(workshop):
+    workshop.add("one", "from ddlnb.figures import parallelism_schematic\nparallelism_schematic()")
+    workshop.profile("one:")
+    first = workshop.run()
+    for page in (first.read_text(), (first.parent / "one.html").read_text()):
+        assert "The two ways of Fig. 1, and a pipeline" in page
+        assert 'alt="The two ways of Fig. 1, and a pipeline of layers' in page
+        assert page.count("schematic, nothing measured") == 1
 
 
 def test_pages_load_nothing_from_other_hosts(workshop):

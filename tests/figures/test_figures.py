@@ -22,6 +22,8 @@ from ddlnb.figures.colours import OTHER_COLOUR
 from ddlnb.figures.gantt import pack
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
+from ddlnb.results.claim import Comparison
+from ddlnb.results.claims import CLAIMS
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
 from ddlnb.studies.sec2_intensity import IntensityRow
@@ -127,9 +129,14 @@ def steady(method: str) -> Timeline:
 
 def judged(**changes: object) -> pd.DataFrame:
     """Verdicts on three claims: one holds, one fails, one cannot be judged."""
-    lines = [("A44", True, 10, 0.9), ("A46", False, 8, 0.5), ("A57", None, 0, float("nan"))]
-    frame = pd.DataFrame(lines, columns=["claim", "holds", "cells", "share"])
-    frame = frame.astype({"holds": object}).assign(section="4.2", text="a is faster than b")
+    a44, a46 = (CLAIMS[claim].parts[0] for claim in ("A44", "A46"))
+    lines = [
+        ("A44", True, Comparison(a44, 9, 10), ""),
+        ("A46", False, Comparison(a46, 4, 8), ""),
+        ("A57", None, None, "the table has no larger batches"),
+    ]
+    frame = pd.DataFrame(lines, columns=["claim", "holds", "deciding", "reason"], dtype=object)
+    frame = frame.assign(section="4.2", text="a is faster than b")
     return frame.assign(**changes)
 
 
@@ -267,7 +274,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
         {net: {name: steady(name) for name in METHODS} for net in ("10GbE", "100GbIB")}
     ),
     "claim_verdicts": lambda: figures.claim_verdicts(
-        {"simulated": judged(), "published": judged(holds=None, cells=0, share=float("nan"))}
+        {"simulated": judged(), "published": judged(holds=None)}
     ),
     "simulated_against_measured": both_sources,
     "gossip_mixing": lambda: figures.gossip_mixing(
@@ -486,9 +493,16 @@ def test_every_verdict_is_written_beside_its_bar():
     assert "not judged: the table lacks the cells" in said
     assert "1 of 2 judged claims hold" in said
     table = judged()
-    table.loc[table["cells"] == 0, "reason"] = "forecasts do not tell them apart"
+    table.loc[table["claim"] == "A57", "reason"] = "forecasts do not tell them apart"
     said = text_of(figures.claim_verdicts({"simulated": table}))
     assert "not judged: forecasts do not tell them apart" in said
+
+
+def test_a_bar_passes_the_line_of_what_is_needed_only_if_its_claim_holds():
+    ax = figures.claim_verdicts({"simulated": judged()}).axes[0]
+    needed = [line.get_xdata()[0] for line in ax.lines]
+    shares = [bar.get_width() for bar in ax.patches]
+    assert [share >= line for share, line in zip(shares, needed, strict=True)] == [True, False]
 
 
 def test_frames_of_different_claims_are_refused():

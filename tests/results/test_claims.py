@@ -12,7 +12,7 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.claim import Strength
+from ddlnb.results.claim import Comparison, Strength, deciding
 from ddlnb.results.claims import CLAIMS, evaluate_claims
 
 GPUS = (4, 8, 16, 32)
@@ -100,6 +100,27 @@ def test_every_claim_of_the_section_is_there_once_and_in_order():
         assert claim.section.startswith("4.2.")
         assert claim.text
         assert claim.needs
+
+
+def test_what_decides_a_claim_agrees_with_its_verdict():
+    """So that no verdict stands beside a share that says otherwise."""
+    failing = scaled(0.5, method=["WFBP-PS"], network=["10GbE"])
+    for rows in (table(), failing, table().query("gpus <= 8")):
+        found = evaluate_claims(rows)
+        assert True in set(found["holds"])
+        for line in found.itertuples():
+            if line.holds is not None:
+                assert line.deciding.holds is line.holds
+                needed, share = line.deciding.part.strength.share, line.deciding.margin
+                assert (share >= 0 if needed == 1 else share > 0) is line.holds
+
+
+def test_of_several_comparisons_the_one_that_fails_decides():
+    most, every = (CLAIMS[name].parts[0] for name in ("A44", "A46"))
+    found = [Comparison(most, 6, 10), Comparison(every, 9, 10), Comparison(most, 9, 10)]
+    assert deciding(found) is found[1]
+    assert deciding(found[::2]) is found[0]
+    assert deciding([]) is None
 
 
 def test_every_claim_holds_in_a_table_made_for_it():
