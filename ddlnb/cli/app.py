@@ -21,7 +21,6 @@ from ddlnb.cli import (
     methods,
     models,
     networks,
-    scale,
     survey,
     trace,
     train,
@@ -41,7 +40,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks, scale),
+    *(import_logs, trace, collectives, networks),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -83,6 +83,8 @@ _HOME = {
         "period_bars",
     ),
     "servers": ("servers_needed",),
+    "sliders": ("explorer",),
+    "svg": ("timeline_svg",),
     "synchronisation": (
         "loss_against_traffic",
         "staleness_histogram",
