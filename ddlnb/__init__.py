@@ -89,7 +89,10 @@ _HOME = {
     "training.runs.train": ("train",),
     "training.settings": ("TrainingSettings",),
     "training.synchronisation.catalogue": ("register_synchronisation",),
-    "workloads.profiling": ("profile",),
+    "workloads.profiling": (
+        "from_throughput",
+        "profile",
+    ),
     "workloads.replay": ("replayed",),
     "workloads.roofline": ("estimate",),
     "workloads.tasks": (

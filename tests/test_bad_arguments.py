@@ -19,7 +19,7 @@ from .toy import TOY
 
 SURVEY = ddlnb.get_cluster("survey-10GbE")
 
-WORKLOAD = "ddlnb.read_profile"  # the way out where there is no workload
+WORKLOAD = "it is neither a task nor the name of one"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ WORKLOAD = "ddlnb.read_profile"  # the way out where there is no workload
         (lambda: ddlnb.forecast(5, SURVEY), WORKLOAD),
         (lambda: ddlnb.forecast(TOY, None), "unknown cluster None; choose one of"),
         (lambda: ddlnb.forecast("bert-larg", SURVEY), "did you mean 'bert-large'"),
-        (lambda: ddlnb.forecast("gpt-7", SURVEY), "or a Workload of your own, see docs"),
+        (lambda: ddlnb.forecast("gpt-7", SURVEY), "architecture .see docs/own_model.md)"),
         (lambda: ddlnb.simulate(None, SURVEY, "MG-WFBP"), WORKLOAD),
         (lambda: ddlnb.simulate("bert-larg", SURVEY, "MG-WFBP"), "did you mean 'bert-large'"),
         (lambda: ddlnb.simulate(TOY, SURVEY, None), "unknown method None; choose one of"),

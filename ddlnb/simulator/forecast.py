@@ -27,6 +27,8 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlnb.workloads.tasks import Task
+
 DRAWS = 200
 LEAST_DRAWS = 20  # of which one lies beyond either end of a 90 % interval
 CELLS_AT_ONCE = 512  # simulated together
@@ -39,13 +41,18 @@ Z90 = 1.6448536269514722
 
 
 def forecast(
-    model: str | Workload,
+    model: str | Task | Workload,
     cluster: str | Cluster,
     methods: str | Method | Sequence[str | Method] = "all",
     *,
     local_batch: int | None = None,
     gpus: int | Sequence[int] | None = None,
     servers: int | None = None,
+    sequence: int | None = None,
+    throughput: float | None = None,
+    precision: str = "",
+    gradients: str = "",
+    accumulate: int = 1,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -57,10 +64,16 @@ def forecast(
     another speed from the spread of the workload, and its model error. Effects without an interval
     get a wide one (`Cluster.intervals`). There are none with ``draws=0``, and where nothing is
     uncertain. ``speedup`` is over one worker, ``chance_best`` the share of draws in which the
-    method is the fastest of those asked for; "all" are those that the cluster can run. ``model`` is
-    a Workload, or the name of a model with a profile for the cluster's hardware (see
-    `profile_for`); ``gpus`` defaults to all of the cluster. Raises InputError for what does not fit
-    together, and for fewer than LEAST_DRAWS draws.
+    method is the fastest of those asked for; "all" are those that the cluster can run, and "DDP",
+    PyTorch's own, may stand beside it. ``gpus`` defaults to all of the cluster.
+
+    ``model`` is a Task, a Workload, or what `ddlnb forecast --model` takes: a name, ``my.py:task``,
+    a Hugging Face configuration. A task is traced. Its seconds come from ``throughput`` (samples
+    per second of one GPU), from a kept profile, or from the data sheet of the cluster's GPU at
+    this ``precision`` (`estimate`), and ``attrs["seconds"]`` of the rows says from which.
+    ``sequence`` are the tokens of a sample, ``gradients`` the type that gradients are sent in
+    ("fp16"), and ``accumulate`` the batches between two exchanges. Raises InputError for what does
+    not fit together, ModelError for what cannot be traced, and for fewer than LEAST_DRAWS draws.
 
     >>> import ddlnb
     >>> rows = ddlnb.forecast("resnet50", "survey-10GbE", "MG-WFBP", gpus=[8, 16], draws=0)
@@ -71,9 +84,19 @@ def forecast(
     """
     require_draws(draws)
     pairs = sound_pairs(cluster, methods, gpus, servers)
-    workload = workload_on(model, get_cluster(cluster), local_batch)
+    workload = workload_on(
+        model,
+        get_cluster(cluster),
+        local_batch,
+        sequence=sequence,
+        throughput=throughput,
+        precision=precision,
+    ).accumulated(accumulate)
+    workload = workload.sent_as(gradients) if gradients else workload
     cells = [Cell(workload, one, method, servers) for one, method in pairs]
-    return forecast_cells(cells, draws=draws, seed=seed)
+    rows = forecast_cells(cells, draws=draws, seed=seed)
+    rows.attrs["seconds"] = workload.source
+    return rows
 
 
 def sound_pairs(
@@ -90,7 +113,7 @@ def sound_pairs(
     counts = [cluster.workers] if gpus is None else several(gpus)
     require(bool(counts), "gpus is empty; give at least one number of GPUs")
     asked = several(methods)
-    chosen = methods_on(cluster) if "all" in asked else [get_method(m) for m in asked]
+    chosen = [one for name in asked for one in _named(name, cluster)]
     require(bool(chosen), "methods is empty; give at least one, or 'all'")
     if servers is not None:
         require_whole(servers=servers)
@@ -99,6 +122,10 @@ def sound_pairs(
         if method.architecture == "PS":
             one.require_servers(method.name)
     return pairs
+
+
+def _named(method: str | Method, cluster: Cluster) -> list[Method]:
+    return methods_on(cluster) if method == "all" else [get_method(method)]
 
 
 def methods_on(cluster: Cluster) -> list[Method]:

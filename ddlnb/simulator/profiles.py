@@ -1,32 +1,115 @@
-"""The workload that a model's name stands for on a cluster: the kept profile for its hardware."""
+"""The workload of a model on a cluster: its structure, and seconds from the best source there is.
+
+Seconds come from the workload itself, from a measured rate, from a kept profile of the cluster's
+hardware, or from the data sheet of its GPU, in this order; ``source`` of the workload says which.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.paths import PROFILES
 from ddlnb.workloads.hardware import require_same_hardware
+from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.workload import Workload, read_profile
+
+if TYPE_CHECKING:
+    from ddlnb.workloads.tasks import Task
 
 YOUR_OWN = "or a Workload of your own, see docs/own_model.md"
 
 
 def workload_on(
-    model: str | Workload, cluster: Cluster, local_batch: int | None = None
+    model: str | Task | Workload,
+    cluster: Cluster,
+    local_batch: int | None = None,
+    *,
+    sequence: int | None = None,
+    throughput: float | None = None,
+    precision: str = "",
 ) -> Workload:
-    """Return the workload itself, or the profile of the model of that name (see `profile_for`).
+    """Return what one worker of the cluster computes in an iteration, with its seconds.
 
-    Raises InputError for seconds of other hardware than the cluster's, and for anything else, of
-    which it says how a workload is made of it.
+    ``model`` is a Workload, a Task, or the name of one (`ddlnb.workloads.resolve`). ``throughput``
+    are the samples per second of one worker, ``precision`` that of the computation (see
+    `estimate`), ``sequence`` the tokens of a sample. A profile of data/profiles is taken where none
+    of the three is given. Raises InputError for seconds of other hardware than the cluster's, and
+    where there is no source of seconds, with the ways to get one.
     """
-    if isinstance(model, Workload):
-        require_same_hardware(model, cluster.name, cluster.hardware)
-        return model
-    if isinstance(model, str):
-        return profile_for(model, cluster, local_batch)
-    raise InputError(
-        f"model {model!r} must be the name of a model or a Workload; ddlnb.profile(task) measures "
-        f"one here, ddlnb.read_profile(name) reads one of data/profiles"
+    if throughput is not None:
+        require(throughput > 0, f"throughput {throughput:g} samples/s must be positive")
+    is_plain = throughput is None and not precision and sequence is None
+    if is_plain and isinstance(model, str):
+        kept = _kept(model, cluster, local_batch)
+        if kept is not None:
+            return kept
+    from ddlnb.workloads.resolve import resolve  # which loads torch
+
+    found = model if isinstance(model, Workload) else resolve(model, sequence=sequence)
+    if isinstance(found, Workload):
+        require(
+            local_batch in (None, found.local_batch),
+            f"local_batch {local_batch} is not that of the workload of {found.model!r}, "
+            f"{found.local_batch}; leave it out, or take workload.at_batch({local_batch})",
+        )
+        traced = found
+    else:
+        from ddlnb.workloads.tracing import trace
+
+        traced = trace(found, found.local_batch if local_batch is None else local_batch)
+    return _with_seconds(traced, cluster, throughput, precision)
+
+
+def _with_seconds(
+    workload: Workload, cluster: Cluster, throughput: float | None, precision: str
+) -> Workload:
+    """Return the workload with seconds of a worker of the cluster."""
+    gpu = gpu_in(cluster.hardware)
+    if throughput is None and not precision and workload.compute_seconds > 0:
+        require_same_hardware(workload, cluster.name, cluster.hardware)
+        return workload
+    if gpu is not None:
+        found = estimate(workload, gpu, precision, samples_per_second=throughput)
+        return found.on_hardware(cluster.hardware)
+    require(
+        not precision,
+        f"precision {precision!r} needs the data sheet of a GPU, and that of cluster "
+        f"{cluster.name!r}, {cluster.hardware!r}, is not here; leave it out",
+    )
+    if throughput is None:
+        raise InputError(
+            f"nothing says how long {workload.model!r} computes on {cluster.hardware!r}, of which "
+            f"there is no data sheet here; {_ways_out(workload, cluster)}"
+        )
+    from ddlnb.workloads.profiling import from_throughput
+
+    source = f"work shared out over the time of one worker at {throughput:g} samples/s"
+    return from_throughput(workload, throughput, source, hardware=cluster.hardware)
+
+
+def _ways_out(workload: Workload, cluster: Cluster) -> str:
+    return (
+        f"give --throughput with the samples per second of one worker, or make a profile on that "
+        f"hardware: {_how_to_profile(workload.model, workload.local_batch, cluster.hardware)}"
+    )
+
+
+def _kept(model: str, cluster: Cluster, local_batch: int | None) -> Workload | None:
+    """Return the profile of the model for the cluster's hardware, or None if there is none."""
+    found = _profiles(model, cluster, local_batch)
+    return profile_for(model, cluster, local_batch) if found else None
+
+
+def _profiles(model: str, cluster: Cluster, local_batch: int | None) -> list[str]:
+    """Return the names of profiles of a model for the cluster's hardware."""
+    start = f"{model}_b{'' if local_batch is None else f'{local_batch}_'}"
+    return sorted(
+        path.stem
+        for path in PROFILES.glob("*.json")
+        if path.stem.startswith(start) and path.stem.endswith(f"_{cluster.hardware}")
     )
 
 
@@ -39,7 +122,7 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
     """
     _require_known(model)
     batch = "*" if local_batch is None else local_batch
-    found = sorted(path.stem for path in PROFILES.glob(f"{model}_b{batch}_{cluster.hardware}.json"))
+    found = _profiles(model, cluster, local_batch)
     if len(found) != 1:
         known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
         raise InputError(
@@ -48,7 +131,9 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
             f"give --throughput with the samples per second of one GPU, or make a profile on "
             f"that hardware: {_how_to_profile(model, batch, cluster.hardware)}"
         )
-    return workload_on(read_profile(found[0]), cluster)
+    workload = read_profile(found[0])
+    require_same_hardware(workload, cluster.name, cluster.hardware)
+    return workload
 
 
 def _how_to_profile(model: str, batch: object, hardware: str) -> str:

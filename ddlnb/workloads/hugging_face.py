@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,20 +120,16 @@ def build_from_config(config: Any, architecture: str | None = None) -> nn.Module
     """Return a new model of a configuration, with attention and experts as fused kernels."""
     register_fused_kernels()
     build = _model_class(config, architecture)._from_config
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # warns that the loss of a configuration is the usual one
     try:
-        try:
-            module: nn.Module = build(config, attn_implementation=FUSED)
-        except ValueError:  # an architecture that has attention of its own
-            module = build(config)
-    finally:
-        logger.setLevel(level)
+        module = build(config, attn_implementation=FUSED)
+    except ValueError:  # an architecture that has attention of its own
+        module = build(config)
+    if getattr(module, "loss_type", "") is None:
+        module.loss_type = "ForCausalLM"  # what transformers takes then, with a warning
     if hasattr(module, "set_experts_implementation"):
         _set_experts(module)
-    module.train()
-    return module
+    built: nn.Module = module.train()
+    return built
 
 
 def token_loss(module: nn.Module, batch: Batch) -> Tensor:

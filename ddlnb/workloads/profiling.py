@@ -212,6 +212,12 @@ def from_throughput(
     pass produces, because autograd computes the layer's gradients together and then hands them over
     one after the other. ``hardware`` is the processor of this throughput. Raises InputError for a
     throughput that no processor has.
+
+    >>> import ddlnb
+    >>> traced = ddlnb.trace("resnet50", 64)
+    >>> workload = ddlnb.from_throughput(traced, 253.1, "my log of May", hardware="rtx2080ti")
+    >>> round(workload.local_batch / workload.compute_seconds, 1)
+    253.1
     """
     require_positive(samples_per_second=samples_per_second)
     require(

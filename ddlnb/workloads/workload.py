@@ -201,6 +201,10 @@ class Workload:
             self.hardware if hardware is None else hardware,
         )
 
+    def on_hardware(self, hardware: str) -> Workload:
+        """Return the workload with the same seconds, of hardware by this name."""
+        return replace(self, hardware=hardware)
+
     def at_batch(self, local_batch: int) -> Workload:
         """Return the workload at another batch, if all of its seconds grow with the samples."""
         require_whole(local_batch=local_batch)
