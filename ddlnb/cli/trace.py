@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
-
-if TYPE_CHECKING:
-    from ddlnb.traces.jobs.what_if import WhatIf
+from ddlnb.cli.options import Batch, Csv, refuse_unused
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,51 +16,58 @@ def add_to(app: typer.Typer) -> None:
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(help="A job's table of operations (.csv, .csv.gz).")],
-    out: Annotated[
-        Path | None, typer.Option(help="Write the rows of all iterations to this .csv file.")
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="What torch.profiler exported, a timeline of Horovod or BytePS (.json), or a "
+            "job's table of operations (.csv); each may be compressed (.gz)."
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option(help="The model that was traced: names for layers and gradients.")
+    ] = "",
+    batch: Batch = None,
+    cluster: Annotated[
+        str, typer.Option(help="Simulate what was traced on this one of `ddlnb clusters`.")
+    ] = "",
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method to simulate; repeatable.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write what is found: a profile (.json) of a traced rank, a job's iterations or "
+            "an engine's messages (.csv)."
+        ),
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write the timeline as a Chrome trace (.json).")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw what is found (.png).")] = None,
     csv: Csv = False,
 ) -> None:
     """Read a trace of another tool: what it holds, where its time goes, what would save some."""
-    from ddlnb.files import require_writable_file, write_atomically
-    from ddlnb.traces.jobs.what_if import what_if
+    from ddlnb.cli.trace_show import show_job, show_kineto, show_messages
+    from ddlnb.errors import require
+    from ddlnb.files import require_writable_file
+    from ddlnb.traces.jobs.table import Job
+    from ddlnb.traces.kineto.trace import KinetoTrace
     from ddlnb.traces.read import read_trace
 
-    if out is not None:
-        require_writable_file(out, "rows.csv")
-    found = what_if(read_trace(file))
-    if csv:
-        typer.echo(found.iterations.to_csv(index=False), nl=False)
-    else:
-        _show_job(found)
-    if out is not None:
-        write_atomically(out, found.iterations.to_csv(index=False))
-        typer.echo(f"Rows of {len(found.iterations)} iterations in {out}", err=csv)
-
-
-def _show_job(found: WhatIf) -> None:
-    from ddlnb.traces.jobs.words import sentences
-
-    rows = [
-        {
-            "step": int(row["step"]),
-            "traced (s)": f"{row['traced_seconds']:.3f}",
-            "replayed (s)": f"{row['replayed_seconds']:.3f}",
-            "error": f"{row['error']:+.2%}",
-            "nobody straggles (s)": f"{row['ideal_seconds']:.3f}",
-        }
-        for row in found.iterations.to_dict("records")
-    ]
-    print_table(rows, False, f"{found.job!r}, replayed")
-    causes = [
-        {
-            "cause": row["cause"],
-            "costs (s per iteration)": f"{row['seconds']:+.3f}",
-            "of the iteration": f"{row['share']:+.1%}",
-        }
-        for row in found.causes.to_dict("records")
-    ]
-    print_table(causes, False, "What each cause costs: the iteration as it was, less one without")
-    for said in sentences(found):
-        typer.echo(said)
+    for path, example in ((out, "out.csv"), (perfetto, "trace.json"), (figure, "trace.png")):
+        if path is not None:
+            require_writable_file(path, example)
+    require(not method or bool(cluster), "--method needs the --cluster to simulate it on")
+    found = read_trace(file)
+    if isinstance(found, KinetoTrace):
+        refuse_unused("a trace of one rank has no rows", csv=csv)
+        show_kineto(found, model, batch, cluster, method, out, perfetto, figure)
+        return
+    refuse_unused(
+        f"{file.name} holds no layers", model=model, batch=batch, cluster=cluster, method=method
+    )
+    if isinstance(found, Job):
+        refuse_unused("a job has too many ranks for one timeline", perfetto=perfetto)
+        show_job(found, out, figure, csv)
+        return
+    show_messages(found, out, perfetto, figure, csv)

@@ -92,6 +92,7 @@ _HOME = {
         "throughput_with_a_slow_worker",
         "waiting_against_bound",
     ),
+    "stragglers": ("job_stragglers",),
     "taxonomy": ("taxonomy_tree",),
     "throughput": (
         "engine_bars",

@@ -61,7 +61,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0)
         each = len(rows) / max(1, line.iterations)
         ax.set_title(
             f"{name}: waits {line.exposed_communication_seconds / MS:.1f} ms per iteration, "
-            f"{each:.0f} message{'s' * (each > 1)}",
+            f"{each:.0f} message{'s' * (round(each) != 1)}",
             loc="left",
             fontsize=9,
             fontweight="bold",

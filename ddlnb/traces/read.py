@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
+from ddlnb.results.timeline import Timeline
+from ddlnb.traces.chrome import KINETO, described, events_of, read_text, tool_of
 from ddlnb.traces.jobs.table import Job, read_job
+from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
 
-KNOWN = "a job's table of operations (.csv or .csv.gz)"
+KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
 
 
-def read_trace(path: str | Path) -> Job:
+def read_trace(path: str | Path) -> Job | KinetoTrace | Timeline:
     """Return what a trace file holds, as the tool that wrote it deserves.
 
-    A table of all operations of a job becomes a ``Job``, which ``ddlnb.what_if`` replays. Times are
-    seconds. Raises InputError for a file that cannot be read or that none of these tools wrote.
+    A table of all operations of a job (.csv) becomes a ``Job``, which ``ddlnb.what_if`` replays. A
+    trace of one rank by torch.profiler becomes a ``KinetoTrace``: ``workload(model)`` returns its
+    layers and gradients, ``timeline()`` its spans, ``operations`` the graph of what waits for
+    what. Times are seconds; files may be compressed (.gz). Raises InputError for a file that cannot
+    be read, is too large for the memory that is free, or that none of these tools wrote.
 
     >>> import ddlnb
     >>> ddlnb.read_trace("data/published/traces/bytedance-trace-ST.csv.gz")
@@ -23,4 +29,10 @@ def read_trace(path: str | Path) -> Job:
     path = Path(path)
     if path.name.removesuffix(".gz").endswith(".csv"):
         return read_job(path)
-    raise InputError(f"{str(path)!r} is no trace that is known; give {KNOWN}")
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    events, head = events_of(read_text(path), path.name)
+    tool = tool_of(events, head)
+    if tool == KINETO:
+        return kineto_trace(events, head, name)
+    require(bool(events), f"{path.name!r} has no event; give {KNOWN}")
+    raise InputError(f"{path.name!r} has {described(events)}, of no tool known here; give {KNOWN}")

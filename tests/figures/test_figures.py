@@ -27,6 +27,9 @@ from ddlnb.results.claims import CLAIMS
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
 from ddlnb.studies.sec2_intensity import IntensityRow
+from ddlnb.traces.jobs.table import job_of
+from ddlnb.traces.jobs.what_if import what_if
+from tests.traces.toy_jobs import ToyJob
 
 
 def rows(source: str = "measured", methods: tuple[str, ...] = ("single", *METHODS)) -> pd.DataFrame:
@@ -293,6 +296,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "loss_against_traffic": lambda: figures.loss_against_traffic(periods()),
     "throughput_with_a_slow_worker": lambda: figures.throughput_with_a_slow_worker(slowed()),
     "waiting_against_bound": lambda: figures.waiting_against_bound(waits()),
+    "job_stragglers": lambda: figures.job_stragglers(what_if(job_of(ToyJob().rows(), "toy"))),
 }
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 

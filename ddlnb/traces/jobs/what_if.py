@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ddlnb.errors import require
 from ddlnb.traces.jobs.factors import Factors
 from ddlnb.traces.jobs.kinds import COLLECTIVE, COMPUTE, POINT_TO_POINT, family_of
 from ddlnb.traces.jobs.replay import Replay
@@ -39,7 +40,8 @@ class WhatIf:
     (nobody straggles) and for every cause the seconds that taking it out alone saves. ``causes``
     has a row per cause: seconds per iteration, share of the replayed time; then their sum, the
     interaction, and all together. ``workers`` are the slowest ones with their factors, and the
-    seconds per iteration that replacing only that worker saves.
+    seconds per iteration that replacing only that worker saves. ``mean_slowdown`` is S as the paper
+    defines it, ``ideal_work`` the seconds of every operation if nobody straggled.
     """
 
     replay: Replay
@@ -48,6 +50,7 @@ class WhatIf:
     causes: pd.DataFrame
     workers: pd.DataFrame
     mean_slowdown: float
+    ideal_work: Seconds
 
     @property
     def job(self) -> Job:
@@ -58,6 +61,28 @@ class WhatIf:
     def worst_error(self) -> float:
         """The largest relative error of a replayed iteration time, as an absolute value."""
         return float(self.iterations["error"].abs().max())
+
+    @property
+    def typical_step(self) -> int:
+        """The iteration of median length."""
+        seconds = self.iterations["traced_seconds"]
+        middle = (seconds - seconds.median()).abs().idxmin()
+        return int(self.iterations.loc[middle, "step"])
+
+    def operations(self, step: int) -> pd.DataFrame:
+        """Return the operations of an iteration with their replayed and ideal starts and ends.
+
+        Columns are those of the job's rows and ``start``, ``end``, ``ideal_start``, ``ideal_end``.
+        Raises InputError for a step that the job does not have.
+        """
+        require(step in self.job.steps, f"step {step} is none of {self.job.name!r}")
+        launches = self.replay.launches
+        start, end = self.replay.instants(self.replay.work, launches.replayed)
+        best_start, best_end = self.replay.instants(self.ideal_work, launches.typical)
+        rows = self.job.rows.assign(
+            start=start, end=end, ideal_start=best_start, ideal_end=best_end
+        )
+        return rows[rows["step"] == step]
 
     @property
     def slowdown(self) -> float:
@@ -86,6 +111,7 @@ def what_if(job: Job) -> WhatIf:
     work, launches = replay.work, replay.launches
     fair = _usual_transfers(replay)
     slowest = factors.of_worker.sort_values("factor", ascending=False).head(SHOWN_WORKERS)
+    ideal_work = fair / (factors.worker * factors.stage * factors.sequence * factors.rest)
     scenarios = [
         (work, launches.replayed),
         (work / factors.worker, launches.replayed),
@@ -94,10 +120,7 @@ def what_if(job: Job) -> WhatIf:
         (fair, launches.replayed),
         (work, launches.typical),
         (work / factors.rest, launches.replayed),
-        (
-            fair / (factors.worker * factors.stage * factors.sequence * factors.rest),
-            launches.typical,
-        ),
+        (ideal_work, launches.typical),
         (work, np.zeros_like(work)),
         (_means(replay), launches.replayed),
         *((_without(replay, factors, one), launches.replayed) for one in _pairs(slowest)),
@@ -125,6 +148,7 @@ def what_if(job: Job) -> WhatIf:
         _causes(iterations),
         slowest.assign(saves_seconds=(played - seconds[10:]).mean(axis=1)).reset_index(drop=True),
         float(played.sum() / seconds[9].sum()),
+        ideal_work,
     )
 
 

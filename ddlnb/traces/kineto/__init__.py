@@ -1,0 +1,1 @@
+"""Traces of one rank by torch.profiler (Kineto): operations, gradients, a workload, a timeline."""

@@ -1,0 +1,236 @@
+"""Traces of torch.profiler: one made here on the CPU, and GPU traces written by hand."""
+
+import gzip
+import json
+
+import networkx as nx
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import ddlnb
+from ddlnb.errors import InputError
+from ddlnb.traces.kineto.graph import HOST, LAUNCH, STREAM, SYNCHRONISE, WAIT
+from ddlnb.traces.kineto.trace import kineto_trace
+from ddlnb.traces.read import read_trace
+from ddlnb.units import US
+from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.profiling import measure
+from tests.traces.gpu_traces import call, header, kernel, one_iteration, two_streams
+
+BATCH, ITERATIONS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return a real trace of some iterations, and what hooks measured in the same iterations."""
+    task = get_task("small-conv")
+    structure = ddlnb.trace(task, BATCH)
+    with torch.random.fork_rng(devices=[]):
+        module = task.build()
+    measure(task, module, structure, 1)
+    activities = [ProfilerActivity.CPU]
+    with profile(activities=activities, record_shapes=True, with_stack=True) as profiler:
+        measured = []
+        for _ in range(ITERATIONS):
+            measured += measure(task, module, structure, 1)
+            torch.optim.SGD(module.parameters(), lr=0.01).step()
+    file = tmp_path_factory.mktemp("kineto") / "small-conv.json.gz"
+    profiler.export_chrome_trace(str(file))
+    return file, structure, measured
+
+
+def test_a_real_trace_has_the_layers_and_gradients_of_the_model(recorded):
+    file, structure, _ = recorded
+    named = read_trace(file).workload(structure)
+    alone = read_trace(file).workload(local_batch=BATCH)
+    assert named.structure == structure.structure
+    assert [g.elements for g in alone.gradients] == [g.elements for g in structure.gradients]
+    assert [g.shape for g in alone.gradients] == [g.shape for g in structure.gradients]
+    kinds = [layer.name.split("_")[0] for layer in alone.layers]
+    modules = dict(get_task("small-conv").build().named_modules())
+    assert kinds == [type(modules[layer.name]).__name__ for layer in structure.layers]
+
+
+def test_seconds_are_those_that_hooks_measured_in_the_same_iterations(recorded):
+    """From the first layer to the last, and from the first gradient to the last.
+
+    What lies outside belongs to the loss and to calling backward(), which hooks do not see.
+    """
+    file, structure, measured = recorded
+    trace = read_trace(file)
+    assert len(trace.iterations) == ITERATIONS
+    spans = trace.timeline(structure).spans
+    for number, one in enumerate(measured):
+        own = [span for span in spans if span.iteration == number]
+        forward = [span.seconds for span in own if span.kind == "forward"]
+        backward = [span.seconds for span in own if span.kind == "backward"]
+        hooks = list(one.forward_seconds.values()), list(one.backward_seconds.values())
+        assert sum(forward[:-1]) == pytest.approx(sum(hooks[0][:-1]), rel=0.1, abs=1e-3)
+        assert sum(backward[1:]) == pytest.approx(sum(hooks[1][1:]), rel=0.1, abs=1e-3)
+
+
+def test_every_operation_of_a_real_trace_is_explained(recorded):
+    trace = read_trace(recorded[0])
+    graph = trace.operations
+    assert nx.is_directed_acyclic_graph(graph.graph)
+    assert nx.is_weakly_connected(graph.graph)
+    assert graph.replayed_seconds == pytest.approx(trace.seconds, rel=1e-6)
+    assert sum(graph.critical_seconds().values()) == pytest.approx(graph.replayed_seconds)
+
+
+def test_the_timeline_can_be_drawn_beside_a_simulated_one(recorded):
+    file, structure, _ = recorded
+    trace = read_trace(file)
+    workload = trace.workload(structure)
+    simulated = ddlnb.simulate(workload, "two-cores-4-workers", "MG-WFBP")
+    figure = ddlnb.figures.timelines({"traced": trace.timeline(workload), "MG-WFBP": simulated})
+    assert len(figure.axes) == 2
+
+
+def gpu(events):
+    return kineto_trace(events, header(), "gpu")
+
+
+def edges_of(graph):
+    names = [
+        one.name if one.category != "cuda_runtime" else f"{one.name} {one.correlation}"
+        for one in graph.operations
+    ]
+    return {(names[e.before], names[e.after], e.why) for e in graph.edges}
+
+
+def test_gpu_operations_wait_for_launches_streams_events_and_synchronisation():
+    graph = gpu(two_streams()).operations
+    copy = "Memcpy DtoH (Device -> Pinned)"
+    sync = "cudaDeviceSynchronize 6"
+    assert edges_of(graph) == {
+        ("cudaLaunchKernel 1", "gemm", LAUNCH),
+        ("cudaMemcpyAsync 4", copy, LAUNCH),
+        ("cudaLaunchKernel 5", "relu", LAUNCH),
+        ("cudaLaunchKernel 7", "adam", LAUNCH),
+        ("gemm", "relu", STREAM),
+        ("relu", "adam", STREAM),
+        ("gemm", copy, WAIT),
+        (copy, sync, SYNCHRONISE),
+        ("relu", sync, SYNCHRONISE),
+        ("cudaLaunchKernel 1", "cudaMemcpyAsync 4", HOST),
+        ("cudaMemcpyAsync 4", "cudaLaunchKernel 5", HOST),
+        ("cudaLaunchKernel 5", sync, HOST),
+        (sync, "cudaLaunchKernel 7", HOST),
+    }
+
+
+def test_the_critical_path_of_a_gpu_is_the_one_on_paper():
+    graph = gpu(two_streams()).operations
+    path = [one.name for one in graph.critical_path]
+    assert path == [
+        "cudaLaunchKernel",
+        "gemm",
+        "relu",
+        "cudaDeviceSynchronize",
+        "cudaLaunchKernel",
+        "adam",
+    ]
+    assert graph.replayed_seconds == pytest.approx(340 * US)
+    spent = graph.critical_seconds()
+    assert spent["computation"] == pytest.approx(310 * US)
+    assert spent["communication"] == spent["copies"] == 0
+    assert spent["host"] == pytest.approx(30 * US)
+
+
+def test_a_gpu_iteration_has_the_seconds_on_paper():
+    trace = gpu(one_iteration())
+    workload = trace.workload(local_batch=4)
+    assert {layer.name: layer.forward_seconds for layer in workload.layers} == pytest.approx(
+        {"Linear_0": 100 * US, "Linear_1": 200 * US}
+    )
+    assert [(g.layer, g.elements, g.bytes) for g in workload.gradients] == [
+        ("Linear_1", 32, 128),
+        ("Linear_0", 32, 128),
+    ]
+    seconds = [gradient.backward_seconds for gradient in workload.gradients]
+    assert seconds == pytest.approx([300 * US, 200 * US])
+    assert workload.hardware == "NVIDIA H100 80GB HBM3"
+
+
+def test_a_gpu_timeline_has_messages_waits_and_the_update():
+    line = gpu(one_iteration()).timeline()
+    spans = {span.kind: span for span in line.spans if span.kind in ("message", "wait", "update")}
+    assert spans["message"].bytes == 256
+    assert spans["message"].seconds == pytest.approx(300 * US)
+    assert spans["wait"].seconds == pytest.approx(310 * US)
+    assert spans["update"].seconds == pytest.approx(40 * US)
+    assert line.seconds("backward") == pytest.approx(500 * US)
+
+
+def test_a_circle_is_refused():
+    """A kernel that runs before its launch, which waits for what comes after the kernel."""
+    events = [
+        call("cudaLaunchKernel", 0, 1, 1),
+        call("cudaDeviceSynchronize", 2, 18, 3),
+        call("cudaLaunchKernel", 21, 1, 2),
+        kernel("early", 10, 1, 2),
+        kernel("late", 12, 1, 1),
+    ]
+    with pytest.raises(InputError, match="'gpu' wait for one another in a circle: "):
+        _ = gpu(events).operations
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "no JSON"),
+        ("{}", "no list 'traceEvents'"),
+        ('{"traceEvents": [1]}', "an event is no JSON object"),
+        ('{"traceEvents": []}', "no event"),
+        ('{"schemaVersion": 1, "traceEvents": []}', "holds no operation"),
+        (
+            '{"traceEvents": [{"ph": "X", "cat": "disk", "name": "read", "ts": 0}]}',
+            "1 events with categories disk, such as read",
+        ),
+        (
+            '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", '
+            '"ts": "soon"}]}',
+            "'a' has ts 'soon'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("packed", [True, False])
+def test_files_that_are_no_trace_are_refused(tmp_path, content, message, packed):
+    file = tmp_path / ("trace.json.gz" if packed else "trace.json")
+    file.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
+    with pytest.raises(InputError, match=message):
+        read_trace(file)
+
+
+def test_a_trace_without_backward_pass_has_no_workload():
+    with pytest.raises(InputError, match="no backward pass"):
+        gpu(two_streams()).workload(local_batch=1)
+
+
+def test_what_the_trace_does_not_say_must_be_given(recorded):
+    file = recorded[0]
+    with pytest.raises(InputError, match="give the batch, or the model"):
+        read_trace(file).workload()
+    with pytest.raises(InputError, match="has 28 gradients in an iteration and model"):
+        read_trace(file).workload(ddlnb.trace("small-transformer"))
+    bare = [
+        {**event, "args": {}} if event["cat"] == "cpu_op" else event
+        for event in one_iteration()
+        if event["cat"] != "fwdbwd"
+    ]
+    with pytest.raises(InputError, match="record_shapes=True"):
+        gpu(bare).workload(local_batch=4)
+
+
+def test_a_trace_of_another_model_is_named(recorded):
+    file, structure, _ = recorded
+    with gzip.open(file) as stream:
+        content = json.load(stream)
+    for event in content["traceEvents"]:
+        if event.get("name") == "torch::autograd::AccumulateGrad":
+            event["args"]["Input Dims"] = [[3]]
+    other = kineto_trace(content.pop("traceEvents"), content, "other")
+    with pytest.raises(InputError, match=r"gradient 1 of 'other' has shape \(3,\), that of model"):
+        other.workload(structure)
