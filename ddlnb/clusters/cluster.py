@@ -210,6 +210,19 @@ class Cluster:
         curve = self._curve("all-reduce")
         return latency, curve.at(sizes) - curve.latency, share
 
+    def half_work(self, operation: Operation, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
+        """Return what `all_reduce_work` does, for a half of a ring all-reduce of these bytes.
+
+        The operation is "reduce-scatter" or "all-gather".
+        """
+        ring = replace(self, all_reduce="ring")
+        if not ring.has_closed_form and self.workers > 1:
+            latency, _, share = ring._on_fabric(operation)
+            curve = ring._curve(operation)
+            return latency, curve.at(sizes) - curve.latency, share
+        latency, per_byte, share = ring.all_reduce_seconds
+        return (latency + self._software) / 2, per_byte / 2 * sizes, share
+
     def gather_seconds(self) -> tuple[float, float]:
         """Latency seconds of an all-gather along a ring, and seconds per byte of one payload."""
         effects, workers = self.effects, self.workers
@@ -242,7 +255,7 @@ class Cluster:
     ) -> tuple[Links, int, int, str, Operation]:
         """Return the links, the workers and the algorithm of a collective."""
         links = Links.of(self.effects, computing=computing, closed=self.nodes_in_use == 1)
-        name = "ring" if operation == "all-gather" else self.all_reduce
+        name = self.all_reduce if operation == "all-reduce" else "ring"
         return links, self.nodes_in_use, self.workers_per_node, name, operation
 
     def _on_fabric(self, operation: Operation) -> tuple[float, float, float]:

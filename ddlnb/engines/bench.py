@@ -120,6 +120,7 @@ class Bench:
             backend=self.settings.backend,
             topology=self.settings.topology,
             collective=self.settings.listed if contender.reduces_itself else None,
+            ranks_per_node=self.settings.site.ranks_per_node,
         )
         if job.ranks > self.ranks.count:
             raise InputError(

@@ -17,6 +17,7 @@ from ddlnb.engines.byteps import runtime
 from ddlnb.engines.horovod import runtime as horovod_runtime
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.requests import SPLIT
 
 
 def _nothing(*_: object) -> str:
@@ -70,10 +71,10 @@ _LISTED = [
            "ddlnb.engines.baselines:ddp", baseline="DDP"),
     Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
            "ddlnb.engines.torch_engine:start", "ddlnb.engines.torch_engine:serve",
-           exchanges=frozenset({"all_reduce", "push_pull"})),
+           exchanges=frozenset({"all_reduce", "push_pull", SPLIT})),
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
            "ddlnb.engines.horovod.engine:start", baseline="horovod",
-           exchanges=frozenset({"all_reduce"}), missing=horovod_runtime.missing),
+           exchanges=frozenset({"all_reduce", SPLIT}), missing=horovod_runtime.missing),
     Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
            "ddlnb.engines.byteps.engine:start", "ddlnb.engines.byteps.engine:serve",
            exchanges=frozenset({"push_pull"}), missing=runtime.missing),

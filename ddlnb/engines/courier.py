@@ -33,6 +33,10 @@ class Courier:
         self._timeout_seconds = timeout_seconds
         self.tracer: Tracer | None = None
         self._exchange = EXCHANGES[plan.exchange]
+        self._names = {
+            (leg.message, leg.is_gather): name
+            for leg, name in zip(plan.legs, plan.leg_names, strict=True)
+        }
         self._waiting_on: dict[int, list[int]] = {i: [] for i in range(len(plan.gradients))}
         for message, positions in enumerate(plan.gradients_of):
             for position in positions:
@@ -48,6 +52,7 @@ class Courier:
         count = len(self.plan.messages)
         with self._lock:
             self._round += 1
+            self._iteration = self.tracer.iteration if self.tracer else 0
             self._missing = [len(positions) for positions in self.plan.gradients_of]
             self._arrived: set[int] = set()
             self._open = self.plan.launch is Launch.WHEN_READY
@@ -55,6 +60,7 @@ class Courier:
             self._next = 0
             self._flying = 0
             self._flows: list[tuple[Flow, Handle] | None] = [None] * count
+            self._is_gathering = not self.plan.is_split
             self._started = [threading.Event() for _ in range(count)] if self._is_delayed else []
 
     @property
@@ -92,6 +98,8 @@ class Courier:
             )
         if self._failure is not None:
             raise self._failure
+        if not self._is_gathering:
+            self._gather()
         under_way = self._flows[message]
         if under_way is None:
             return
@@ -104,6 +112,23 @@ class Courier:
                 self.memory.store(message, finished.value)
                 self._flows[message] = None
                 return
+
+    def _gather(self) -> None:
+        """Start the second halves of all messages, as listed among the legs of the plan.
+
+        They start alike on all ranks: when a rank has the first halves of all.
+        """
+        self._is_gathering = True
+        scattered = {}
+        for leg in self.plan.legs:
+            under_way = self._flows[leg.message]
+            assert under_way is not None
+            flow, handle = under_way
+            if not leg.is_gather:
+                scattered[leg.message] = handle.wait()
+                continue
+            request = flow.send(scattered.pop(leg.message))
+            self._flows[leg.message] = flow, self._request(leg.message, request, first=False)
 
     def _start_what_may(self) -> None:
         while (message := self._startable()) is not None:
@@ -133,8 +158,9 @@ class Courier:
         if first and self.plan.credit_bytes is not None:
             released = partial(self._released, message, self._round)
         if (tracer := self.tracer) is not None:
-            start, iteration = time.perf_counter(), tracer.iteration
-            answered = partial(self._answered, tracer, message, start, iteration)
+            start, iteration = time.perf_counter(), self._iteration
+            name = self._name(message, first)
+            answered = partial(self._answered, tracer, message, name, start, iteration)
         return self.transport.start(message, request, released, answered)
 
     def _released(self, message: int, round_number: int) -> None:
@@ -152,6 +178,11 @@ class Courier:
                 for started in self._started:
                     started.set()
 
-    def _answered(self, tracer: Tracer, message: int, start: float, iteration: int) -> None:
-        name, size = str(self.plan.messages[message]), self.plan.message_bytes[message]
+    def _name(self, message: int, first: bool) -> str:
+        return self._names[message, not first and self.plan.is_split]
+
+    def _answered(
+        self, tracer: Tracer, message: int, name: str, start: float, iteration: int
+    ) -> None:
+        size = self.plan.message_bytes[message]
         tracer.record("message", name, start, time.perf_counter(), size, iteration)

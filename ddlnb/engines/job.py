@@ -20,7 +20,8 @@ class Job:
     ``engine`` is a name of ddlnb.engines.catalogue; ``plan`` is None for its baseline.
     Step t of worker w trains on ``task.batch(local_batch, seed)`` with seed t * workers + w,
     starting over after ``batches`` steps; they are drawn before the clock starts. ``topology`` is
-    that of our own engine's all-reduces, ``collective`` what carries them out instead.
+    that of our own engine's all-reduces, ``collective`` what carries them out instead, where the
+    plan does not say it; ``ranks_per_node`` neighbours share a node.
     """
 
     task: Task
@@ -38,6 +39,7 @@ class Job:
     backend: str = "gloo"
     topology: str = "ring"
     collective: Collective | None = None
+    ranks_per_node: int = 1
     keep_parameters: bool = False
 
     @property

@@ -21,7 +21,9 @@ def start(
 ) -> tuple[Replica, Callable]:
     """Return the trainer of this worker, and the loss of a batch that its steps take."""
     assert job.plan is not None
-    transport = transport_for(context, store, job.plan, job.topology, job.collective)
+    transport = transport_for(
+        context, store, job.plan, job.topology, job.collective, job.ranks_per_node
+    )
     timeout = context.timeout_seconds
     replica = Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout)
     return replica, partial(job.task.loss, module)

@@ -99,7 +99,7 @@ def _trace(context: RankContext, job: Job, store: Any, trainer: Any, steps: Call
     steps(job.traced, number)
     trainer.trace(None)
     # A waiter may be woken before the transport has noted the end of the message.
-    expected = job.traced * len(job.plan.messages) if job.plan else 0
+    expected = job.traced * len(job.plan.legs) if job.plan else 0
     patience = time.perf_counter() + 1.0
     while sum(span.kind == "message" for span in list(tracer.spans)) < expected:
         if time.perf_counter() > patience:

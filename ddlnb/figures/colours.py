@@ -18,6 +18,8 @@ METHOD_COLOURS = {
     "MG-WFBP": "#009E73",
     "ByteScheduler-PS": "#CC79A7",
     "ByteScheduler-A2A": "#D55E00",
+    "DeAR": "#6a51a3",
+    "searched": "#000000",
 }
 OTHER_COLOUR = "#b0a695"  # a method of the reader's own, and whatever else has no colour yet
 ENGINE_COLOURS = {

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Message, Piece
-from ddlnb.units import MIB
+from ddlnb.units import MB, MIB
 from ddlnb.workloads.workload import Gradient, Workload
 
 DDP_FIRST_BUCKET, DDP_BUCKET = MIB, 25 * MIB  # torch's defaults
+BUFFER_BYTES = 25 * MB  # of DeAR
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class Bucketing:
 
 def one_bucket(workload: Workload) -> list[Message]:
     """Put everything in one message (BSP, survey section 4.1)."""
-    return [_message(workload, workload.gradients)]
+    return [message_of(workload, workload.gradients)]
 
 
 def per_tensor(workload: Workload) -> list[Message]:
     """Send one message per gradient tensor: wait-free backpropagation (Zhang et al. 2017)."""
-    return [_message(workload, [gradient]) for gradient in workload.gradients]
+    return [message_of(workload, [gradient]) for gradient in workload.gradients]
 
 
 def merged(workload: Workload, cost: AlphaBeta) -> list[Message]:
@@ -79,7 +80,30 @@ def merged(workload: Workload, cost: AlphaBeta) -> list[Message]:
                 network_free = starts + cost.seconds(sum(g.bytes for g in groups[-1]))
             groups.append([gradient])
         starts = max(ready, network_free)
-    return [_message(workload, group) for group in groups]
+    return [message_of(workload, group) for group in groups]
+
+
+def buffered(workload: Workload) -> list[Message]:
+    """Fill buffers of 25 MB with gradients as backward produces them (DeAR, Zhang et al. 2023).
+
+    A gradient that does not fit any more begins the next buffer; one that is larger has its own.
+    The paper's tensor fusion (section 4) tunes the size by Bayesian optimisation; 25 MB is where
+    it starts, the default of PyTorch's DDP.
+    """
+    return in_buffers(workload, BUFFER_BYTES)
+
+
+def in_buffers(workload: Workload, buffer_bytes: int) -> list[Message]:
+    """Return messages of neighbours of at most so many bytes, or of one gradient that is larger."""
+    groups: list[list[Gradient]] = []
+    room = 0
+    for gradient in workload.gradients:
+        if not groups or gradient.bytes > room:
+            groups.append([])
+            room = buffer_bytes
+        groups[-1].append(gradient)
+        room -= gradient.bytes
+    return [message_of(workload, group) for group in groups]
 
 
 def ddp_buckets(workload: Workload) -> list[Message]:
@@ -95,13 +119,14 @@ def ddp_buckets(workload: Workload) -> list[Message]:
         groups[-1].append(gradient)
         if sum(one.bytes for one in groups[-1]) >= limit:
             groups.append([])
-    return [_message(workload, group) for group in groups if group]
+    return [message_of(workload, group) for group in groups if group]
 
 
 ONE_BUCKET = Bucketing(one_bucket)
 PER_TENSOR = Bucketing(per_tensor)
 MERGED = Bucketing(merged, needs_cost=True)
 DDP_BUCKETS = Bucketing(ddp_buckets)
+BUFFERED = Bucketing(buffered)
 
 
 def partitioned(
@@ -136,7 +161,8 @@ def partitioned(
     return parts
 
 
-def _message(workload: Workload, gradients: Sequence[Gradient]) -> Message:
+def message_of(workload: Workload, gradients: Sequence[Gradient]) -> Message:
+    """Return the message of these whole gradients, with the priority of their first layer."""
     pieces = tuple(Piece(gradient.name, 0, gradient.elements) for gradient in gradients)
     position = workload.layer_position
     return Message(pieces, min(position[gradient.layer] for gradient in gradients))

@@ -1,4 +1,4 @@
-"""The seven methods of the survey, each one row, and the plan that follows from a row.
+"""The seven methods of the survey and DeAR, each one row, and the plan that follows from a row.
 
 The survey describes a method by six aspects (section 3, levels 1-3): synchronisation,
 compression, scheduling, architecture, protocol, topology. `Method.sentence` prints its sentence.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import (
+    BUFFERED,
     DDP_BUCKETS,
     MERGED,
     ONE_BUCKET,
@@ -27,6 +28,7 @@ from ddlnb.plans.bucketing import (
 from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
 from ddlnb.plans.priority_order import by_priority
+from ddlnb.plans.requests import SPLIT
 from ddlnb.plans.sentence import sentence
 from ddlnb.units import MB, bytes_from
 from ddlnb.workloads.workload import Workload
@@ -39,11 +41,12 @@ BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS met
 class Method:
     """How gradients are exchanged. ``scheduling`` is the survey's word, None for plain BSP.
 
-    ``bucketing`` groups gradients into messages, ``exchange`` is "push_pull" or "all_reduce",
-    ``launch`` says when messages may start, ``priority`` whether those of early layers go first,
-    and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the largest message
-    and ``credit_bytes`` the most bytes in flight, None for no limit. ``plan(workload)`` returns the
-    `Plan`, ``sentence()`` the survey's description, ``tuned(partition="1MB")`` another partition.
+    ``bucketing`` groups gradients into messages, ``exchange`` is "push_pull", "all_reduce" or
+    "split_all_reduce", ``launch`` says when messages may start, ``priority`` whether those of early
+    layers go first, and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the
+    largest message and ``credit_bytes`` the most bytes in flight, None for no limit.
+    ``plan(workload)`` returns the `Plan`, ``sentence()`` the survey's description,
+    ``tuned(partition="1MB")`` another partition.
 
     >>> import ddlnb
     >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
@@ -216,10 +219,14 @@ _ROWS = [
            Launch.WHEN_READY, True, Gate.OWN_LAYER, BYTEPS_PARTITION, 4 * BYTEPS_PARTITION),
     Method("ByteScheduler-A2A", "tensor partition", PER_TENSOR, "all_reduce",
            Launch.WHEN_READY, True, Gate.OWN_LAYER, 4 * MB, 16 * MB),
+    Method("DeAR", "tensor fusion", BUFFERED, SPLIT,
+           Launch.WHEN_READY, False, Gate.OWN_LAYER),
 ]  # fmt: skip
-# The methods by name: the seven of the survey, in its order, then those of `register_method`.
+# The methods by name: the seven of the survey, in its order, then one that came after it (DeAR:
+# Zhang et al. 2023, arXiv 2302.12445), then those of `register_method`.
 # Whatever takes the name of a method looks it up here.
 METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
+SURVEYED: dict[str, Method] = {method.name: method for method in _ROWS[:7]}  # its section 4
 # What others run, by name: planned and forecast beside the methods. To measure it is to run theirs
 # (ddlnb.engines.baselines), so that it is no method of our engines.
 BASELINES = {

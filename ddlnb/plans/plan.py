@@ -13,9 +13,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from ddlnb.errors import PlanError, UnknownName
-from ddlnb.plans.requests import EXCHANGES
+from ddlnb.plans.requests import EXCHANGES, SPLIT
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import Gradient
+
+REDUCE_SCATTER, ALL_GATHER = "reduce-scatter", "all-gather"
 
 
 class Launch(Enum):
@@ -78,12 +80,29 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Leg:
+    """One trip of message number ``message`` over the network: all of its exchange, or a half."""
+
+    message: int
+    operation: str
+
+    @property
+    def is_gather(self) -> bool:
+        """Whether this is the second half of a split all-reduce."""
+        return self.operation == ALL_GATHER
+
+
+@dataclass(frozen=True)
 class Plan:
     """The messages of one iteration and their rules.
 
     ``servers`` is 0 when the exchange uses none; else ``placement`` holds one server per message.
     ``credit_bytes`` bounds the bytes in flight; one message may always be. ``message_bytes`` are
     those of each message, ``digest`` is a text that equal plans share, and printing shows a table.
+    ``collectives`` names how the all-reduce of every message travels (``ddlnb collectives``), "" as
+    the cluster or the engine has it; empty, all do as those have it. With the exchange
+    "split_all_reduce" messages are reduced and scattered as the launch says, and gathered after the
+    backward pass.
     Raises PlanError unless every element of every gradient is in exactly one message.
 
     >>> import ddlnb
@@ -104,11 +123,12 @@ class Plan:
     credit_bytes: int | None = None
     servers: int = 0
     placement: tuple[int, ...] = ()
+    collectives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.exchange not in EXCHANGES:
             raise UnknownName("exchange", self.exchange, EXCHANGES)
-        if self.exchange == "all_reduce" and self.order is Order.PRIORITY:
+        if self.exchange != "push_pull" and self.order is Order.PRIORITY:
             raise PlanError(
                 f"plan {self.method!r} lets each worker choose its next all-reduce, but "
                 f"collectives must start in the same order on all ranks; list the messages in "
@@ -116,8 +136,21 @@ class Plan:
             )
         if self.credit_bytes is not None and self.credit_bytes < 1:
             raise PlanError(f"credit of {self.credit_bytes} bytes must be at least 1, or None")
+        if self.is_split and self.credit_bytes is not None:
+            raise PlanError(
+                f"plan {self.method!r} splits all-reduces and bounds the bytes in flight by a "
+                f"credit of {self.credit_bytes} bytes; gathers wait for all scatters: leave one out"
+            )
         self._check_coverage()
         self._check_placement()
+        if self.collectives and (
+            self.exchange != "all_reduce" or len(self.collectives) != len(self.messages)
+        ):
+            raise PlanError(
+                f"plan {self.method!r} with exchange {self.exchange!r} names collectives for "
+                f"{len(self.collectives)} of {len(self.messages)} messages; all-reduces take one "
+                f"for each or none at all, other exchanges none"
+            )
 
     def _check_coverage(self) -> None:
         sizes = {gradient.name: gradient.elements for gradient in self.gradients}
@@ -151,7 +184,7 @@ class Plan:
             raise PlanError(
                 f"plan {self.method!r} with exchange {self.exchange!r} and {self.servers} servers "
                 f"places {len(self.placement)} of {len(self.messages)} messages; push_pull needs "
-                f"at least one server and every message placed, all_reduce needs neither"
+                f"at least one server and every message placed, all-reduces need neither"
             )
         if any(not 0 <= server < self.servers for server in self.placement):
             raise PlanError(f"placement {self.placement} names a server that does not exist")
@@ -190,6 +223,35 @@ class Plan:
         return {layer: tuple(indices) for layer, indices in carried.items()}
 
     @property
+    def is_split(self) -> bool:
+        """Whether all-reduces go in two halves, of which the second is gathered later."""
+        return self.exchange == SPLIT
+
+    @cached_property
+    def legs(self) -> tuple[Leg, ...]:
+        """What the network carries, in the order in which it starts where messages are listed.
+
+        Each message once; or, of a split all-reduce, all first halves as listed and then all second
+        ones, those first that the forward pass needs first.
+        """
+        every = range(len(self.messages))
+        if not self.is_split:
+            return tuple(Leg(index, self.exchange) for index in every)
+        needed = sorted(every, key=lambda index: self.messages[index].priority)
+        return (
+            *(Leg(index, REDUCE_SCATTER) for index in every),
+            *(Leg(index, ALL_GATHER) for index in needed),
+        )
+
+    @cached_property
+    def leg_names(self) -> tuple[str, ...]:
+        """What timelines call each leg."""
+        names = (str(self.messages[leg.message]) for leg in self.legs)
+        if not self.is_split:
+            return tuple(names)
+        return tuple(f"{leg.operation} of {n}" for leg, n in zip(self.legs, names, strict=True))
+
+    @property
     def digest(self) -> str:
         """A fingerprint of what is sent and how: equal on all ranks, or the run must not start.
 
@@ -197,7 +259,8 @@ class Plan:
         """
         shape = [(g.name, g.layer, g.elements, g.bytes_per_element) for g in self.gradients]
         rules = (self.exchange, self.launch, self.order, self.gate, self.credit_bytes)
-        text = repr((self.method, shape, self.messages, rules, self.servers, self.placement))
+        said = (self.method, shape, self.messages, rules, self.servers, self.placement)
+        text = repr((*said, self.collectives) if self.collectives else said)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
@@ -210,6 +273,8 @@ class Plan:
         ]
         for index, message in enumerate(self.messages):
             where = f"  server {self.placement[index]}" if self.servers else ""
+            if self.collectives:
+                where = f"  {self.collectives[index] or 'as it is':>16}"
             lines.append(
                 f"{index:4d}  {show_bytes(self.message_bytes[index]):>8}  "
                 f"priority {message.priority:3d}{where}  {message}"

@@ -24,6 +24,27 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
+class ReduceScatter:
+    """Ask for the sum over all workers of this worker's part of ``tensor``, in its place.
+
+    Parts are those of `torch.tensor_split` into as many as there are workers, by rank. What the
+    answer, a tensor as long, holds in other places has no meaning.
+    """
+
+    tensor: Any
+
+
+@dataclass(frozen=True)
+class GatherParts:
+    """Give this worker's part of ``tensor`` to all, and ask for theirs: the tensor is then whole.
+
+    Parts are as in `ReduceScatter`. The answer may reuse the tensor's memory.
+    """
+
+    tensor: Any
+
+
+@dataclass(frozen=True)
 class PushPull:
     """Give ``tensor`` to the parameter server and ask for what its rule answers.
 
@@ -86,7 +107,19 @@ def push_pull(share: Any) -> Flow:
     return average
 
 
-EXCHANGES = {"all_reduce": all_reduce, "push_pull": push_pull}
+def split_all_reduce(share: Any) -> Flow:
+    """Return the average by a reduce-scatter and an all-gather, which may come much later.
+
+    DeAR (Zhang et al. 2023, arXiv 2302.12445) has the first in the backward pass and the second
+    before the next forward pass of the layers that need it.
+    """
+    scattered = yield ReduceScatter(share)
+    average = yield GatherParts(scattered)
+    return average
+
+
+SPLIT = "split_all_reduce"
+EXCHANGES = {"all_reduce": all_reduce, "push_pull": push_pull, SPLIT: split_all_reduce}
 
 
 def lockstep(flows: Sequence[Flow]) -> list[Any]:
@@ -124,7 +157,27 @@ def answer_together(requests: Sequence[Any]) -> list[Any]:
             {sender: requests[sender].outgoing[rank] for sender in request.incoming}
             for rank, request in enumerate(requests)
         ]
+    if isinstance(first, GatherParts):
+        return [_gathered([request.tensor for request in requests])] * len(requests)
     total = first.tensor
     for request in requests[1:]:
         total = total + request.tensor
+    if isinstance(first, ReduceScatter):
+        return [_scattered(total, requests, rank) for rank in range(len(requests))]
     return [total] * len(requests)
+
+
+def _scattered(total: Any, requests: Sequence[Any], rank: int) -> Any:
+    """Return a worker's tensor with its part of the sum in place of its own."""
+    found = requests[rank].tensor.clone()
+    part, own = (tensor.tensor_split(len(requests))[rank] for tensor in (total, found))
+    own.copy_(part)
+    return found
+
+
+def _gathered(tensors: Sequence[Any]) -> Any:
+    """Return a tensor of which every part is that of its worker."""
+    whole = tensors[0].clone()
+    for rank, part in enumerate(whole.tensor_split(len(tensors))):
+        part.copy_(tensors[rank].tensor_split(len(tensors))[rank])
+    return whole

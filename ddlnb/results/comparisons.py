@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.claim import Table, Values
 from ddlnb.results.table import Cell
 
@@ -43,7 +43,7 @@ def gains(table: Table, slow: str, fast: str, keep: Callable[[Cell], bool] = any
         cell: rate / table.rates[other]
         for cell, rate in table.rates.items()
         if cell.network == fast
-        and cell.method in METHODS
+        and cell.method in SURVEYED
         and table.uses_network(cell)
         and keep(cell)
         and (other := cell._replace(network=slow)) in table.rates
@@ -95,7 +95,7 @@ def best_bert(table: Table, keep: Callable[[Cell], bool]) -> Values:
     """Return the share of linear speedup of BERT's best method in every configuration."""
     best: dict[Cell, tuple[float, Cell]] = {}
     for cell, rate in table.rates.items():
-        if cell.model in BERTS and cell.method in METHODS and keep(cell):
+        if cell.model in BERTS and cell.method in SURVEYED and keep(cell):
             configuration = cell._replace(method="")
             if single := table.single(cell):
                 found = (rate / cell.gpus / single, cell)
@@ -129,7 +129,7 @@ def leader_over_best(table: Table) -> Values:
     """
     configurations: dict[Cell, Values] = {}
     for cell, rate in table.rates.items():
-        if cell.method in METHODS:
+        if cell.method in SURVEYED:
             configurations.setdefault(cell._replace(method=""), {})[cell] = rate
     methods = {cell.method for rates in configurations.values() for cell in rates}
     full = [rates for rates in configurations.values() if len(rates) == len(methods)]
@@ -154,7 +154,7 @@ def larger_batches(table: Table) -> Values:
     first: dict[tuple[object, ...], float] = {}
     for model, sizes in batches.items():
         for smaller, larger in pairwise(sorted(sizes)):
-            cells = [c for c in table.rates if c[:2] == (model, larger) and c.method in METHODS]
+            cells = [c for c in table.rates if c[:2] == (model, larger) and c.method in SURVEYED]
             for cell in sorted(cells, key=lambda cell: cell.gpus):
                 other = cell._replace(local_batch=smaller)
                 if other not in table.rates:

@@ -33,7 +33,8 @@ class Tasks:
     """The tasks of one iteration, with everything about them that no cluster changes.
 
     Arrays hold a number for every task: its own seconds, the messages it makes ready, the tensors
-    and bytes that it updates. Arrays of messages hold one for every message.
+    and bytes that it updates. Arrays of messages hold one for every leg of the plan: every message,
+    or every half of one.
     """
 
     listed: tuple[Task, ...]
@@ -81,31 +82,36 @@ def tasks_of(pair: Identity) -> Tasks:
     for position, gradient in enumerate(plan.gradients):
         positions_of.setdefault(gradient.layer, []).append(position)
     own = plan.gate is Gate.OWN_LAYER
+    # The leg with which a message has arrived: its last one.
+    arrives = {leg.message: number for number, leg in enumerate(plan.legs)}
     # Task, own seconds, positions of the gradients that it updates.
     rows: list[tuple[Task, float, list[int]]] = []
     for layer in workload.layers:
         if own and layer.name in positions_of:
-            waits_for = plan.messages_of_layer[layer.name]
+            waits_for = tuple(arrives[message] for message in plan.messages_of_layer[layer.name])
             rows.append((Task("update", layer.name, waits_for), 0.0, positions_of[layer.name]))
         rows.append((Task("forward", layer.name), layer.forward_seconds, []))
     last = len(workload.gradients) - 1
     ready: list[list[int]] = [[] for _ in workload.gradients]
-    for message, positions in enumerate(plan.gradients_of):
-        ready[last if plan.launch is Launch.AFTER_BACKWARD else max(positions)].append(message)
+    for number, leg in enumerate(plan.legs):
+        at_end = plan.launch is Launch.AFTER_BACKWARD or leg.is_gather
+        ready[last if at_end else max(plan.gradients_of[leg.message])].append(number)
     for gradient, messages in zip(workload.gradients, ready, strict=True):
         task = Task("backward", gradient.name, readies=tuple(messages))
         rows.append((task, gradient.backward_seconds, []))
     if not own:
-        everything = tuple(range(len(plan.messages)))
+        everything = tuple(sorted(arrives.values()))
         rows.append((Task("update", "all layers", everything), 0.0, list(range(last + 1))))
     sizes = [gradient.bytes for gradient in plan.gradients]
+    sent = [leg.message for leg in plan.legs]
+    carried = [plan.messages[message] for message in sent]
     return Tasks(
         listed=tuple(task for task, _, _ in rows),
         own_seconds=np.array([seconds for _, seconds, _ in rows]),
         readied=np.array([float(len(task.readies)) for task, _, _ in rows]),
         updated_tensors=np.array([float(len(positions)) for _, _, positions in rows]),
         updated_bytes=np.array([float(sum(sizes[i] for i in updated)) for _, _, updated in rows]),
-        message_bytes=np.array(plan.message_bytes, dtype=np.int64),
-        message_pieces=np.array([len(message.pieces) for message in plan.messages]),
-        priority=np.array([message.priority for message in plan.messages], dtype=np.int64),
+        message_bytes=np.array(plan.message_bytes, dtype=np.int64)[sent],
+        message_pieces=np.array([len(message.pieces) for message in carried]),
+        priority=np.array([message.priority for message in carried], dtype=np.int64),
     )

@@ -55,7 +55,7 @@ def arrays(program: Program) -> Arrays:
         np.array([stage.delay for stage in stages]),
         np.stack([stage.latency for stage in stages]),
         np.stack([stage.work for stage in stages]),
-        np.array([stage.share for stage in stages]),
+        np.stack([stage.shares for stage in stages]),
         np.array([stage.latency_share for stage in stages]),
         np.array([stage.streams for stage in stages]),
         program.message_bytes.astype(np.float64),
@@ -175,12 +175,12 @@ def _play(
                         elapsed = now - since[p]
                         since[p] = now
                         first = latency_share[s] if computing else 1.0
-                        rate = share[s] if computing else 1.0
+                        rate = share[s, p // stages] if computing else 1.0
                         part = min(elapsed, latency_left[p] / first)
                         latency_left[p] = max(0.0, latency_left[p] - part * first)
                         work_left[p] = max(0.0, work_left[p] - (elapsed - part) * rate)
                         first = latency_share[s] if go_on else 1.0
-                        rate = share[s] if go_on else 1.0
+                        rate = share[s, p // stages] if go_on else 1.0
                         serial += 1
                         own_event[p] = serial
                         left = latency_left[p] / first + work_left[p] / rate
@@ -312,7 +312,7 @@ def _play(
             serial += 1
             own_event[q] = serial
             first = latency_share[qs] if computing else 1.0
-            rate = share[qs] if computing else 1.0
+            rate = share[qs, qm] if computing else 1.0
             left = latency_left[q] / first + work_left[q] / rate
             heapq.heappush(events, (now + left, serial, OWN_PART * passages + q))
             if qs + 1 < stages and streams[qs + 1]:

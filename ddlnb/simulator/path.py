@@ -8,7 +8,7 @@ counted in the work of that link. Stages also say what is needed where workers d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import ServerLoads
+from ddlnb.networks.transfers import Operation
 from ddlnb.plans.plan import Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks
 
@@ -34,9 +35,9 @@ class Stage:
 
     The resource serves one message at a time, in the order in which they ask for it: ``delay``
     passes before they ask, ``latency`` while they hold it, then ``work``; while the worker computes
-    both slow down to ``latency_share`` and ``share``. A stage that ``streams`` asks as soon as the
-    stage before it, which has no latency, has begun, and ends no sooner than that one. Any other
-    stage asks when the one before it has ended.
+    both slow down to ``latency_share`` and ``share``, which is one for all messages or one for
+    each. A stage that ``streams`` asks as soon as the stage before it, which has no latency, has
+    begun, and ends no sooner than that one. Any other stage asks when the one before it has ended.
 
     ``each`` is of whom each has this stage for itself, with a resource of its own. It begins when
     all whom it is for have come; with ``parts`` it is for all of the cluster, and serves the part
@@ -49,13 +50,18 @@ class Stage:
     delay: float
     latency: Numbers
     work: Numbers
-    share: float
+    share: float | Numbers
     latency_share: float = 1.0
     streams: bool = False
     each: Each = Each.CLUSTER
     parts: bool = False
     spreads: bool = False
     on_link: bool = False
+
+    @property
+    def shares(self) -> Numbers:
+        """The share of every message."""
+        return np.broadcast_to(np.asarray(self.share, float), self.work.shape)
 
 
 @dataclass
@@ -79,7 +85,7 @@ class Path:
         delay: float,
         latency: Numbers,
         work: Numbers,
-        share: float,
+        share: float | Numbers,
         server: Indices | None = None,
         streams: bool = False,
         releases: bool = False,
@@ -109,9 +115,9 @@ def path_of(plan: Plan, cluster: Cluster, tasks: Tasks) -> Path:
 
     Raises InputError if the plan needs parameter servers and the cluster has none.
     """
-    path = Path(len(plan.messages), cluster.effects.latency_share)
+    path = Path(len(plan.legs), cluster.effects.latency_share)
     software = _software(plan, cluster, tasks)
-    add = _all_reduce if plan.exchange == "all_reduce" else _push_pull
+    add = _push_pull if plan.exchange == "push_pull" else _all_reduce
     add(path, plan, cluster, tasks.message_bytes, software)
     return path
 
@@ -119,7 +125,7 @@ def path_of(plan: Plan, cluster: Cluster, tasks: Tasks) -> Path:
 def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
     """Return the seconds of latency of every message that are not the links'."""
     effects = cluster.effects
-    seconds = np.zeros(len(plan.messages))
+    seconds = np.zeros(len(plan.legs))
     if cluster.workers == 1:
         return seconds  # nobody to send to
     if plan.exchange == "push_pull":
@@ -127,7 +133,8 @@ def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
     if plan.order is Order.PRIORITY or plan.credit_bytes is not None:
         seconds += effects.priority_latency
     is_merged = tasks.message_pieces > 1
-    seconds += is_merged * (2 * tasks.message_bytes / effects.copy_bandwidth)
+    copies = 1 if plan.is_split else 2  # together before the first half, apart after the second
+    seconds += is_merged * (copies * tasks.message_bytes / effects.copy_bandwidth)
     return seconds
 
 
@@ -137,10 +144,7 @@ def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, softwar
     The thread of a scheduler, where there is one, starts every message before and sees its end
     afterwards, one thing at a time, while the network and the worker go on.
     """
-    work: Numbers
-    latency, work, share = cluster.all_reduce_work(size)
-    if cluster.workers == 1:
-        latency, work = 0.0, 0.0 * size
+    latency, work, share = _collective_work(plan, cluster, size)
     turn = cluster.effects.scheduler_latency / 2 + 0.0 * size
     has_scheduler = bool(turn.any()) and plan.credit_bytes is not None and cluster.workers > 1
     if has_scheduler:
@@ -148,6 +152,37 @@ def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, softwar
     path.add("all-reduce", "network", 0.0, latency + software, work, share, releases=True)
     if has_scheduler:
         path.add("end", "scheduler", 0.0, turn, 0.0 * size, 1.0, each=Each.WORKER)
+
+
+def _collective_work(
+    plan: Plan, cluster: Cluster, size: Indices
+) -> tuple[Numbers, Numbers, float | Numbers]:
+    """Return latency and work of every leg, and the share of the work that goes on beside compute.
+
+    Halves of all-reduces go round a ring.
+    """
+    none: Numbers = 0.0 * size
+    if cluster.workers == 1:
+        return none, none, 1.0
+    latency: Numbers | float
+    share: Numbers | float
+    if plan.is_split:
+        scatter = np.array([not leg.is_gather for leg in plan.legs])
+        latency, work, shares = none.copy(), none.copy(), none.copy()
+        halves: dict[Operation, Any] = {"reduce-scatter": scatter, "all-gather": ~scatter}
+        for operation, legs in halves.items():
+            latency[legs], work[legs], shares[legs] = cluster.half_work(operation, size[legs])
+        return latency, work, shares
+    if not plan.collectives:
+        latency, work, share = cluster.all_reduce_work(size)
+        return latency + none, work, share
+    latency, work, shares = none.copy(), none.copy(), none.copy()
+    names = np.array(plan.collectives)
+    for name in sorted(set(plan.collectives)):
+        on = replace(cluster, all_reduce=name) if name else cluster
+        chosen = names == name
+        latency[chosen], work[chosen], shares[chosen] = on.all_reduce_work(size[chosen])
+    return latency, work, shares
 
 
 def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:

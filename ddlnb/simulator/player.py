@@ -266,7 +266,9 @@ class _Player:
     def _rates(self, passage: _Passage) -> tuple[float, float]:
         """At which latency and work go on now."""
         stage = self.program.stages[passage.stage]
-        return (stage.latency_share, stage.share) if self._computing else (1.0, 1.0)
+        if not self._computing:
+            return 1.0, 1.0
+        return stage.latency_share, float(stage.shares[passage.message])
 
     def _catch_up(self, passage: _Passage) -> None:
         """Take off what was done since the last change of rate."""
@@ -324,7 +326,7 @@ class _Player:
             Span(
                 rank=0,
                 kind="message",
-                name=str(self.program.messages[message]),
+                name=self.program.messages[message],
                 start_seconds=first.began,
                 stop_seconds=self.now,
                 iteration=self._iteration_of[message],

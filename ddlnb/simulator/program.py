@@ -13,7 +13,7 @@ import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError
-from ddlnb.plans.plan import Gate, Message, Order, Plan
+from ddlnb.plans.plan import Gate, Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks, tasks_of
 from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.path import Stage, path_of
@@ -24,6 +24,7 @@ from ddlnb.workloads.workload import Workload
 class Program:
     """Tasks of one iteration, the stages of its messages, and the rules of the queue.
 
+    ``messages`` are the names of what the network carries, a message or a half of one each;
     ``task_seconds`` and ``message_bytes`` hold a number for every task and message. ``released``
     is the stage whose end gives credit back. ``drains`` when no message is under way at the end of
     an iteration, so that all iterations are alike.
@@ -33,7 +34,7 @@ class Program:
     task_seconds: Numbers
     stages: tuple[Stage, ...]
     resources: tuple[str, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[str, ...]
     message_bytes: Indices
     priority: Indices
     by_priority: bool
@@ -67,7 +68,7 @@ def lower(workload: Workload, cluster: Cluster, plan: Plan) -> Program:
         task_seconds=tasks.seconds(cluster.effects, cluster.workers),
         stages=tuple(path.stages),
         resources=tuple(path.resources),
-        messages=plan.messages,
+        messages=plan.leg_names,
         message_bytes=tasks.message_bytes,
         priority=tasks.priority,
         by_priority=plan.order is Order.PRIORITY,

@@ -23,7 +23,7 @@ from ddlnb.networks.play import play, share
 from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import get_topology
 from ddlnb.networks.transfers import Collective
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.studies.findings import Findings, findings
@@ -90,7 +90,7 @@ def by_topology(
     *,
     gpus: int = 32,
     all_reduce: str = "ring",
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] = tuple(SURVEYED),
 ) -> pd.DataFrame:
     """Return samples per second by method (rows) and topology (columns).
 
@@ -101,7 +101,7 @@ def by_topology(
     columns = {}
     for topology in topologies:
         on = replace(one, topology=topology, all_reduce=all_reduce, server_place="workers' nodes")
-        cells = [Cell(workload, on, METHODS[name]) for name in methods]
+        cells = [Cell(workload, on, SURVEYED[name]) for name in methods]
         columns[topology] = [
             cell.samples / found.iteration_seconds
             for cell, found in zip(cells, steady_seconds(cells), strict=True)

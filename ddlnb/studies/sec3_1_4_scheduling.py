@@ -1,7 +1,7 @@
 """Merging, partition and priority on simulated clusters (survey, section 3.1.4).
 
-The methods are those of METHODS, as section 3 describes them. (The scripts behind Fig. 4 ran two of
-them differently: see `ddlnb.calibration.testbed.as_run`.)
+The methods are those of SURVEYED, as section 3 describes them. (The scripts behind Fig. 4 ran two
+of them differently: see `ddlnb.calibration.testbed.as_run`.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate
@@ -43,7 +43,7 @@ def simulate_schedules(
     return {
         cluster.network: {
             name: simulate(workload, cluster, method, iterations=SHOWN_ITERATIONS)
-            for name, method in METHODS.items()
+            for name, method in SURVEYED.items()
         }
         for cluster in _with_gpus(clusters, gpus)
     }
@@ -56,7 +56,7 @@ def breakdown_rows(
     cells = [
         Cell(fig4_workload(model), cluster, method)
         for cluster in _with_gpus(clusters, gpus)
-        for method in METHODS.values()
+        for method in SURVEYED.values()
     ]
     return pd.DataFrame(
         [

@@ -18,7 +18,7 @@ from ddlnb.calibration.testbed import (
     fig4_workload,
 )
 from ddlnb.clusters.file import get_cluster
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.claim import Comparison, Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims
 from ddlnb.results.columns import KEY, RATE
@@ -66,7 +66,7 @@ def forecast_nvlink(local_batch: int = LARGE_BATCH) -> pd.DataFrame:
     The GPUs are taken to be as fast as the survey's, and their seconds to grow with the batch.
     """
     workload, cluster = fig4_workload(LARGE).at_batch(local_batch), get_cluster(NVLINK)
-    methods = [as_run(method) for method in METHODS.values() if method.architecture == "A2A"]
+    methods = [as_run(method) for method in SURVEYED.values() if method.architecture == "A2A"]
     return forecast_cells([Cell(workload, cluster, method) for method in methods], draws=0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import Workload
@@ -30,7 +30,7 @@ def methods_table() -> pd.DataFrame:
                 "partition": _size(method.partition_bytes),
                 "credit": _size(method.credit_bytes),
             }
-            for method in METHODS.values()
+            for method in SURVEYED.values()
         ]
     ).set_index("method")
 
@@ -41,7 +41,7 @@ def _size(count: int | None) -> str:
 
 def sentences() -> str:
     """The survey's six-aspect sentence of every method, one per line."""
-    return "\n".join(f"{method.name}: {method.sentence()}." for method in METHODS.values())
+    return "\n".join(f"{method.name}: {method.sentence()}." for method in SURVEYED.values())
 
 
 def plans(
@@ -57,7 +57,7 @@ def plans(
         name: method.tuned(partition=partition, credit=credit).plan(
             workload, cost=cost, servers=servers
         )
-        for name, method in METHODS.items()
+        for name, method in SURVEYED.items()
     }
 
 

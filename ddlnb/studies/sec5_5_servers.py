@@ -16,7 +16,7 @@ from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.workloads.workload import Workload
@@ -75,7 +75,7 @@ def sweep(
 def _best(
     workload: Workload, cluster: Cluster, architecture: str, servers: int, place: str
 ) -> dict[str, object]:
-    methods = [one for one in METHODS.values() if one.architecture == architecture]
+    methods = [one for one in SURVEYED.values() if one.architecture == architecture]
     cells = [Cell(workload, cluster, one, servers or None) for one in methods]
     seconds = [found.iteration_seconds for found in steady_seconds(cells)]
     best = min(range(len(cells)), key=seconds.__getitem__)

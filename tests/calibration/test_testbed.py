@@ -39,7 +39,7 @@ from ddlnb.errors import InputError, ResultsError, UnknownName
 from ddlnb.figures import forecast_bars
 from ddlnb.paths import DATA, ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Gate, Order
 from ddlnb.results.published import FIG4_CELLS
 from ddlnb.simulator.forecast import Z90, forecast
@@ -52,7 +52,7 @@ KEPT = DATA / "forecasts" / "fig4.csv"
 def test_fig4_has_252_cells_each_once():
     cells = fig4_cells_to_forecast()
     keys = {(c.workload.model, c.cluster.network, c.cluster.workers, c.method.name) for c in cells}
-    assert len(cells) == len(keys) == 3 * 3 * len(GPUS) * len(METHODS) == 252
+    assert len(cells) == len(keys) == 3 * 3 * len(GPUS) * len(SURVEYED) == 252
 
 
 def test_the_kept_forecast_is_what_the_data_gives_now():
@@ -132,7 +132,7 @@ def test_the_figure_says_that_its_methods_are_as_the_survey_ran_them():
 
 
 def test_methods_that_ran_differently_are_known():
-    differ = [name for name in METHODS if run_otherwise(name)]
+    differ = [name for name in SURVEYED if run_otherwise(name)]
     assert differ == ["MG-WFBP", "ByteScheduler-PS", "ByteScheduler-A2A"]
 
 
@@ -149,7 +149,7 @@ def test_no_small_tensor_travels_alone_in_mgwfbp_as_run():
         workload = fig4_workload(model)
         plain, run = (
             method.plan(workload, cost=cost).messages
-            for method in (METHODS["MG-WFBP"], as_run("MG-WFBP"))
+            for method in (SURVEYED["MG-WFBP"], as_run("MG-WFBP"))
         )
         assert any(len(one.pieces) == 1 and one.elements < SMALL for one in plain)
         assert not any(len(one.pieces) == 1 and one.elements < SMALL for one in run[1:])
@@ -230,11 +230,11 @@ def test_networks_do_not_matter_inside_one_node():
         (cell.workload.model, cell.method.name, round(found.iteration_seconds, 12))
         for cell, found in zip(cells, steady_seconds(cells), strict=True)
     }
-    assert len(seconds) == 3 * len(METHODS)
+    assert len(seconds) == 3 * len(SURVEYED)
 
 
 def test_methods_as_run_differ_only_where_the_scripts_do():
-    for name, method in METHODS.items():
+    for name, method in SURVEYED.items():
         if not name.startswith(("ByteScheduler", "MG-WFBP")):
             assert as_run(name) == method
     a2a, ps = as_run("ByteScheduler-A2A"), as_run("ByteScheduler-PS")

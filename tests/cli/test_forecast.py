@@ -16,6 +16,7 @@ from ddlnb.cli.forecast import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import CLUSTERS, ROOT
+from ddlnb.plans.methods import METHODS, SURVEYED
 from ddlnb.results.published import FIG4_CELLS, fig4_cells
 from ddlnb.simulator.forecast import forecast
 from tests.command_line import ddlnb
@@ -44,7 +45,7 @@ def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
     done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "20", "--csv", str(out), check=True)
     assert "take " in done.stdout
     rows = pd.read_csv(out)
-    assert len(rows) == 7
+    assert len(rows) == len(METHODS)
     assert (rows["low"] <= rows["high"]).all()
 
 
@@ -106,7 +107,7 @@ def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
     cells = cells[(cells["model"] == "bert-large") & (cells["network"] == "100GbE")]
     cells = cells[(cells["gpus"] == 8) & ~cells["method"].isin(["BSP-PS", "WFBP-PS"])]
     best = cells.set_index("method")["throughput_samples_per_s"].idxmax()
-    rows = forecast("bert-large", "survey-100GbE", gpus=8, draws=0)
+    rows = forecast("bert-large", "survey-100GbE", [*SURVEYED], gpus=8, draws=0)
     assert f"take {best}" in advice(rows, get_cluster("survey-100GbE"))
 
 
@@ -119,10 +120,11 @@ def test_the_readme_shows_what_the_command_prints():
     shown = lines[start + 2 : lines.index("```", start)]  # below the head of the table
     said = ddlnb(*command, check=True).stdout.replace("│", " ")
     printed = [" ".join(line.split()) for line in said.splitlines()]
-    assert len(shown) == 7 + 2  # methods, the advice, and a remark
-    for line in shown[:7]:
+    count = len(METHODS)
+    assert len(shown) == count + 2  # methods, the advice, and a remark
+    for line in shown[:count]:
         assert " ".join(line.split()) in printed
-    assert " ".join(shown[7:]) in " ".join(printed)
+    assert " ".join(shown[count:]) in " ".join(printed)
 
 
 def test_numbers_may_be_listed_or_repeated():

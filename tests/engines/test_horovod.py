@@ -35,7 +35,7 @@ from tests.toy import COST, in_double, mlp, train_alone
 LACK = get_engine("horovod").missing()
 needs_horovod = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
 STEPS, BATCH = 10, 2
-A2A = [name for name, method in METHODS.items() if method.exchange == "all_reduce"]
+A2A = [name for name, method in METHODS.items() if method.architecture == "A2A"]
 
 
 def job_of(task, method, workers, optimizer="sgd", **changes) -> Job:
@@ -176,7 +176,7 @@ def _dies_while_training(context, job):
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in A2A])
 def test_parameter_servers_are_refused(method):
     assert ENGINES["horovod"].refuses(METHODS[method]) == (
-        "answers all_reduce, and the method asks for push_pull"
+        "answers all_reduce and split_all_reduce, and the method asks for push_pull"
     )
 
 

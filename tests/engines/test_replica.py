@@ -18,7 +18,7 @@ from ddlnb.engines.replica import Replica
 from ddlnb.errors import ModelError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
-from ddlnb.plans.requests import PushPull
+from ddlnb.plans.requests import SPLIT, PushPull, answer_together
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tasks import task as make_task
 from ddlnb.workloads.tracing import trace
@@ -38,8 +38,8 @@ class Table:
 class ThreadTransport:
     bytes_sent = 0.0
 
-    def __init__(self, table):
-        self.table, self.rounds = table, defaultdict(int)
+    def __init__(self, table, rank=0):
+        self.table, self.rank, self.rounds = table, rank, defaultdict(int)
 
     def start(self, message, request, released=None, answered=None):
         if released and isinstance(request, PushPull):
@@ -47,14 +47,15 @@ class ThreadTransport:
             released = None
         key = (message, self.rounds[message])
         self.rounds[message] += 1
-        answer = Answer(request.tensor, released, answered)
+        answer = Answer(self.rank, request, released, answered)
         with self.table.condition:
             waiting = self.table.brought[key]
             waiting.append(answer)
             complete = list(waiting) if len(waiting) == WORKERS else []
         if complete:
-            total = sum(other.tensor.clone() for other in complete)
-            for other in complete:
+            complete.sort(key=lambda other: other.rank)
+            totals = answer_together([other.request for other in complete])
+            for other, total in zip(complete, totals, strict=True):
                 threading.Thread(target=other.finish, args=(total.clone(),)).start()
         return answer
 
@@ -63,8 +64,9 @@ class ThreadTransport:
 
 
 class Answer:
-    def __init__(self, tensor, *callbacks):
-        self.tensor, self.callbacks, self.finished = tensor, callbacks, threading.Event()
+    def __init__(self, rank, request, *callbacks):
+        self.rank, self.request, self.tensor = rank, request, request.tensor
+        self.callbacks, self.finished = callbacks, threading.Event()
 
     def finish(self, total):
         self.tensor.copy_(total)
@@ -93,16 +95,17 @@ def plans(draw, gradients):
         count = draw(st.integers(1, len(pieces)))
         messages.append(Message(tuple(pieces[:count]), draw(st.integers(0, 5))))
         pieces = pieces[count:]
-    with_servers = draw(st.booleans())
+    exchange = draw(st.sampled_from(["all_reduce", "push_pull", SPLIT]))
+    with_servers = exchange == "push_pull"
     return Plan(
         method="random",
         gradients=tuple(gradients),
         messages=tuple(messages),
-        exchange="push_pull" if with_servers else "all_reduce",
+        exchange=exchange,
         launch=draw(st.sampled_from(Launch)),
         order=draw(st.sampled_from(Order)) if with_servers else Order.LISTED,
         gate=draw(st.sampled_from(Gate)),
-        credit_bytes=draw(st.none() | st.integers(1, 200)),
+        credit_bytes=None if exchange == SPLIT else draw(st.none() | st.integers(1, 200)),
         servers=int(with_servers),
         placement=(0,) * len(messages) if with_servers else (),
     )
@@ -117,7 +120,8 @@ def train_together(task, plan, make_optimizer):
             with building:  # the seed is that of the process
                 torch.manual_seed(0)
                 module = task.build()
-            replica = Replica(module, plan, ThreadTransport(table), make_optimizer, WORKERS, 20)
+            transport = ThreadTransport(table, rank)
+            replica = Replica(module, plan, transport, make_optimizer, WORKERS, 20)
             for step in range(STEPS):
                 batch = task.batch(BATCH, step * WORKERS + rank)
                 replica.step(lambda batch=batch: task.loss(module, batch))

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from ddlnb.plans.requests import EXCHANGES, AllGather, AllReduce, lockstep, made_once, push_pull
+from ddlnb.plans.requests import (
+    EXCHANGES,
+    AllGather,
+    AllReduce,
+    ReduceScatter,
+    answer_together,
+    lockstep,
+    made_once,
+    push_pull,
+)
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_a_lossless_exchange_gives_every_worker_the_average(name):
-    gradients = [3.0, 5.0, 10.0]
-    shares = [gradient / len(gradients) for gradient in gradients]
-    averages = lockstep([EXCHANGES[name](share) for share in shares])
-    assert averages == pytest.approx([6.0] * 3)
+    gradients = torch.tensor([[3.0, 1.0, 0.0, 4.0], [5.0, 1.0, 0.0, 4.0], [10.0, 1.0, 9.0, 4.0]])
+    averages = lockstep([EXCHANGES[name](gradient / 3) for gradient in gradients])
+    torch.testing.assert_close(torch.stack(averages), torch.tensor([[6.0, 1.0, 3.0, 4.0]] * 3))
+
+
+def test_a_scattered_sum_is_known_to_its_own_worker_only():
+    tensors = [torch.full((4,), float(10**rank)) for rank in range(3)]
+    scattered = answer_together([ReduceScatter(tensor) for tensor in tensors])
+    assert [one.tolist() for one in scattered] == [
+        [111.0, 111.0, 1.0, 1.0],
+        [10.0, 10.0, 111.0, 10.0],
+        [100.0, 100.0, 100.0, 111.0],
+    ]
 
 
 def test_workers_that_ask_for_different_things_are_found_out():

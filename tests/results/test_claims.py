@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.claim import Comparison, Strength, deciding
 from ddlnb.results.claims import CLAIMS, evaluate_claims
 
 GPUS = (4, 8, 16, 32)
 BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}
-SURVEYED = pd.Series({"resnet50": 64, "bert-base": 64, "bert-large": 8})
+BATCH_OF = pd.Series({"resnet50": 64, "bert-base": 64, "bert-large": 8})
 # Throughput relative to WFBP-PS on each kind of network.
 ON_TCP = {
     "BSP-PS": 0.80,
@@ -58,7 +58,7 @@ def table() -> pd.DataFrame:
         for model, batches in BATCHES.items()
         for batch in batches
         for network in ("10GbE", "100GbE", "100GbIB")
-        for method in METHODS
+        for method in SURVEYED
         for gpus in GPUS
     ]
     rows += [
@@ -73,7 +73,7 @@ def table() -> pd.DataFrame:
 def survey_cells() -> pd.DataFrame:
     """The 252 cells alone."""
     rows = table()
-    figure = rows["local_batch"] == rows["model"].map(SURVEYED)
+    figure = rows["local_batch"] == rows["model"].map(BATCH_OF)
     return rows[figure & (rows["method"] != "single")]
 
 

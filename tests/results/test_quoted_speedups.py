@@ -8,7 +8,7 @@ import pytest
 
 from ddlnb.calibration.testbed import as_run, fig4_workload
 from ddlnb.clusters.file import get_cluster
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.published import quotes
 from ddlnb.results.quoted_speedups import QUOTED_SPEEDUPS, beside_quotes
 from ddlnb.simulator.forecast import forecast_cells
@@ -48,7 +48,7 @@ def test_a_panel_has_only_its_own_quotes():
 
 @pytest.mark.item("A40", "A41", "A42", how="simulated")
 def test_forecasts_are_within_a_tenth_of_the_quoted_speed_ups():
-    methods = [as_run(method) for method in METHODS]
+    methods = [as_run(method) for method in SURVEYED]
     clusters = [get_cluster("survey-100GbIB", gpus) for gpus in (4, 32)]
     models = [fig4_workload(model) for model in ("resnet50", "bert-base", "bert-large")]
     cells = [Cell(*one) for one in product(models, clusters, methods)]

@@ -22,7 +22,7 @@ from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import Bucketing, merged
+from ddlnb.plans.bucketing import Bucketing, merged, message_of, partitioned
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.placement import PLACEMENTS, hashed
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
@@ -105,6 +105,36 @@ tuned = only(*METHODS)
 
 
 @st.composite
+def free_plans(draw, workload):
+    """A plan of all-reduces that no method has: any merging, order, gate, halves, collectives."""
+    gradients = draw(st.permutations(workload.gradients))
+    cuts = sorted(draw(st.sets(st.integers(1, len(gradients) - 1)))) if len(gradients) > 1 else []
+    groups = [gradients[a:b] for a, b in pairwise([0, *cuts, len(gradients)])]
+    messages = [message_of(workload, group) for group in groups]
+    if draw(st.booleans()):
+        messages = partitioned(messages, 4, draw(st.integers(40, 4000)))
+    exchange = draw(st.sampled_from(["all_reduce", "split_all_reduce"]))
+    names = st.sampled_from(["", *sorted(ALL_REDUCES)])
+    collectives = draw(st.lists(names, min_size=len(messages), max_size=len(messages)))
+    return Plan(
+        "free",
+        workload.gradients,
+        tuple(messages),
+        exchange,
+        draw(st.sampled_from(Launch)),
+        Order.LISTED,
+        draw(st.sampled_from(Gate)),
+        collectives=tuple(collectives) if exchange == "all_reduce" else (),
+    )
+
+
+@st.composite
+def free_situations(draw):
+    workload = draw(workloads(least_seconds=0))
+    return Situation(workload, draw(clusters()), draw(free_plans(workload)))
+
+
+@st.composite
 def situations(draw, methods=tuned, least_seconds=1, most_servers=3, **fixed):
     workload, cluster = draw(workloads(least_seconds)), draw(clusters(**fixed))
     method = draw(methods)
@@ -137,7 +167,7 @@ def tasks_around(program, message):
 
 
 @settings(max_examples=200)
-@given(situations(least_seconds=0))
+@given(situations(least_seconds=0) | free_situations())
 def test_the_fast_player_agrees_with_the_plain_one(situation):
     plain, fast = play(situation.program), play_fast(situation.program)
     assert fast.iteration_seconds == pytest.approx(plain.iteration_seconds, rel=1e-9)
@@ -433,7 +463,9 @@ def test_no_iteration_is_faster_than_what_it_must_do(situation):
         np.add.at(work, stage.resource, stage.latency + stage.work)
     assert work.max() <= most
     seconds = program.task_seconds
-    for message in range(len(program.messages)):
+    for message, leg in enumerate(situation.plan.legs):
+        if situation.plan.is_split and not leg.is_gather:
+            continue  # no task waits for it
         ready, waits = tasks_around(program, message)
         computing = seconds[waits : ready + 1].sum()
         if waits > ready:  # the update at the end of the same iteration
@@ -631,28 +663,30 @@ def test_a_message_starts_when_it_is_ready_and_ends_before_it_is_needed(situatio
         elif span.kind == "forward":
             needed[span.name, span.iteration] = span.start_seconds
     last = workload.gradients[-1].name
-    number = {str(message): index for index, message in enumerate(plan.messages)}
+    number = {str(message): index for index, message in enumerate(program.messages)}
     seen = Counter()
     for span in spans:
         if span.kind != "message":
             continue
-        message = number[span.name]
+        leg, message = plan.legs[number[span.name]], plan.legs[number[span.name]].message
         seen[span.iteration] += 1
         assert span.bytes == plan.message_bytes[message]
         carried = [workload.gradients[i] for i in plan.gradients_of[message]]
         waited_for = {gradient.name for gradient in carried}
-        if plan.launch is Launch.AFTER_BACKWARD:
+        if plan.launch is Launch.AFTER_BACKWARD or leg.is_gather:
             waited_for.add(last)
         assert all(span.start_seconds >= ready[name, span.iteration] for name in waited_for)
-        least = way_seconds(program, message)
+        least = way_seconds(program, number[span.name])
         assert span.seconds >= least * (1 - 1e-9)
+        if plan.is_split and not leg.is_gather:
+            continue  # no task waits for it
         readers = {gradient.layer for gradient in carried}
         if plan.gate is Gate.ALL_LAYERS:
             readers = {layer.name for layer in workload.layers}
         for layer in readers:
             starts = needed.get((layer, span.iteration + 1), math.inf)
             assert span.stop_seconds <= starts * (1 + 1e-12)
-    assert all(seen[iteration] == len(plan.messages) for iteration in range(3))
+    assert all(seen[iteration] == len(plan.legs) for iteration in range(3))
 
 
 @settings(max_examples=60)
@@ -661,7 +695,7 @@ def test_all_reduces_go_one_at_a_time_in_the_order_of_the_plan(situation):
     messages = [span for span in play(situation.program, 3).spans if span.kind == "message"]
     for before, after in pairwise(messages):
         assert after.start_seconds >= before.stop_seconds
-    listed = [str(message) for message in situation.plan.messages] * 3
+    listed = [str(message) for message in situation.program.messages] * 3
     assert [span.name for span in messages] == listed[: len(messages)]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddlnb.calibration.testbed import CLUSTERS
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.studies import sec3_1_4_scheduling
 from ddlnb.studies.fig3_timelines import EARLY, LATE, PLACES
 
@@ -20,7 +20,7 @@ def simulated():
 
 def test_every_network_and_method_has_four_iterations(simulated):
     assert list(simulated) == ["10GbE"]
-    assert list(simulated["10GbE"]) == list(METHODS)
+    assert list(simulated["10GbE"]) == list(SURVEYED)
     for line in simulated["10GbE"].values():
         assert line.iterations == sec3_1_4_scheduling.SHOWN_ITERATIONS
         assert line.source == "simulated"
@@ -49,7 +49,7 @@ def test_the_parts_add_up_to_the_iteration_that_the_timeline_shows(simulated):
 def test_the_breakdown_table_is_in_milliseconds_and_in_the_order_of_the_networks():
     rows = sec3_1_4_scheduling.breakdown_rows("resnet50", tuple(CLUSTERS.values()), 4)
     table = sec3_1_4_scheduling.breakdown_table(rows)
-    assert list(table.index) == list(METHODS)
+    assert list(table.index) == list(SURVEYED)
     assert list(dict.fromkeys(table.columns.get_level_values("network"))) == list(CLUSTERS)
     first = rows.iloc[0]
     shown = table.loc[first["method"], (first["network"], "iteration")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.claims import CLAIMS
 from ddlnb.results.columns import RATE
 from ddlnb.studies import sec4_2_findings
@@ -93,7 +93,7 @@ def test_best_speed_ups_keep_the_order_of_the_figure():
 def test_four_gpus_on_nvlink_scale_better_at_the_large_batch():
     rows = sec4_2_findings.forecast_nvlink()
     assert set(rows["gpus"]) == {4}
-    assert set(rows["method"]) == {m.name for m in METHODS.values() if m.architecture == "A2A"}
+    assert set(rows["method"]) == {m.name for m in SURVEYED.values() if m.architecture == "A2A"}
     small = sec4_2_findings.forecast_nvlink(8)
     assert (rows["speedup"] > small["speedup"]).all()
     quoted = sec4_2_findings.quotes_beside(rows.iloc[:0], rows)

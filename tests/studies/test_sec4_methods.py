@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.studies.sec4_methods import plans, plans_table
 from ddlnb.workloads.workload import read_profile
 from tests.toy import COST, TOY
@@ -11,7 +11,7 @@ from tests.toy import COST, TOY
 
 def test_every_plan_sends_every_element_once():
     table = plans_table(plans(TOY, COST, partition=40, credit=80))
-    assert list(table.index) == list(METHODS)
+    assert list(table.index) == list(SURVEYED)
     assert (table[["least_times_sent", "most_times_sent"]] == 1).all(axis=None)
     assert (table["elements"] == TOY.parameters).all()
 

@@ -4,6 +4,8 @@ How a plan maps on Horovod's own means:
 
 - A message is one ``allreduce_async_`` with a name of its own. The fusion threshold is 0, since
   the plan has decided what travels together; the baseline has Horovod's default of 128 MiB.
+- Halves of a split all-reduce are its ``reducescatter_async`` and ``allgather_async``, whose parts
+  are ours: those of ``torch.tensor_split``.
 - Horovod starts what all workers have requested, in cycles of a millisecond. It has no
   priorities; order is the order in which a plan starts its messages, equal on all workers.
 - Credit and timelines need to know when a message has ended. Horovod does not report it, so a
@@ -31,7 +33,7 @@ from ddlnb.errors import MissingPart, ModelError
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.plan import Plan
-from ddlnb.plans.requests import AllReduce
+from ddlnb.plans.requests import AllReduce, GatherParts, ReduceScatter
 from ddlnb.units import MIB
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -56,19 +58,30 @@ class HorovodTransport:
     def start(
         self,
         message: int,
-        request: AllReduce,
+        request: AllReduce | ReduceScatter | GatherParts,
         released: Callback = None,
         answered: Callback = None,
     ) -> Handle:
-        """Start the all-reduce of the request's tensor, in place.
+        """Start the all-reduce of the request's tensor, or a half of it, in place.
 
         It is released when it is answered: all workers start their all-reduces in the same order.
         """
         tensor = request.tensor
-        self.bytes_sent += ring_bytes_sent(tensor.numel() * tensor.element_size(), self._workers)
-        name = self._names[message]
-        number = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
-        handle = _Summed(self._hvd, number, name, self._timeout_seconds)
+        sent = ring_bytes_sent(tensor.numel() * tensor.element_size(), self._workers)
+        name, into = self._names[message], None
+        if isinstance(request, AllReduce):
+            number = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
+        else:
+            sent, into = sent / 2, tensor
+            own = tensor.tensor_split(self._workers)[self._hvd.rank()]
+            if isinstance(request, ReduceScatter):
+                into, name = own, f"scatter {name}"
+                number = self._hvd.reducescatter_async(tensor, name=name, op=self._hvd.Sum)
+            else:
+                name = f"gather {name}"
+                number = self._hvd.allgather_async(own.clone(), name=name)
+        self.bytes_sent += sent
+        handle = _Summed(self._hvd, number, name, self._timeout_seconds, tensor, into)
         callbacks = [callback for callback in (answered, released) if callback is not None]
         if not callbacks:
             return handle
@@ -84,10 +97,19 @@ class HorovodTransport:
 
 
 class _Summed:
-    """An all-reduce in flight. Horovod's own wait keeps a core busy; this one sleeps."""
+    """A collective in flight. Horovod's own wait keeps a core busy; this one sleeps."""
 
-    def __init__(self, hvd: Any, number: int, name: str, timeout_seconds: float):
+    def __init__(
+        self,
+        hvd: Any,
+        number: int,
+        name: str,
+        timeout_seconds: float,
+        tensor: torch.Tensor,
+        into: torch.Tensor | None,
+    ):
         self._hvd, self._number, self._name = hvd, number, name
+        self._tensor, self._into = tensor, into  # what comes is written there, if it is new
         self.timeout_seconds = timeout_seconds
 
     def is_done(self) -> bool:
@@ -102,7 +124,11 @@ class _Summed:
         return self.result()
 
     def result(self) -> Any:
-        return self._hvd.synchronize(self._number)
+        found = self._hvd.synchronize(self._number)
+        if self._into is None:
+            return found
+        self._into.copy_(found)
+        return self._tensor
 
     def overdue(self) -> TimeoutError:
         return TimeoutError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddlnb.engines.base import Transport
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
+from ddlnb.engines.transports.chosen import HalvesTransport, PerMessageTransport
 from ddlnb.engines.transports.collective import CollectiveExecutor
 from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
 from ddlnb.engines.transports.push_pull import PushPullTransport
@@ -24,10 +25,15 @@ def transport_for(
     plan: Plan,
     topology: str = "ring",
     collective: Collective | None = None,
+    per_node: int = 1,
 ) -> Transport:
     """Return what answers a plan's requests on this worker: collectives, or parameter servers."""
     if plan.servers:
         return connect_to_servers(context, store, plan.servers, plan.placement)
+    if plan.is_split:
+        return HalvesTransport(context.timeout_seconds)
+    if plan.collectives:
+        return PerMessageTransport(plan.collectives, per_node, context.timeout_seconds)
     if collective is not None:
         return ThreadTransport(partial(CollectiveExecutor, collective), context.timeout_seconds)
     if topology == "mesh":

@@ -9,14 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.errors import MissingPart
-from ddlnb.plans.requests import AllReduce
 
 CHANNELS = 3  # all-reduces in flight at a time
 
@@ -34,22 +33,21 @@ class BlockingAllReduce(Protocol):
 class ThreadTransport:
     """Runs all-reduces in threads; ``make`` returns one for a process group.
 
-    ``bytes_sent`` is what is sent to the others, without headers.
+    A subclass may make several for a group, and choose one for every request. ``bytes_sent`` is
+    what is sent to the others, without headers.
     """
 
-    def __init__(
-        self, make: Callable[[dist.ProcessGroup], BlockingAllReduce], timeout_seconds: float
-    ):
+    def __init__(self, make: Callable[[dist.ProcessGroup], Any], timeout_seconds: float):
         self.bytes_sent = 0.0
         self._timeout = timeout_seconds
         self._started = 0
-        self._all_reduces = [make(dist.new_group()) for _ in range(CHANNELS)]
+        self._made = [make(dist.new_group()) for _ in range(CHANNELS)]
         self._queues: list[queue.SimpleQueue[_Request | None]] = []
         self._threads = []
-        for number, all_reduce in enumerate(self._all_reduces):
+        for number in range(CHANNELS):
             waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
             thread = threading.Thread(
-                target=_serve, args=(waiting, all_reduce), name=f"channel-{number}", daemon=True
+                target=_serve, args=(waiting,), name=f"channel-{number}", daemon=True
             )
             thread.start()
             self._queues.append(waiting)
@@ -58,11 +56,11 @@ class ThreadTransport:
     def start(
         self,
         message: int,
-        request: AllReduce,
+        request: Any,
         released: Callback = None,
         answered: Callback = None,
     ) -> Handle:
-        """Start the all-reduce of the request's tensor, in place; released when it is answered."""
+        """Start what the request asks for, in place of its tensor; released when it is answered."""
         tensor = request.tensor
         if tensor.is_cuda:
             raise MissingPart(
@@ -70,11 +68,16 @@ class ThreadTransport:
                 "where NCCL's is taken"
             )
         channel = self._started % CHANNELS
-        self.bytes_sent += self._all_reduces[channel].bytes_sent(tensor)
-        pending = _Request(message, tensor, released, answered, self._timeout)
+        carrier = self._carrier(self._made[channel], message, request)
+        self.bytes_sent += carrier.bytes_sent(tensor)
+        pending = _Request(message, tensor, carrier, released, answered, self._timeout)
         self._queues[channel].put(pending)
         self._started += 1
         return pending
+
+    def _carrier(self, made: Any, message: int, request: Any) -> BlockingAllReduce:
+        """Return what carries the request out, of what was made for a group."""
+        return made
 
     def close(self) -> None:
         """End the threads; the groups end with the default one."""
@@ -84,10 +87,10 @@ class ThreadTransport:
             thread.join(self._timeout)
 
 
-def _serve(waiting: queue.SimpleQueue, all_reduce: BlockingAllReduce) -> None:
+def _serve(waiting: queue.SimpleQueue) -> None:
     while (request := waiting.get()) is not None:
         try:
-            all_reduce(request.tensor)
+            request.carrier(request.tensor)
             request.finish()
         except Exception as error:
             request.finish(error)
@@ -98,11 +101,12 @@ class _Request:
         self,
         message: int,
         tensor: torch.Tensor,
+        carrier: BlockingAllReduce,
         released: Callback,
         answered: Callback,
         timeout: float,
     ):
-        self.message, self.tensor = message, tensor
+        self.message, self.tensor, self.carrier = message, tensor, carrier
         self._callbacks = (answered, released)
         self._timeout = timeout
         self._finished = threading.Event()
@@ -119,7 +123,7 @@ class _Request:
     def wait(self) -> torch.Tensor:
         if not self._finished.wait(self._timeout):
             raise TimeoutError(
-                f"all-reduce of message {self.message} was not done within {self._timeout} s"
+                f"exchange of message {self.message} was not done within {self._timeout} s"
             )
         if self._error is not None:
             raise self._error

@@ -28,7 +28,7 @@ def _record(whole: str = "", real: str = "", truth: str = "") -> np.dtype[np.voi
 
 RULES = _record("released wanted most codes serial", "credit compute_share now", "by_priority")
 STEP = _record("waits waits_end readies readies_end", "slowed fixed")
-STAGE = _record("copies", "delay share latency_share", "streams parts")
+STAGE = _record("copies", "delay latency_share", "streams parts")
 COPY = _record("stage lanes lanes_end into into_end out out_end computing", "", "streams_on")
 EDGE = _record("to of of_end source", "weight")
 LANE = _record(
@@ -40,7 +40,7 @@ SENDER = _record("lanes following flying", "flying_bytes")
 MESSAGE = _record("place at_place", "size")
 PASSAGE = _record(
     "resource event upstream come parts_done behind through",
-    "latency work latency_left work_left since",
+    "latency work share latency_left work_left since",
     "is_queued own_done",
 )
 RESOURCE = _record("serving head tail")
@@ -158,7 +158,7 @@ def _steps(program: UnlikeProgram, lists: _Lists) -> Records:
 
 def _stages(program: UnlikeProgram) -> Records:
     stages = program.program.stages
-    names = ("delay", "share", "latency_share", "streams", "parts")
+    names = ("delay", "latency_share", "streams", "parts")
     values = {name: [getattr(stage, name) for stage in stages] for name in names}
     return _records(STAGE, len(stages), copies=np.diff(program.copies.first), **values)
 
@@ -211,8 +211,10 @@ def _places(program: UnlikeProgram) -> Indices:
 def _passages(program: UnlikeProgram) -> Records:
     copies = program.copies
     records = np.zeros(copies.work.T.shape, dtype=PASSAGE)
+    stages = program.program.stages
+    share = np.stack([stages[stage].shares for stage in copies.stage])
     values: dict[str, Numbers | Indices] = {
-        "latency": copies.latency, "work": copies.work, "resource": copies.resource
+        "latency": copies.latency, "work": copies.work, "resource": copies.resource, "share": share
     }  # fmt: skip
     for name, value in values.items():
         records[name] = value.T

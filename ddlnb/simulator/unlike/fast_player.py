@@ -320,22 +320,22 @@ def _count_busy(b: Board, copy: int, change: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _schedule(b: Board, events: Events, message: int, copy: int) -> None:
-    passage, (latency_rate, rate) = b.passages[message, copy], _rates(b, copy)
+    passage, (latency_rate, rate) = b.passages[message, copy], _rates(b, message, copy)
     when = b.rules[0].now + (passage.latency_left / latency_rate + passage.work_left / rate)
     passage.event = _at(b, events, when, OWN_PART, message * len(b.copies) + copy)
 
 
 @njit(cache=True, nogil=True)
-def _rates(b: Board, copy: int) -> tuple[float, float]:
+def _rates(b: Board, message: int, copy: int) -> tuple[float, float]:
     stage = b.stages[b.copies[copy].stage]
     if b.copies[copy].computing > 0:
-        return stage.latency_share, stage.share
+        return stage.latency_share, b.passages[message, copy].share
     return 1.0, 1.0
 
 
 @njit(cache=True, nogil=True)
 def _catch_up(b: Board, message: int, copy: int) -> None:
-    passage, (latency_rate, rate) = b.passages[message, copy], _rates(b, copy)
+    passage, (latency_rate, rate) = b.passages[message, copy], _rates(b, message, copy)
     elapsed = b.rules[0].now - passage.since
     passage.since = b.rules[0].now
     part = min(elapsed, passage.latency_left / latency_rate)

@@ -94,7 +94,7 @@ class PlayedLane:
             Span(
                 rank=self.rank,
                 kind="message",
-                name=str(program.messages[message]),
+                name=program.messages[message],
                 start_seconds=self.taken_at[message],
                 stop_seconds=now,
                 iteration=self.iteration_of[message],

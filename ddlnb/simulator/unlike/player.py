@@ -242,8 +242,9 @@ class _Player:
     def _rates(self, passage: _Passage) -> tuple[float, float]:
         """At which latency and work go on now."""
         stage = self._stage(passage.copy)
-        computing = self._computing[passage.copy] > 0
-        return (stage.latency_share, stage.share) if computing else (1.0, 1.0)
+        if not self._computing[passage.copy]:
+            return 1.0, 1.0
+        return stage.latency_share, float(stage.shares[passage.message])
 
     def _catch_up(self, passage: _Passage) -> None:
         """Take off what was done since the last change of rate."""

@@ -13,7 +13,7 @@ import pandas as pd
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.units import show_seconds
@@ -26,7 +26,7 @@ STEPS = 96  # gradients of every worker; runs behind a bound end up waiting afte
 
 def slowdowns(
     factors: Sequence[float] = FACTORS,
-    methods: Sequence[str] = (*METHODS, *RELAXED),
+    methods: Sequence[str] = (*SURVEYED, *RELAXED),
     *,
     workload: str | Workload = "resnet50_b64_rtx2080ti",
     cluster: str | Cluster = "survey-100GbE",
@@ -76,7 +76,7 @@ def slow_worker_findings(slowed: pd.DataFrame) -> Findings:
     last = slowed[slowed["factor"] == slowed["factor"].max()].set_index("method")
     factor, workers = last["factor"].iloc[0], last["workers"].iloc[0]
     left = last["throughput"]
-    lossless = left[[name for name in left.index if name in METHODS]]
+    lossless = left[[name for name in left.index if name in SURVEYED]]
     others = left.drop(lossless.index)
     said = "; ".join(f"{name} {share:.0%}" for name, share in others.items())
     least, most = lossless.idxmin(), lossless.idxmax()

@@ -22,7 +22,7 @@ from ddlnb.networks.rings import (
 from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.studies.sec2_message_size import quoted_fits
 from ddlnb.studies.sec3_3_1_protocols.published import facts
@@ -62,10 +62,10 @@ def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> pd.
         workload = fig4_workload(model)
         for network, name in CLUSTERS.items():
             cluster = get_cluster(name, gpus)
-            costs = {method: iteration_cost(workload, cluster, method) for method in METHODS}
+            costs = {method: iteration_cost(workload, cluster, method) for method in SURVEYED}
             for row, methods in SCHEDULES.items():
                 for method in methods:
-                    plain = costs[f"BSP-{METHODS[method].architecture}"]
+                    plain = costs[f"BSP-{SURVEYED[method].architecture}"]
                     best = min(plain.compute_seconds, plain.waiting_seconds)
                     saved = plain.iteration_seconds - costs[method].iteration_seconds
                     rows.append((row, model, network, method, saved / best))

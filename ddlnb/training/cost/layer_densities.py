@@ -176,7 +176,7 @@ def _seconds(
     made = compressed_message(compressed_pieces(compressor, message), cluster, profile, feedback)
     (stage,) = program.stages
     before = (made.cost.latency + made.cost.copies) / stage.latency_share
-    work = made.cost.work / stage.share
+    work = made.cost.work / float(stage.shares[0])
     return made.encode_seconds + before + work
 
 

@@ -176,10 +176,15 @@ def pieces_of_messages(plan: Plan, by_name: Mapping[str, T]) -> list[list[T]]:
 
 
 def require_all_to_all(base: Method) -> None:
-    """Raise InputError for a base method that goes through parameter servers."""
+    """Raise InputError for a base method that goes through parameter servers, or in halves."""
     require(
         base.architecture == "A2A",
         f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
+    )
+    require(
+        base.exchange == "all_reduce",
+        f"base method {base.name} splits all-reduces, and payloads cannot be; choose one that ends "
+        f"in A2A, or MG-WFBP",
     )
 
 
