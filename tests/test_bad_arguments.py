@@ -31,7 +31,7 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.forecast(5, SURVEY), WORKLOAD),
         (lambda: ddlnb.forecast(TOY, None), "unknown cluster None; choose one of"),
         (lambda: ddlnb.forecast("bert-larg", SURVEY), "did you mean 'bert-large'"),
-        (lambda: ddlnb.forecast("gpt-7", SURVEY), "architecture .see docs/own_model.md)"),
+        (lambda: ddlnb.forecast("gpt-7", SURVEY), "see docs/own_model.md"),
         (lambda: ddlnb.simulate(None, SURVEY, "MG-WFBP"), WORKLOAD),
         (lambda: ddlnb.simulate("bert-larg", SURVEY, "MG-WFBP"), "did you mean 'bert-large'"),
         (lambda: ddlnb.simulate(TOY, SURVEY, None), "unknown method None; choose one of"),

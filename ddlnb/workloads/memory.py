@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, ModelError
 from ddlnb.units import show_bytes
 from ddlnb.workloads.tasks import Batch, Task, build_on_meta
 
@@ -33,6 +33,21 @@ def require_memory_for_training(task: Task, local_batch: int) -> None:
         two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
         per_sample += three - two
     _require(task, local_batch, 2 * _bytes_of(tuple(module.parameters())), per_sample)
+
+
+def require_memory_for_values(task: Task, reason: str) -> None:
+    """Raise ModelError if this machine cannot hold a model's parameters and gradients.
+
+    ``reason`` says why the model has to be run with values at all.
+    """
+    free = psutil.virtual_memory().available
+    needed = 2 * _bytes_of(tuple(build_on_meta(task).parameters()))
+    if needed > free:
+        raise ModelError(
+            f"model {task.name!r} does not run without values ({reason}), and with them it needs "
+            f"more than {show_bytes(needed)} of memory, of which {show_bytes(free)} are free here; "
+            f"take out what reads values in its forward pass, or trace a smaller one"
+        )
 
 
 def _require(task: Task, local_batch: int, fixed: int, per_sample: int) -> None:

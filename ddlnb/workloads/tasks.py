@@ -124,6 +124,16 @@ def require_trainable(module: nn.Module, name: str) -> None:
             f"model {name!r} has lazy parameters without a size yet; "
             f"call the module once on a batch before making a task of it"
         )
+    sparse = [
+        one or type(module).__name__
+        for one, part in module.named_modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
+    ]
+    if sparse:
+        raise ModelError(
+            f"model {name!r} has sparse gradients in {', '.join(sparse)}, and plans know only "
+            f"dense ones; set sparse=False in these embeddings to exchange all of their rows"
+        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError(
             f"model {name!r} has no trainable parameter, so there is no gradient to exchange; "

@@ -1,8 +1,10 @@
 """The structure of a task: its layers, gradients and work, found by running it once.
 
-The run happens on the meta device, which computes shapes and no values: instant and without memory
-for any size of model. Two orders matter and both are observed, not guessed: layers stand as the
-forward pass enters them, gradients as the backward pass produces them.
+The run happens on the meta device, which computes shapes and no values: seconds and no memory for
+any size of model. A model that the meta device cannot run is run on fake tensors, which say that
+they are on the CPU, and one that asks for values on the CPU itself. Two orders matter and both are
+observed, not guessed: layers stand as the forward pass enters them, gradients as the backward pass
+produces them.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ddlnb.errors import ModelError, require_whole
+from ddlnb.errors import DdlnbError, ModelError, require_whole
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.memory import require_memory_for_batch
+from ddlnb.workloads.memory import require_memory_for_batch, require_memory_for_values
 from ddlnb.workloads.tasks import Batch, Task, build_on_meta, require_trainable
-from ddlnb.workloads.traffic_counter import TrafficCounter
+from ddlnb.workloads.traffic_counter import CPU_ATTENTION, TrafficCounter
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up
@@ -41,11 +44,13 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     Layer. Work between entering one layer and the next belongs to the first, work between one
     gradient and the next to the second one's layer, so both add up to the counters' totals.
 
-    A model that cannot run without values (its control flow depends on data) is traced on the CPU
-    with one real batch instead, and ``source`` says so. Recurrent layers hand over their own few
-    gradients in an order that depends on the device; ``profile`` has the measured one. Raises
-    UnknownName for an unknown task, ModelError for a model without trainable parameters, with
-    unused ones, or with ones that no module reads, and for batches of another number of samples.
+    A model that the meta device cannot run is traced on fake tensors, and one whose control flow
+    depends on values on the CPU with one real batch; ``source`` says so. Recurrent layers hand over
+    their own few gradients in an order that depends on the device; ``profile`` has the measured
+    one. Raises UnknownName for an unknown task, ModelError for a model without trainable
+    parameters, with unused ones, with sparse gradients, or with ones that no module reads, for one
+    that needs values and is too large to have them here, and for batches of another number of
+    samples.
 
     >>> import ddlnb
     >>> workload = ddlnb.trace("small-conv", local_batch=64)
@@ -58,17 +63,46 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     require_whole(local_batch=local_batch)
     require_batch(task)
     require_memory_for_batch(task, local_batch)
-    try:
-        record = _run(task, build_on_meta(task), local_batch, "meta")
-        source = "traced on the meta device"
-    except ModelError:
-        raise
-    except Exception as error:  # whatever a user's code says to a tensor without values
-        with torch.random.fork_rng(devices=[]):
-            record = _run(task, task.build(), local_batch, "cpu")
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        source = f"traced on the CPU with one batch, as the meta device failed with {reason}"
-    return _workload(task, local_batch, record, source)
+    drawn = task.batch(local_batch, 0)
+    require_samples(task, local_batch, drawn)
+    reasons: list[Exception] = []
+    for place, run in (
+        ("the meta device", _on_meta),
+        ("fake tensors", _on_fake_tensors),
+        ("the CPU with one batch", partial(_on_cpu, reasons)),
+    ):
+        try:
+            record = run(task, drawn)
+        except DdlnbError:
+            raise
+        except Exception as error:  # whatever a user's code says to a tensor without values
+            reasons.append(error)
+            continue
+        told = f", as the meta device failed with {_in_a_line(reasons[0])}" if reasons else ""
+        return _workload(task, local_batch, record, f"traced on {place}{told}")
+    raise ModelError(
+        f"model {task.name!r} does not run on a batch of {local_batch:,}: {_in_a_line(reasons[-1])}"
+    ) from reasons[-1]
+
+
+def _on_meta(task: Task, drawn: Batch) -> _Record:
+    return _run(task, build_on_meta(task), drawn, "meta")
+
+
+def _on_fake_tensors(task: Task, drawn: Batch) -> _Record:
+    with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True):
+        return _run(task, task.build(), drawn, "cpu")
+
+
+def _on_cpu(reasons: Sequence[Exception], task: Task, drawn: Batch) -> _Record:
+    """Run a model with values. Raises ModelError if this machine has no room for them."""
+    require_memory_for_values(task, _in_a_line(reasons[0]))
+    with torch.random.fork_rng(devices=[]):
+        return _run(task, task.build(), drawn, "cpu")
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def between_entries(marks: Sequence[Mark], start: float, end: float) -> dict[str, float]:
@@ -116,14 +150,13 @@ class _Record:
     total: _Count
 
 
-def _run(task: Task, module: nn.Module, local_batch: int, device: str) -> _Record:
+def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
     """Return what one forward and backward pass over one batch shows. Raises ModelError."""
     require_trainable(module, task.name)
-    drawn = task.batch(local_batch, 0)
-    require_samples(task, local_batch, drawn)
     batch = move(drawn, device)
     module.zero_grad(set_to_none=True)
-    with FlopCounterMode(display=False) as flops, TrafficCounter() as traffic:
+    counter = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
+    with counter as flops, TrafficCounter() as traffic:
 
         def count() -> _Count:
             total = float(flops.get_total_flops())

@@ -10,12 +10,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 VIEWS_UNDECLARED = {"_unsafe_view"}  # a view whose schema does not say so
+
+
+def _cpu_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _cpu_attention_backward(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(out, query, key, value))
+
+
+_aten: Any = torch.ops.aten
+# The fused attention of CPUs, which torch's own counter leaves out: by shapes, as those of GPUs.
+CPU_ATTENTION = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
+}
 
 
 class TrafficCounter(TorchDispatchMode):
@@ -48,7 +65,7 @@ class TrafficCounter(TorchDispatchMode):
             for value in tree_leaves((args, kwargs, result))
             if isinstance(value, Tensor)
         )
-        if func.overloadpacket in flop_registry:
+        if func.overloadpacket in flop_registry or func.overloadpacket in CPU_ATTENTION:
             self.matrix_bytes += moved
         else:
             self.bytes += moved

@@ -89,6 +89,40 @@ class DataDependent(nn.Module):
         return output * 2 if output.sum() > 0 else output
 
 
+class AsksForTheDevice(DataDependent):
+    """Runs where there are values, or tensors that say so."""
+
+    def forward(self, inputs):
+        heads = inputs.unflatten(-1, (2, 4)).transpose(1, 2)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        if inputs.device.type == "meta":
+            raise NotImplementedError("no kernel for meta tensors")
+        return self.inner(mixed.transpose(1, 2).flatten(-2))
+
+
+class TakesWords(DataDependent):
+    def forward(self, *, inputs, scale):
+        return self.inner(inputs) * scale
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(10, WIDTH, sparse=True)
+
+    def forward(self, inputs):
+        return self.rows(inputs.long().clamp(0, 9))
+
+
+class TwoTypes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH).bfloat16()
+
+    def forward(self, inputs):
+        return self.narrow(self.wide(inputs).bfloat16()).float()
+
+
 class Unused(nn.Module):
     def __init__(self):
         super().__init__()
@@ -245,6 +279,46 @@ def test_data_dependent_models_are_traced_on_the_cpu_and_say_so():
     workload = traced(DataDependent())
     assert workload.source.startswith("traced on the CPU with one batch, as the meta device failed")
     assert len(workload.gradients) == 2
+
+
+def test_models_that_meta_cannot_run_are_traced_on_fake_tensors():
+    workload = traced(AsksForTheDevice())
+    assert "traced on fake tensors, as the meta device failed with NotImpl" in workload.source
+    inputs = torch.randn(2, 5, WIDTH)  # by hand: scores and mixing of 2 heads, and the linear layer
+    attention, linear = 2 * (2 * 2 * 2 * 5 * 5 * 4), 2 * inputs.numel() * WIDTH
+    assert sum(layer.forward_flops for layer in workload.layers) == attention + linear
+    assert workload.flops == attention + 2 * linear  # inputs want no gradient
+
+
+def test_forward_may_take_keyword_arguments():
+    words = traced(TakesWords(), lambda m, batch: m(inputs=batch[0], scale=2.0).mean())
+    assert words.parameters == WIDTH * WIDTH + WIDTH
+
+
+def test_several_types_are_traced_each_with_its_bytes():
+    sizes = {one.name: one.bytes_per_element for one in traced(TwoTypes()).gradients}
+    assert sizes == {"wide.weight": 4, "wide.bias": 4, "narrow.weight": 2, "narrow.bias": 2}
+
+
+def test_sparse_gradients_are_refused_with_the_way_out():
+    with pytest.raises(ModelError, match=r"sparse gradients in rows, .* set sparse=False"):
+        traced(Sparse())
+
+
+def test_a_model_that_runs_nowhere_is_refused_with_its_own_error():
+    with pytest.raises(ModelError, match=r"does not run on a batch of 2: RuntimeError: mat1 and"):
+        traced(nn.Linear(WIDTH + 1, 2))
+
+
+def test_a_model_that_needs_values_is_refused_where_they_do_not_fit(monkeypatch):
+    class Small:
+        available = 100
+
+    own = task(DataDependent(), batch=draw, loss=mean_square)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Small)
+    monkeypatch.setattr("ddlnb.workloads.tracing.require_memory_for_batch", lambda *_: None)
+    with pytest.raises(ModelError, match=r"does not run without values .* 100 B are free here"):
+        trace(own, 2)
 
 
 def test_tracing_twice_gives_the_same_and_leaves_random_numbers_alone():
