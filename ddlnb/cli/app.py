@@ -15,6 +15,7 @@ from ddlnb.cli import (
     check,
     collectives,
     forecast,
+    hardware,
     import_logs,
     lossy,
     measure,
@@ -40,7 +41,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks),
+    *(import_logs, trace, collectives, networks, hardware),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -10,6 +10,17 @@ import typer
 
 from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast_remarks import SCRIPTS, remarks
+from ddlnb.cli.hardware import (
+    ClusterName,
+    GpuName,
+    GpusPerNode,
+    MachineName,
+    NetworkName,
+    Nodes,
+    PrecisionName,
+    SaveCluster,
+    chosen_cluster,
+)
 from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
 from ddlnb.cli.options import (
     Batch,
@@ -99,7 +110,13 @@ def clusters(
 
 def forecast(
     model: ModelName = "",
-    cluster: OneCluster = "",
+    cluster: ClusterName = "",
+    gpu: GpuName = "",
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    network: NetworkName = "",
+    machine: MachineName = "",
+    save_cluster: SaveCluster = None,
     gpus: Annotated[
         list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
     ] = None,
@@ -107,6 +124,7 @@ def forecast(
     batch: Batch = None,
     servers: ServerCount = None,
     throughput: Throughput = None,
+    precision: PrecisionName = "",
     partition: Partition = None,
     credit: Credit = None,
     topology: TopologyName = "",
@@ -122,7 +140,6 @@ def forecast(
     """Forecast how fast every method trains on a cluster, with intervals, and recommend one."""
     import sys
 
-    from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.simulator.forecast import forecast as forecast_rows
@@ -134,11 +151,18 @@ def forecast(
             "--fig4 forecasts all cells of the figure as they were run",
             model=model,
             cluster=cluster,
+            gpu=gpu,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            network=network,
+            machine=machine,
+            save_cluster=save_cluster,
             gpus=gpus,
             method=method,
             batch=batch,
             servers=servers,
             throughput=throughput,
+            precision=precision,
             partition=partition,
             credit=credit,
             topology=topology,
@@ -159,11 +183,12 @@ def forecast(
             f"numbers."
         )
         return
-    require(bool(model and cluster), "give --model and --cluster, or --fig4 for the survey's cells")
-    on = _slowed(on_network(get_cluster(cluster), topology, all_reduce, change), slow)
+    require(bool(model), "give --model and --cluster, or --fig4 for the survey's cells")
+    whole = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
+    on = _slowed(on_network(whole, topology, all_reduce, change), slow)
     chosen = _methods(method, on, partition, credit)
     sound_pairs(on, chosen, gpus, servers)
-    workload = workload_for(model, on, batch, throughput)
+    workload = workload_for(model, on, batch, throughput, precision)
     rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
     if csv is not None:
         write_atomically(csv, rows.to_csv(index=False))
@@ -193,12 +218,19 @@ def forecast(
 
 def timeline(
     model: ModelName,
-    cluster: OneCluster,
+    cluster: ClusterName = "",
+    gpu: GpuName = "",
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    network: NetworkName = "",
+    machine: MachineName = "",
+    save_cluster: SaveCluster = None,
     method: Methods = None,
     gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
     batch: Batch = None,
     servers: ServerCount = None,
     throughput: Throughput = None,
+    precision: PrecisionName = "",
     partition: Partition = None,
     credit: Credit = None,
     topology: TopologyName = "",
@@ -222,11 +254,12 @@ def timeline(
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
     require_writable_file(out, "trace.json")
     require_whole(iterations=iterations)
-    on = _slowed(on_network(get_cluster(cluster), topology, all_reduce, change), slow)
+    whole = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
+    on = _slowed(on_network(whole, topology, all_reduce, change), slow)
     on = get_cluster(on, gpus)
     chosen = _methods(method or ["MG-WFBP"], on, partition, credit)
     sound_pairs(on, chosen, servers=servers)
-    workload = workload_for(model, on, batch, throughput)
+    workload = workload_for(model, on, batch, throughput, precision)
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen
@@ -300,22 +333,13 @@ def _picture(lines: dict[str, Timeline], path: Path) -> Path:
     return write_atomically(path, image.getvalue())
 
 
-def workload_for(model: str, on: Cluster, batch: int | None, throughput: float | None) -> Workload:
-    """Return the profile of the cluster's hardware, or one derived from one GPU's throughput."""
-    from ddlnb.simulator.profiles import profile_for
+def workload_for(
+    model: str, on: Cluster, batch: int | None, throughput: float | None, precision: str = ""
+) -> Workload:
+    """Return the profile of the cluster's hardware, or an estimate (see `workload_on`)."""
+    from ddlnb.simulator.profiles import workload_on
 
-    if throughput is None:
-        return profile_for(model, on, batch)
-    from ddlnb.errors import require
-
-    require(throughput > 0, f"throughput {throughput:g} samples/s must be positive")  # no tracing
-    from ddlnb.workloads.catalogue import get_task
-    from ddlnb.workloads.profiling import from_throughput
-    from ddlnb.workloads.tracing import trace
-
-    source = f"work shared out over the time of one GPU at {throughput:g} samples/s"
-    batch = get_task(model).local_batch if batch is None else batch
-    return from_throughput(trace(model, batch), throughput, source, hardware=on.hardware)
+    return workload_on(model, on, batch, throughput=throughput, precision=precision)
 
 
 def _interval(low: float, high: float) -> str:

@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.forecast import ModelName, OneCluster, Throughput, workload_for
+from ddlnb.cli.forecast import ModelName, Throughput, workload_for
+from ddlnb.cli.hardware import (
+    ClusterName,
+    GpuName,
+    GpusPerNode,
+    MachineName,
+    NetworkName,
+    Nodes,
+    PrecisionName,
+    SaveCluster,
+    chosen_cluster,
+)
 from ddlnb.cli.options import Batch, Csv, numbers, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlnb.clusters.cluster import Cluster
     from ddlnb.workloads.workload import Workload
 
 
@@ -24,7 +36,13 @@ def add_to(app: typer.Typer) -> None:
 
 def lossy(
     model: ModelName = "",
-    cluster: OneCluster = "",
+    cluster: ClusterName = "",
+    gpu: GpuName = "",
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    network: NetworkName = "",
+    machine: MachineName = "",
+    save_cluster: SaveCluster = None,
     gpus: Annotated[
         list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
     ] = None,
@@ -34,6 +52,7 @@ def lossy(
     ] = None,
     batch: Batch = None,
     throughput: Throughput = None,
+    precision: PrecisionName = "",
     compression: Annotated[
         str,
         typer.Option(help="Cost of compression: free, or a profile of data/profiles/compression."),
@@ -63,18 +82,17 @@ def lossy(
 
     Without curves only the seconds of an iteration are compared, not how many are needed.
     """
-    from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
     from ddlnb.training.cost.estimate import BASE
     from ddlnb.training.executors.stragglers import get_straggler
 
-    require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
+    require(bool(model), "give --model and --cluster; see `ddlnb clusters`")
     require((curves is None) == (target is None), "give --curves and --target together")
     require(curves is None or not method, "the curves say which methods; leave out --method")
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
-    first = get_cluster(cluster)
+    first = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     slower = get_straggler(straggler) if straggler else None
-    workload = workload_for(model, first, batch, throughput)
+    workload = workload_for(model, first, batch, throughput, precision)
     options = {"compression": compression, "base": base or BASE, "slower": slower}
     how = _assumed(compression, base or BASE, straggler)
     if curves is not None:
@@ -82,16 +100,16 @@ def lossy(
         measured = _read_curves(curves)
         if base is not None and "method" in measured:
             _require_base_counts(base, measured["method"].unique())
-        _print_times(measured, target, workload, cluster, options, how, csv)
+        _print_times(measured, target, workload, first, options, how, csv)
         return
     require(bool(method), "give at least one --method; see `ddlnb train --list`")
     if base is not None:
         _require_base_counts(base, list(method or ()))
     rows = []
     for count in gpus or [first.workers]:
-        rows += _costs(workload, cluster, count, list(method or ()), options)
+        rows += _costs(workload, first, count, list(method or ()), options)
     shown = rows if csv else [_shown(row) for row in rows]
-    print_table(shown, csv, f"Simulated: {model} on {cluster}, {how}")
+    print_table(shown, csv, f"Simulated: {model} on {first.name}, {how}")
     if not csv:
         for note in _notes(rows):
             typer.echo(note)
@@ -118,7 +136,7 @@ def _assumed(compression: str, base: str, straggler: str) -> str:
 
 
 def _costs(
-    workload: Workload, cluster: str, workers: int, methods: list[str], options: dict[str, Any]
+    workload: Workload, cluster: Cluster, workers: int, methods: list[str], options: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return one row of seconds and bytes per method, the quickest lossless ones first.
 
@@ -224,7 +242,7 @@ def _print_times(
     measured: pd.DataFrame,
     target: float,
     workload: Workload,
-    cluster: str,
+    cluster: Cluster,
     options: dict[str, Any],
     how: str,
     csv: bool,
@@ -240,7 +258,7 @@ def _print_times(
     columns += ["hidden_behind", "server_machines"]
     title = (
         f"Seconds to a test loss of {target}: iterations measured on {measured['task'].iloc[0]}, "
-        f"their seconds simulated for {workload.model} on {cluster}, {how}"
+        f"their seconds simulated for {workload.model} on {cluster.name}, {how}"
     )
     shown = table[columns].round(4)
     shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")

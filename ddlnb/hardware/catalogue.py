@@ -38,6 +38,10 @@ def get_machine(name: str | Machine) -> Machine:
     """Return the machine of that name, such as "DGX-A100" or "p4d.24xlarge", or the machine itself.
 
     Raises UnknownName.
+
+    >>> import ddlnb
+    >>> ddlnb.get_machine("DGX A100").interconnect
+    Interconnect('8x200GbIB', InfiniBand, 8 x 200 Gb/s)
     """
     return name if isinstance(name, Machine) else _named("machine", name, machines())
 

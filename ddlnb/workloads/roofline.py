@@ -35,6 +35,7 @@ PATH = HARDWARE / "roofline.yaml"
 ON_CORES = ("fp64", "fp32")  # precisions that matrix units are not made for
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
 OTHER = "matrix units, others"
+SLOWEST = 1e-7  # of the FLOP/s: no training on a GPU is so slow
 BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs and of weights
 
 
@@ -115,10 +116,23 @@ def estimate(
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
         return replace(seconds, spread=_spread(workload, chosen, efficiency))
-    require_positive(samples_per_second=samples_per_second)
+    _require_possible(workload, kind, samples_per_second)
     factor = workload.local_batch / samples_per_second / seconds.compute_seconds
     told = f"one GPU at {samples_per_second:g} samples/s, shared out as {source}"
     return replace(seconds.scaled(factor, told), spread=0.0)
+
+
+def _require_possible(workload: Workload, gpu: Gpu, samples_per_second: float) -> None:
+    """Raise InputError for a rate that would be more FLOP/s than the GPU has, or next to none."""
+    require_positive(samples_per_second=samples_per_second)
+    rate = workload.flops / workload.local_batch * samples_per_second
+    most = max(gpu.flops.values())
+    require(
+        SLOWEST <= rate / most <= 1,
+        f"throughput {samples_per_second:g} samples/s of {workload.model!r} means {rate:.3g} "
+        f"FLOP/s, and {gpu.name} computes {SLOWEST * most:.3g} to {most:.3g}; give the samples per "
+        f"second of one GPU",
+    )
 
 
 def _spread(workload: Workload, precision: str, efficiency: Efficiency) -> float:

@@ -143,8 +143,8 @@ def test_a_throughput_that_cannot_be_is_refused_before_anything_is_traced(monkey
 
 def test_a_forecast_without_a_profile_takes_a_throughput():
     words = ["--model", "small-conv", "--cluster", "v100-nvlink", "--method", "BSP-A2A"]
-    refused = ddlnb("forecast", *words, "--draws", "0")
-    assert "hardware 'v100'" in refused.stderr  # and not the profile of a CPU
+    told = ddlnb("forecast", *words, "--draws", "0", check=True)
+    assert "data sheet of" in " ".join(told.stdout.split())  # and not the profile of a CPU
     done = ddlnb("forecast", *words, "--batch", "7", "--throughput", "1e4", "--draws", "0")
     assert done.returncode == 0, done.stderr
     assert "10000 samples/s" in done.stdout.replace("1e+04", "10000")
@@ -204,11 +204,15 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["forecast", "--model", "bert-large"], "give --model and --cluster"),
+        (["forecast", "--model", "bert-large"], "give --cluster"),
+        (["forecast", "--gpu", "V100"], "give --model"),
         (["forecast", *BERT, "--gpus", "64"], "64 workers exceed the 32 GPUs"),
         (["forecast", *BERT, "--gpus", "6"], "6 workers do not fill nodes of 4"),
         (["forecast", *BERT, "--method", "MGWFBP"], "did you mean 'MG-WFBP'"),
-        (["forecast", *BERT, "--batch", "9"], "ddlnb profile --model bert-large"),
+        (
+            ["forecast", "--model", "bert-large", "--cluster", "two-cores-2-workers"],
+            "ddlnb profile --model bert-large",
+        ),
         (
             ["forecast", *BERT, "--gpus", "8", "--partition", "1B"],
             "336,226,108 messages or servers",
@@ -218,8 +222,8 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
         (["forecast", *BERT, "--draws", "-1"], "draws -1 must be a whole number, at least 0"),
         (["forecast", *BERT, "--csv", "."], "'.' is a folder; name a file in it"),
         (["forecast", *BERT, "--csv", "/proc/rows.csv"], "no file can be written in '/proc'"),
-        (["forecast", *CONV, "--throughput", "1e300"], "FLOP/s, and processors compute"),
-        (["forecast", *CONV, "--throughput", "1e-300"], "FLOP/s, and processors compute"),
+        (["forecast", *CONV, "--throughput", "1e300"], "FLOP/s, and RTX2080Ti computes"),
+        (["forecast", *CONV, "--throughput", "1e-300"], "FLOP/s, and RTX2080Ti computes"),
         (["forecast", *BERT, "--throughput", "1", "--gpus", "6"], "6 workers do not fill nodes"),
         (
             ["forecast", *CONV, "--throughput", "1", "--batch", "99999999999"],

@@ -1,0 +1,77 @@
+"""Hardware by name on the command line: what is listed, what makes a cluster, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.clusters.file import get_cluster
+from tests.command_line import ddlnb
+
+TESTBED = ["--gpu", "rtx2080ti", "--nodes", "8", "--gpus-per-node", "4", "--network", "10GbE"]
+RESNET = ["--model", "resnet50"]
+
+
+def test_a_forecast_needs_no_file_and_says_what_it_assumed(tmp_path):
+    saved = tmp_path / "mine.yaml"
+    words = [*RESNET, *TESTBED, "--gpus", "32", "--method", "MG-WFBP", "--draws", "40"]
+    done = ddlnb("forecast", *words, "--save-cluster", str(saved), check=True)
+    assert "MG-WFBP" in done.stdout
+    assert "no interval" not in done.stdout
+    assert "from the names of its hardware" in done.stderr
+    ddlnb("forecast", *RESNET, "--cluster", str(saved), *words[-4:], check=True)
+    assert get_cluster(saved).workers == 32
+
+
+def test_a_model_without_a_profile_takes_its_seconds_from_the_data_sheet():
+    words = [
+        "--model",
+        "small-conv",
+        "--machine",
+        "DGX-A100",
+        "--nodes",
+        "2",
+        "--method",
+        "BSP-A2A",
+    ]
+    done = ddlnb("forecast", *words, "--precision", "bf16", "--draws", "0", check=True)
+    said = " ".join(done.stdout.split())
+    assert "estimated from the data sheet of A100-SXM4-80GB at bf16" in said
+    assert "8x200GbIB" in said
+
+
+def test_the_same_options_work_in_timeline_and_lossy(tmp_path):
+    trace = tmp_path / "trace.json"
+    ddlnb("timeline", *RESNET, *TESTBED, "--gpus", "8", "--out", str(trace), check=True)
+    assert trace.exists()
+    done = ddlnb("lossy", *RESNET, *TESTBED, "--gpus", "8", "--method", "local(8)", check=True)
+    assert "local(8)" in done.stdout
+
+
+def test_hardware_is_listed_and_shown_with_its_sources():
+    listed = ddlnb("hardware", "--csv", check=True).stdout
+    for name in ("A100-SXM4-80GB", "200GbIB", "p4d.24xlarge"):
+        assert name in listed
+    assert "data sheet" in ddlnb("hardware", "A100", check=True).stdout
+    assert "left for large" in ddlnb("hardware", "2x100 Gb/s RoCE", check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cluster", "survey-10GbE", "--gpu", "A100"], "leave out --gpu"),
+        (["--nodes", "4"], "or the hardware by name"),
+        (["--gpu", "A1000"], "unknown GPU 'A1000'"),
+        (["--machine", "p44"], "unknown machine 'p44'"),
+        (["--gpu", "A100", "--nodes", "2", "--network", "fast"], "write rate and protocol"),
+        (["--gpu", "V100", "--precision", "bf16"], "precision of V100-SXM2-32GB 'bf16'"),
+        (["--gpu", "A100", "--save-cluster", "mine.txt"], "must have a name in .yaml"),
+        (["--gpu", "A100", "--nodes", "0"], "nodes 0 must be a whole number"),
+        (["--gpu", "T4", "--throughput", "1e9"], "FLOP/s, and T4 computes"),
+    ],
+)
+def test_what_cannot_be_gets_one_line(words, said):
+    done = ddlnb("forecast", "--model", "small-conv", *words)
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("Cluster ")]
+    assert len(errors) == 1
+    assert said in errors[0]
