@@ -88,4 +88,4 @@ def test_a_missing_profile_is_proposed_on_that_hardware():
     words = ["--model", "bert-large", "--cluster", "two-cores-2-workers", "--batch", "9"]
     said = ddlnb("forecast", *words).stderr
     assert "give --throughput" in said
-    assert "--batch 9 --name bert-large_b9_cpu-1thread" in said
+    assert "--name bert-large_b9_HARDWARE" in said
