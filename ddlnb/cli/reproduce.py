@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -26,11 +27,13 @@ from ddlnb.cli.progress import Progress
 from ddlnb.cli.report import Outcome, write_pages
 from ddlnb.cli.run_times import TIMES, notebook_seconds
 from ddlnb.cli.survey_index import entries, write_index
+from ddlnb.cli.warm import preloaded
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
 from ddlnb.provenance import provenance
 
+WORTH_PRELOADING = 3  # so many notebooks save more than the imports of one process for all take
 ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 
 
@@ -104,7 +107,11 @@ def reproduce(
     expected = expected_seconds(waiting, profile)
     if before is not None:
         before(total_seconds(waiting, expected, jobs))
-    with Progress(expected, len(chosen) - len(waiting), progress) as bar:
+    several = len(waiting) >= WORTH_PRELOADING
+    with (
+        preloaded() if several else contextlib.nullcontext(),
+        Progress(expected, len(chosen) - len(waiting), progress) as bar,
+    ):
         _run_all(_longest_first(waiting, expected), target, jobs, fresh, bar)
     outcomes = [
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)

@@ -18,7 +18,7 @@ import pytest
 from ddlnb.cli.reproduce import reproduce
 from ddlnb.errors import DdlnbError, InputError, UnknownName
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.usefixtures("notebooks_preloaded")]
 
 COUNT = "from pathlib import Path\nwith Path(f'{name}.count').open('a') as f:\n    n = f.write('x')"
 DRAW = "import matplotlib.pyplot as plt\nfigure, ax = plt.subplots()\nfigure"
