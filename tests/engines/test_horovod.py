@@ -21,7 +21,7 @@ import torch
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
 from ddlnb.engines.horovod.runtime import imported, slots
-from ddlnb.engines.horovod.timeline import read_horovod_timeline, recording
+from ddlnb.engines.horovod.timeline import recording
 from ddlnb.engines.job import Job
 from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
@@ -29,6 +29,7 @@ from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
+from ddlnb.traces.horovod import read_horovod_timeline
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, in_double, mlp, train_alone
 
