@@ -50,6 +50,7 @@ def trace(
     from ddlnb.cli.trace_show import show_job, show_kineto, show_messages
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file
+    from ddlnb.results.timeline import Timeline
     from ddlnb.traces.jobs.table import Job
     from ddlnb.traces.kineto.trace import KinetoTrace
     from ddlnb.traces.read import read_trace
@@ -69,5 +70,12 @@ def trace(
     if isinstance(found, Job):
         refuse_unused("a job has too many ranks for one timeline", perfetto=perfetto)
         show_job(found, out, figure, csv)
+        return
+    if not isinstance(found, Timeline):
+        refuse_unused("a graph has no times", out=out, perfetto=perfetto, figure=figure, csv=csv)
+        typer.echo(
+            f"{file.name}: {found.number_of_nodes():,} operations with "
+            f"{found.number_of_edges():,} dependencies, and no circle among them."
+        )
         return
     show_messages(found, out, perfetto, figure, csv)

@@ -68,7 +68,8 @@ class Timeline:
         """Return iterations first to last, inclusive, with time zero where the first one starts."""
         kept = [span for span in self.spans if first <= span.iteration <= last]
         require(bool(kept), f"no spans in iterations {first} to {last} of {self.method!r}")
-        zero = min(span.start_seconds for span in kept if span.kind != "message")
+        computed = [span for span in kept if span.kind != "message"]
+        zero = min(span.start_seconds for span in computed or kept)
         return self._only(
             Span(
                 **{
