@@ -60,6 +60,8 @@ _HOME = {
     "hardware.machine": ("Machine",),
     "launch.ranks": ("Ranks",),
     "networks.collectives.catalogue": ("register_collective",),
+    "parallelism.forecast.layouts": ("scale",),
+    "parallelism.forecast.shapes": ("get_shape",),
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",

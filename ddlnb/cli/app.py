@@ -22,6 +22,7 @@ from ddlnb.cli import (
     methods,
     models,
     networks,
+    scale,
     survey,
     trace,
     train,
@@ -41,7 +42,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks, hardware),
+    *(import_logs, trace, collectives, networks, hardware, scale),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -1,0 +1,118 @@
+"""The command about large models: which layout is fastest, or forecasts of a table of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlnb.cli.options import Csv, print_table
+
+if TYPE_CHECKING:
+    from ddlnb.parallelism.forecast.layouts import Ranking
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(scale)
+
+
+def scale(
+    model: Annotated[
+        str | None, typer.Option(help="A large model, such as llama3-8b or gpt3-175b.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="A GPU by name.")] = "H100",
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
+    network: Annotated[
+        str | None,
+        typer.Option(help="What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
+    ] = None,
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(help="Sequences of a step; default: four million tokens.")
+    ] = None,
+    framework: Annotated[
+        str, typer.Option(help="nanotron, fsdp, megatron or nemo: whose steps are forecast.")
+    ] = "nanotron",
+    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",
+    top: Annotated[int, typer.Option(help="How many splits are shown.")] = 10,
+    csv: Csv = False,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="Instead: a CSV with one run per row, which gets its forecasts."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the table goes, with its forecasts added.")
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Leave rows that cannot be read empty.")
+    ] = False,
+) -> None:
+    """Forecast training of a large model on many GPUs, for every way to split it.
+
+    Prints the fastest layouts that fit: tokens per second and GPU with their 90 % interval, MFU
+    (FLOPs of the model by those of the GPU's peak: 6 per parameter and token in matrices, and
+    6 s h per layer for causal attention), memory, and what makes each slower than the one above.
+
+    With --table, rows of a CSV with the columns of data/published/nanotron_h100_upto64.csv get
+    tokens_per_s_per_gpu, its interval, memory_gb (GiB of the first stage) and fits.
+    """
+    from ddlnb.errors import InputError
+
+    if table is not None or out is not None:
+        if table is None or out is None or model is not None:
+            raise InputError("give both --table IN.csv and --out OUT.csv, without --model")
+        return _table(table, out, keep_going)
+    if model is None:
+        raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
+    from ddlnb.parallelism.forecast.layouts import scale as ranked
+
+    found = ranked(
+        model,
+        gpu,
+        nodes,
+        gpus_per_node=gpus_per_node,
+        network=network,
+        sequence=sequence,
+        global_batch=global_batch,
+        framework=framework,
+        precision=precision,
+    )
+    print_table(_rows(found, top), csv, _title(found, gpu, nodes * gpus_per_node, framework))
+
+
+def _title(found: Ranking, gpu: str, gpus: int, framework: str) -> str:
+    whole = len(found.outlook.cases)
+    batch = int(found.outlook.cases.step_tokens[0])
+    return (
+        f"{found.model.name} on {gpus} x {gpu} ({framework}), {batch:,} tokens per step: "
+        f"{len(found)} of {whole} layouts fit"
+    )
+
+
+def _rows(found: Ranking, top: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "layout": row["layout"],
+            "tokens/s/GPU": f"{row['tokens_per_s_per_gpu']:.4g}",
+            "90 % interval": f"{row['low']:.3g} to {row['high']:.3g}",
+            "MFU": f"{row['mfu']:.1%}",
+            "memory": f"{row['memory_gib']:.0f} GiB",
+            "chance of slow": f"{row['chance_of_slow']:.0%}",
+            "slower by": row["loses_by"],
+        }
+        for row in found.rows(top)
+    ]
+
+
+def _table(table: Path, out: Path, keep_going: bool) -> None:
+    from ddlnb.files import require_writable_file
+    from ddlnb.parallelism.forecast.table import forecast_table
+
+    require_writable_file(out, "forecast.csv")
+    found = forecast_table(
+        table, keep_going=keep_going, say=lambda line: typer.echo(f"note: {line}", err=True)
+    )
+    typer.echo(f"{len(found.rows)} rows: {found.write(out)}")

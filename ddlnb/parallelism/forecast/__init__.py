@@ -1,0 +1,1 @@
+"""How fast a layout trains a model and what memory it needs, fitted to published runs."""

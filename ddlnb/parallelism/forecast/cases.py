@@ -1,0 +1,149 @@
+"""Cases: many models, machines and layouts as columns of numbers, forecast all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.errors import InputError, require
+from ddlnb.parallelism.forecast.dealing import Dealt, dealt
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+
+Column = NDArray[np.float64]
+NONE, SELECTIVE, FULL = 0, 1, 2  # what is computed again in the backward pass
+ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
+
+
+@dataclass(frozen=True)
+class Cases:
+    """One column per quantity, one element per case; a single number counts for all cases.
+
+    - layers, hidden, heads, kv_heads, ffn, vocab, sequence: the transformer; ``gated`` 1 for three
+      matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding.
+    - tp, pp, dp, cp, vpp, zero, sequence_parallel, recomputation, micro_batch, micro_batches: as in
+      `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
+    - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
+      is never in fp8; sustained: the share of it that matrices of any size reach; memory,
+      memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
+      to other nodes.
+    - framework: index into `FRAMEWORKS`.
+    """
+
+    layers: Column
+    hidden: Column
+    heads: Column
+    kv_heads: Column
+    ffn: Column
+    vocab: Column
+    sequence: Column
+    gated: Column
+    tied: Column
+    tp: Column
+    pp: Column
+    dp: Column
+    cp: Column
+    vpp: Column
+    zero: Column
+    sequence_parallel: Column
+    recomputation: Column
+    micro_batch: Column
+    micro_batches: Column
+    gpus_per_node: Column
+    peak: Column
+    core_peak: Column
+    sustained: Column
+    memory: Column
+    memory_bandwidth: Column
+    inside: Column
+    across: Column
+    framework: Column
+
+    @classmethod
+    def of(cls, **columns: Any) -> Cases:
+        """Return cases of these columns, numbers repeated. Raises InputError if lengths differ."""
+        missing = {field.name for field in fields(cls)} - set(columns)
+        require(not missing, f"cases lack the columns {', '.join(sorted(missing))}; give them")
+        arrays = {name: np.asarray(column, dtype=float) for name, column in columns.items()}
+        try:
+            wide = np.broadcast_arrays(*arrays.values(), np.zeros(1))[:-1]
+        except ValueError as error:
+            sizes = {array.size for array in arrays.values()}
+            raise InputError(
+                f"columns of cases have the lengths {sorted(sizes)}; use one"
+            ) from error
+        return cls(**dict(zip(arrays, wide, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def select(self, which: NDArray[Any]) -> Cases:
+        """Return the cases of a mask, or of indices."""
+        return Cases(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    @cached_property
+    def gpus(self) -> Column:
+        """GPUs of all ranks."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    @cached_property
+    def nodes(self) -> Column:
+        """Nodes that they fill."""
+        return np.ceil(self.gpus / self.gpus_per_node)
+
+    @cached_property
+    def replicas(self) -> Column:
+        """Ranks that hold the same parameters: they reduce gradients and share what ZeRO shards."""
+        return self.dp * self.cp
+
+    @cached_property
+    def tokens(self) -> Column:
+        """Tokens of a micro batch on one rank."""
+        return self.micro_batch * self.sequence / self.cp
+
+    @cached_property
+    def step_tokens(self) -> Column:
+        """Tokens of a step over all replicas."""
+        return self.dp * self.micro_batch * self.micro_batches * self.sequence
+
+    @cached_property
+    def layer_parameters(self) -> Column:
+        """Parameters in the matrices of a layer."""
+        attention = ATTENTION_MATRICES * self.hidden**2 * (1 + self.kv_heads / self.heads)
+        return attention + (2 + self.gated) * self.hidden * self.ffn
+
+    @cached_property
+    def head_parameters(self) -> Column:
+        """Parameters of the head, and of the embedding."""
+        return self.hidden * self.vocab
+
+    @cached_property
+    def parameters(self) -> Column:
+        """Parameters of the model, but for norms and biases."""
+        return self.layers * self.layer_parameters + (2 - self.tied) * self.head_parameters
+
+    @cached_property
+    def stages(self) -> Dealt:
+        """Layers, heads and parameters of every pipeline stage: arrays (cases, stages)."""
+        by_cost = np.array([framework.deals_by_cost for framework in FRAMEWORKS])
+        return dealt(
+            self.layers,
+            self.pp,
+            self.layer_parameters,
+            self.head_parameters,
+            self.tied,
+            by_cost[self.framework.astype(int)],
+        )
+
+    @property
+    def model_flops(self) -> Column:
+        """FLOPs per token, forward and backward, without what is computed again.
+
+        6 per parameter in matrices, the head included, and 6 s h per layer for causal attention
+        (half of the 12 s h of arXiv 2104.04473, equation 2, which counts the masked half).
+        """
+        matrices = self.layers * self.layer_parameters + self.head_parameters
+        return 6 * matrices + 6 * self.layers * self.sequence * self.hidden

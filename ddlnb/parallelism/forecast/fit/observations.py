@@ -1,0 +1,65 @@
+"""Published runs: their cases, and what was measured of them."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.parallelism.forecast.cases import Cases, Column
+from ddlnb.parallelism.forecast.rows import Notes, Row, cases
+from ddlnb.paths import PUBLISHED
+
+H100 = PUBLISHED / "nanotron_h100_upto64.csv"
+FOUNDRY = PUBLISHED / "foundry_a100_80gb_upto16.csv"
+PAPERS = PUBLISHED / "large_scale_papers.csv"
+MEASURED = "ok"
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Runs: cases, the model of each by name, tokens/s per GPU and GiB (NaN where not printed)."""
+
+    cases: Cases
+    models: NDArray[np.str_]
+    rates: Column
+    memory: Column
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def select(self, which: NDArray[Any]) -> Observations:
+        """Return the runs of a mask, or of indices."""
+        return Observations(
+            self.cases.select(which), self.models[which], self.rates[which], self.memory[which]
+        )
+
+    @property
+    def seconds(self) -> Column:
+        """Seconds of a step, from tokens per second: what is printed as MFU is not comparable."""
+        return self.cases.step_tokens / (self.rates * self.cases.gpus)
+
+
+def rows_of(path: Path, measured: bool | None = True) -> list[Row]:
+    """Return the rows of a published table: those that were measured, the others, or all (None)."""
+    notes = Notes()
+    with path.open(newline="") as stream:
+        table = [Row(line, cells, notes) for line, cells in enumerate(csv.DictReader(stream), 2)]
+    return [row for row in table if measured in (None, row.cells["status"] == MEASURED)]
+
+
+@lru_cache(maxsize=8)
+def observed(path: Path = H100) -> Observations:
+    """Return the measured runs of a published table."""
+    rows = rows_of(path)
+    return Observations(
+        cases(rows),
+        np.array([row.text("model") for row in rows]),
+        np.array([row.number("tokens_per_s_per_gpu") for row in rows]),
+        np.array([row.number("memory_gb", default=np.nan) for row in rows]),
+    )

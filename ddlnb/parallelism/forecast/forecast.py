@@ -1,0 +1,118 @@
+"""Throughput and memory of cases, with the interval and the chance that a run is slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.parallelism.forecast.cases import Cases, Column
+from ddlnb.parallelism.forecast.footprint import footprint
+from ddlnb.parallelism.forecast.frameworks import NAMES
+from ddlnb.parallelism.forecast.parameters import Fitted, kept
+from ddlnb.parallelism.forecast.slow_mode import chance_of_slow
+from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
+from ddlnb.units import GIB
+
+FREEDOM = 2.0  # degrees of Student's t: tails are heavy
+INTERVAL = 0.90
+HALVINGS = 40
+MOST_SHOWN = 0.96  # of a GPU's memory, the most that a run ever reports
+A100, H100 = 312e12, 989.4e12  # FLOP/s
+FITTED_PEAK = {"nanotron": H100, "fsdp": A100, "megatron": A100, "nemo": A100}
+ELSEWHERE = 2.5  # times the spread on GPUs that nothing was fitted to: a judgement
+FITTED_GPUS = 64  # on more, the interval grows
+WIDER = 0.25  # by this share with every doubling
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is forecast of every case.
+
+    - step: seconds of a run that is not slow, by what they go to.
+    - chance: that a run is slow; seconds: the median of the two kinds of runs.
+    - tokens_per_s_per_gpu, low, high: the median, and the 90 % interval over both kinds of runs.
+    - memory_gib: of the first stage's ranks, as frameworks report it.
+    - most_gib: what the fullest stage needs at least; fits: whether a GPU has that,
+      and there are as many layers as stages.
+    """
+
+    cases: Cases
+    step: Step
+    chance: Column
+    seconds: Column
+    low: Column
+    high: Column
+    memory_gib: Column
+    most_gib: Column
+    fits: NDArray[np.bool_]
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Column:
+        """The median of the forecast."""
+        return rate(self.cases, self.seconds)
+
+    @property
+    def mfu(self) -> Column:
+        """FLOPs of the model per second, as a share of the GPU's peak (`Cases.model_flops`)."""
+        return self.tokens_per_s_per_gpu * self.cases.model_flops / self.cases.peak
+
+
+def rate(cases: Cases, seconds: Column) -> Column:
+    """Return tokens per second and GPU of steps that take so long."""
+    return cases.step_tokens / (cases.gpus * seconds)
+
+
+def forecast(cases: Cases, fitted: Fitted | None = None) -> Outlook:
+    """Return what is forecast of all cases, by the kept fit unless another one is given."""
+    fitted = fitted or kept()
+    bound = step(cases, fitted).bound
+    memory = cases.memory / GIB
+    asked = footprint(cases, fitted, bound)
+    lacking = asked[:, 0] > memory * (1 - MEMORY_RESERVED)
+    found = step(cases, fitted, lacking)
+    chance = chance_of_slow(cases, fitted, lacking)
+    quick, slow = found.seconds, found.seconds + found.slow
+    spread = spread_of(cases, fitted)
+    ends = [
+        _quantile(share, quick, slow, chance, spread)
+        for share in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
+    ]
+    least = footprint(cases, fitted, np.zeros(len(cases))).max(axis=1)
+    return Outlook(
+        cases=cases,
+        step=found,
+        chance=chance,
+        seconds=np.where(chance > 0.5, slow, quick),
+        low=rate(cases, ends[1]),
+        high=rate(cases, ends[0]),
+        memory_gib=np.minimum(asked[:, 0], memory * MOST_SHOWN),
+        most_gib=least,
+        fits=(least <= memory) & (cases.pp <= cases.layers),
+    )
+
+
+def spread_of(cases: Cases, fitted: Fitted) -> Column:
+    """Return the scale of the logarithm of measured by forecast seconds, by kind of case."""
+    kinds = [name if name != "nanotron" else "inside" for name in NAMES]
+    spread = np.array([fitted.spread[kind] for kind in kinds])[cases.framework.astype(int)]
+    apart = (cases.framework == 0) & (cases.tp > cases.gpus_per_node)
+    spread = np.where(apart, fitted.spread["across"], spread)
+    home = np.array([FITTED_PEAK[name] for name in NAMES])[cases.framework.astype(int)]
+    spread = np.where(np.abs(cases.core_peak / home - 1) < 0.02, spread, spread * ELSEWHERE)
+    beyond = np.log2(np.maximum(cases.gpus / FITTED_GPUS, 1))
+    return np.asarray(spread * (1 + WIDER * beyond))
+
+
+def _quantile(share: float, quick: Column, slow: Column, chance: Column, spread: Column) -> Column:
+    """Return the seconds below which a share of runs is: a mixture of two log-t distributions."""
+    from scipy.special import stdtr
+
+    low, high = np.log(quick) - 60 * spread, np.log(slow) + 60 * spread
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        below = (1 - chance) * stdtr(FREEDOM, (middle - np.log(quick)) / spread)
+        below += chance * stdtr(FREEDOM, (middle - np.log(slow)) / spread)
+        low, high = np.where(below < share, middle, low), np.where(below < share, high, middle)
+    return np.asarray(np.exp((low + high) / 2))

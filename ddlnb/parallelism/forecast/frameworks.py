@@ -1,0 +1,47 @@
+"""Frameworks: what they do differently, and the words by which tables name them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework: its words, and what its steps do.
+
+    - gradient_bytes: of a gradient while replicas reduce it.
+    - deals_by_cost: stages get layers by cost, the head included; otherwise evenly.
+    - slow_transfers: runs may lose time in transfers between stages, as those of nanotron did.
+    - keeps_scores: its attention keeps scores, their masks and what is left of them.
+    - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
+    """
+
+    name: str
+    words: str
+    gradient_bytes: int
+    deals_by_cost: bool = False
+    slow_transfers: bool = False
+    pipelined_latency: bool = False
+    keeps_scores: bool = False
+
+
+FRAMEWORKS = (
+    Framework("nanotron", r"nanotron", 4, True, True, True),
+    Framework("fsdp", r"fsdp|composer|foundry|torchtitan|deepspeed|zero", 2),
+    Framework("nemo", r"nemo|mcore|transformer.?engine", 4),
+    Framework("megatron", r"megatron", 4, keeps_scores=True),
+)
+NAMES = tuple(framework.name for framework in FRAMEWORKS)
+
+
+def named(words: str) -> int | None:
+    """Return the index of the framework that these words name, None if they name none.
+
+    >>> NAMES[named("Composer + PyTorch FSDP (MPT)")], named("JAX")
+    ('fsdp', None)
+    """
+    for index, framework in enumerate(FRAMEWORKS):
+        if re.search(framework.words, words, re.IGNORECASE):
+            return index
+    return None

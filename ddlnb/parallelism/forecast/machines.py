@@ -1,0 +1,16 @@
+"""What matrices sustain on a GPU: less than its data sheet, by power and by clock."""
+
+from __future__ import annotations
+
+from ddlnb.hardware.gpu import Gpu
+
+# Share of the peak that the largest bf16 matrices reach for long. Ampere: about 270 of 312 TFLOP/s
+# (ml-engineering, maximum achievable matmul); Hopper and Blackwell are held back by their power
+# limit: a judgement, between what short benchmarks (0.8) and training reach (0.6).
+SUSTAINED = {"Ampere": 0.87, "Hopper": 0.72, "Blackwell": 0.72}
+SUSTAINED_ELSE = 0.75
+
+
+def sustained_share(gpu: Gpu) -> float:
+    """Return the share of its peak that matrices of any size reach on a GPU."""
+    return SUSTAINED.get(gpu.generation, SUSTAINED_ELSE)

@@ -1,0 +1,284 @@
+"""Rows of tables of training runs as cases: every cell read, checked, or taken from a default."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus
+from ddlnb.hardware.gpu import Gpu
+from ddlnb.parallelism.forecast import frameworks
+from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
+from ddlnb.parallelism.forecast.machines import sustained_share
+from ddlnb.units import BITS_PER_BYTE, GB
+
+EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
+SHARDING = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 0}
+ZERO = {"nanotron": 0, "fsdp": 3, "megatron": 1, "nemo": 1}  # where a row does not say
+GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
+PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
+INTERLEAVED = re.compile(r"interleav|1f1b-i", re.IGNORECASE)
+YES = {"1", "1.0", "true", "yes"}
+NO = {"0", "0.0", "false", "no"}
+
+
+@dataclass
+class Notes:
+    """What rows left open, and what was taken instead: said once each, with the number of rows."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, column: str, taken: str) -> None:
+        self.counts[column, taken] += 1
+
+    def lines(self) -> list[str]:
+        """Return one line per kind."""
+        return [
+            f"{column} is missing in {count} row{'s' * (count > 1)}: taken as {taken}"
+            for (column, taken), count in self.counts.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its number, as an editor counts lines, and its cells."""
+
+    line: int
+    cells: Mapping[str, str]
+    notes: Notes
+
+    def text(self, *columns: str) -> str:
+        """Return the first of these columns that has a value, otherwise ''."""
+        for column in columns:
+            value = str(self.cells.get(column) or "").strip()
+            if value.lower() not in EMPTY:
+                return value
+        return ""
+
+    def number(self, *columns: str, default: float | None = None, told: str = "") -> float:
+        """Return a number above 0; ``told`` says what a default is."""
+        text = self.text(*columns)
+        if not text:
+            if default is None:
+                raise self.error(columns[0], "is missing; fill it in")
+            if told:
+                self.notes.add(columns[0], told)
+            return default
+        try:
+            value = float(text.replace(",", ""))
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise self.error(columns[0], f"{text!r} must be a number above 0")
+        return value
+
+    def whole(self, *columns: str, default: int | None = None, told: str = "") -> int:
+        """Return a whole number above 0, also one written as 8.0."""
+        value = self.number(*columns, default=default, told=told)
+        if value != round(value):
+            raise self.error(columns[0], f"{value!r} must be a whole number")
+        return round(value)
+
+    def error(self, column: str, problem: str) -> InputError:
+        """Return an error that names the row and the column."""
+        return InputError(f"row {self.line}, column {column}: {problem}")
+
+
+def case(row: Row) -> dict[str, float]:
+    """Return the columns of `Cases` for one row. Raises InputError that names row and column."""
+    framework = _framework(row)
+    name = frameworks.NAMES[framework]
+    gpu = _gpu(row)
+    per_node = row.whole("gpus_per_node", default=8, told="8")
+    model = _model(row)
+    layout = _layout(row, name)
+    precision = _precision(row)
+    if precision not in gpu.flops:
+        raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
+    return {
+        **model,
+        **layout,
+        "gpus_per_node": per_node,
+        "peak": gpu.flops[precision],
+        "core_peak": gpu.flops["bf16" if precision == "fp8" else precision],
+        "sustained": sustained_share(gpu),
+        "memory": gpu.memory,
+        "memory_bandwidth": gpu.memory_bandwidth,
+        "inside": gpu.inside_bandwidth,
+        "across": _network(row, gpu, per_node),
+        "framework": framework,
+    }
+
+
+def cases(rows: Sequence[Row]) -> Cases:
+    """Return the cases of rows."""
+    columns = [case(row) for row in rows]
+    return Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
+
+
+def _framework(row: Row) -> int:
+    text = row.text("framework")
+    found = frameworks.named(text) if text else 0
+    if not text:
+        row.notes.add("framework", "nanotron")
+    if found is None:
+        row.notes.add(f"a known framework ({text})", "megatron")
+        found = frameworks.NAMES.index("megatron")
+    return found
+
+
+def _gpu(row: Row) -> Gpu:
+    text = row.text("gpu")
+    if not text:
+        raise row.error("gpu", "is missing; fill it in")
+    try:
+        return get_gpu(text)
+    except UnknownName:
+        raise UnknownName(f"GPU in row {row.line}", text, gpus()) from None
+
+
+@lru_cache(maxsize=256)
+def _line_rate(words: str) -> float | None:
+    try:
+        return get_interconnect(words).line_rate
+    except InputError:
+        return None
+
+
+def _network(row: Row, gpu: Gpu, per_node: int) -> float:
+    """Return bytes/s of a node to others: what words say, otherwise the ports usual for the GPU."""
+    words, usual = row.text("network"), gpu.port * per_node
+    if ports := PORTS.search(words):
+        return int(ports[1]) * float(ports[2]) / BITS_PER_BYTE * GB
+    rate = _line_rate(words) if words else None
+    if rate is None:
+        row.notes.add("the rate of the network", f"that of the ports usual for {gpu.name}")
+        return usual
+    if "per gpu" in words.lower():
+        return rate * per_node
+    if "node" not in words.lower() and rate < usual / 2:
+        row.notes.add(f"a rate per node (network {words!r})", "that of one GPU's port")
+        return rate * per_node
+    return rate
+
+
+def _precision(row: Row) -> str:
+    text = row.text("precision").lower()
+    return next((one for one in ("fp8", "bf16", "fp16", "tf32", "fp32") if one in text), "bf16")
+
+
+def _model(row: Row) -> dict[str, float]:
+    layers, hidden = row.whole("layers"), row.whole("hidden")
+    heads = row.whole("heads", default=max(1, hidden // 128), told="hidden / 128")
+    model = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": row.whole("kv_heads", default=heads),
+        "ffn": row.whole("ffn", default=4 * hidden, told="4 hidden"),
+        "vocab": row.whole("vocab", default=51200, told="51200"),
+        "sequence": row.whole("seq_len", "sequence"),
+    }
+    billions = row.number("params_b", default=0.0) if row.text("params_b") else 0.0
+    return model | _kind(row, model, billions)
+
+
+def _kind(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
+    """Return whether the model is gated and tied: what comes nearest to its parameters.
+
+    A name of a gated family decides the first; two kinds can have the same number of parameters.
+    """
+    hidden, head = model["hidden"], model["vocab"] * model["hidden"]
+    attention = 2 * hidden**2 * (1 + model["kv_heads"] / model["heads"])
+
+    def billion(gated: int, tied: int) -> float:
+        layer = attention + (2 + gated) * hidden * model["ffn"]
+        return (model["layers"] * layer + (2 - tied) * head) / 1e9
+
+    named = any(word in row.text("model").lower() for word in GATED)
+    kinds = [(gated, tied) for gated in ((1,) if named else (0, 1)) for tied in (0, 1)]
+    if billions:
+        gated, tied = min(kinds, key=lambda kind: abs(math.log(billion(*kind) / billions)))
+    else:
+        gated, tied = (1, 0) if named else (0, 1)
+    return {"gated": gated, "tied": tied}
+
+
+def _layout(row: Row, framework: str) -> dict[str, float]:
+    ranks = row.whole("num_gpus", "gpus")
+    tp, pp, cp = (row.whole(axis, default=1) for axis in ("tp", "pp", "cp"))
+    if ranks % (tp * pp * cp):
+        raise row.error("num_gpus", f"{ranks} is no multiple of tp {tp} * pp {pp} * cp {cp}")
+    dp = row.whole("dp", default=ranks // (tp * pp * cp))
+    if dp * tp * pp * cp != ranks:
+        raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
+    micro_batch, micro_batches = _batches(row, dp)
+    sp = row.text("sp", "sequence_parallel").lower()
+    checkpointing = row.text("activation_checkpointing").lower()
+    if sp not in YES | NO | {""}:
+        raise row.error("sp", f"{sp!r} must be 0 or 1")
+    selective = "selective" in checkpointing
+    full = (not selective and checkpointing in YES | {"full"}) or "full" in checkpointing
+    return {
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "cp": cp,
+        "vpp": _chunks(row, pp),
+        "zero": _zero(row, framework),
+        "sequence_parallel": float(
+            sp in YES or "sequence" in checkpointing or (not sp and framework == "nanotron")
+        ),
+        "recomputation": SELECTIVE if selective else FULL if full else NONE,
+        "micro_batch": micro_batch,
+        "micro_batches": micro_batches,
+    }
+
+
+def _chunks(row: Row, pp: int) -> int:
+    """Return the chunks of a stage; one layer each where only the schedule's name says so."""
+    if row.text("vpp") or pp == 1:
+        return row.whole("vpp", default=1)
+    said = " ".join(row.text(column) for column in ("framework", "schedule", "table", "notes"))
+    if not INTERLEAVED.search(said):
+        return 1
+    row.notes.add("vpp (of an interleaved schedule)", "one layer per chunk")
+    return -(-row.whole("layers") // pp)
+
+
+def _batches(row: Row, dp: int) -> tuple[int, int]:
+    """Return the micro batch and how many of them a step has; what is missing follows from others.
+
+    Where two are missing, the micro batch is 1.
+    """
+    given = {"micro_batch": 0, "grad_accum": 0, "global_batch_seqs": 0}
+    for column in given:
+        if row.text(column):
+            given[column] = row.whole(column)
+    micro, accumulated, whole = given.values()
+    if not micro:
+        micro = max(1, whole // (dp * accumulated)) if whole and accumulated else 1
+        if not (whole and accumulated):
+            row.notes.add("micro_batch", "1")
+    if not accumulated:
+        if not whole:
+            row.notes.add("grad_accum", "1")
+        accumulated = max(1, round(whole / (dp * micro))) if whole else 1
+    return micro, accumulated
+
+
+def _zero(row: Row, framework: str) -> int:
+    text = row.text("zero_stage", "zero").lower()
+    if text:
+        if text.removesuffix(".0") not in ("0", "1", "2", "3"):
+            raise row.error("zero_stage", f"{text!r} must be 0, 1, 2 or 3")
+        return int(float(text))
+    sharding = row.text("sharding").lower()
+    if sharding and sharding not in SHARDING:
+        raise UnknownName(f"sharding in row {row.line}", sharding, SHARDING)
+    return SHARDING.get(sharding, ZERO[framework])

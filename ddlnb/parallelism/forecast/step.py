@@ -1,0 +1,221 @@
+"""Seconds of a training step, by what they go to: one formula for all cases at once.
+
+The physics is that of a step whose ranks wait for each other: a stage takes the longer of what the
+GPU computes and what it takes to start kernels and exchanges; a pipeline takes as long as its
+slowest stage per micro batch, and once through all stages; reduction and optimizer come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases, Column
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+from ddlnb.parallelism.forecast.parameters import Fitted, Parameters
+
+ACTIVATION = 2  # bytes of an element that is exchanged
+LEAST = 1e-30  # seconds: against dividing by the 0 of stages that are not there
+SHARPNESS = 8  # of the maximum of computing and starting: a norm of this order
+EXCHANGES = 8  # activations that a layer moves per rank: four all-reduces, each twice (Megatron-LM)
+GATHERED_AGAIN = 2  # further ones with sequence parallelism: inputs are gathered once more
+LOGIT_TRAFFIC = 10  # bytes per logit: written, read, and their gradient, half of it in fp32
+OPTIMIZER_TRAFFIC = 28  # bytes per parameter: states read and written, gradient read
+NEAR = 0.2  # of the latency of a transfer between stages, where both are on one node
+MEMORY_RESERVED = 0.10  # of a GPU's memory: more is never measured without a stall
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a step by what they go to, one element per case; ``slow`` is added in a slow run.
+
+    ``bound`` says how far the first stage's GPU is behind its host, from 0 to 1 (`behind`).
+    """
+
+    compute: Column
+    tensor: Column
+    bubble: Column
+    transfers: Column
+    reduction: Column
+    optimizer: Column
+    other: Column
+    slow: Column
+    bound: Column
+
+    @property
+    def parts(self) -> dict[str, Column]:
+        """What adds up to the step, by name."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    @property
+    def seconds(self) -> Column:
+        """All of the step in a run that is not slow."""
+        return sum(self.parts.values(), np.zeros(1))
+
+
+PARTS = ("compute", "tensor", "bubble", "transfers", "reduction", "optimizer", "other")
+
+
+def step(cases: Cases, fitted: Fitted, stalled: NDArray[np.bool_] | None = None) -> Step:
+    """Return the seconds of every case's step; ``stalled`` marks cases that lack memory."""
+    stalled = np.zeros(len(cases), bool) if stalled is None else stalled
+    found = {field.name: np.empty(len(cases)) for field in fields(Step)}
+    for index, framework in enumerate(FRAMEWORKS):
+        which = np.flatnonzero(cases.framework == index)
+        if len(which):
+            part = of_framework(
+                cases.select(which), fitted.of(framework.name), index, stalled[which]
+            )
+            for name, values in found.items():
+                values[which] = getattr(part, name)
+    return Step(**found)
+
+
+def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[np.bool_]) -> Step:
+    """Return the steps of cases that share a framework."""
+    framework = FRAMEWORKS[index]
+    layer, head = layer_seconds(cases, values), head_seconds(cases, values)
+    exchanged = exchange_seconds(cases, values)
+    latency = exchange_latency(cases, values) * (1 if framework.pipelined_latency else 0)
+    held, heads = cases.stages.layers, cases.stages.heads
+    alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
+    gpu = alone + held * (exchanged + gathered_seconds(cases, values))[:, None]
+    host = held * (values.launch + latency)[:, None] + heads * values.launch
+    stage = longer_of(gpu, host)
+    stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
+    slowest, work = stage.max(axis=1), alone.max(axis=1)
+    rounds, once = cases.micro_batches, stage.sum(axis=1)
+    bubble = (once - slowest) / cases.vpp
+    transfers = transferred(cases)
+    seconds = np.minimum(work, slowest)
+    return Step(
+        compute=rounds * seconds,
+        tensor=rounds * (slowest - seconds),
+        bubble=bubble,
+        transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR),
+        reduction=reduction_seconds(cases, values, framework.gradient_bytes),
+        optimizer=optimizer_seconds(cases),
+        other=np.full(len(cases), values.fixed),
+        slow=transfers * values.slow_transfer * (1 if framework.slow_transfers else 0),
+        bound=behind(cases, (gpu / np.maximum(stage, LEAST))[:, 0]),
+    )
+
+
+def longer_of(gpu: NDArray[np.float64], host: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the longer of two times, more where they are alike: a norm of order `SHARPNESS`."""
+    longer = np.maximum(gpu, host)
+    ratio = np.minimum(gpu, host) / np.maximum(longer, LEAST)
+    return np.asarray(longer * (1 + ratio**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def behind(cases: Cases, busy: Column) -> Column:
+    """Return how far the first stage's GPU falls behind its host; ``busy`` is its busy share.
+
+    In 1F1B the first stage starts pp - 1 forward passes in a row, so that its host runs ahead of a
+    GPU that is less busy. Where crowded exchanges hold up the GPU, they hold up its host too.
+    """
+    return np.where(crowded(cases), 0, np.minimum(busy * np.maximum(cases.pp - 1, 1), 1))
+
+
+def crowded(cases: Cases) -> NDArray[np.bool_]:
+    """Return whether several groups of tensor parallelism exchange across nodes, all the time."""
+    return np.asarray(spans(cases) & (cases.gpus > cases.tp) & (cases.pp == 1))
+
+
+def spans(cases: Cases) -> NDArray[np.bool_]:
+    """Return whether groups of tensor parallelism span nodes."""
+    return np.asarray(cases.tp > cases.gpus_per_node)
+
+
+def layer_seconds(cases: Cases, values: Parameters) -> Column:
+    """Return what the GPU computes for a layer and a micro batch, forward and backward."""
+    passes = np.where(cases.recomputation == FULL, 4, 3)
+    core_passes = np.where(cases.recomputation >= SELECTIVE, 4, 3)
+    rate = cases.peak * cases.sustained * values.matrix_share
+    share = cases.tokens / cases.tp
+    matrices = 2 * passes * cases.layer_parameters * share / rate
+    context = cases.sequence * cases.hidden  # half of what is not masked
+    core_rate = rate * cases.core_peak / cases.peak * values.attention_share
+    core = 2 * core_passes * context * share / core_rate
+    traffic = values.elementwise * passes / 3 * cases.hidden * share / cases.memory_bandwidth
+    return matrices + core + traffic
+
+
+def head_seconds(cases: Cases, values: Parameters) -> Column:
+    """Return what the GPU computes for the head and the loss of a micro batch."""
+    rate = cases.peak * cases.sustained * values.matrix_share
+    share = cases.tokens / cases.tp
+    traffic = LOGIT_TRAFFIC * cases.vocab * share / cases.memory_bandwidth
+    return 6 * cases.head_parameters * share / rate + traffic
+
+
+def exchange_seconds(cases: Cases, values: Parameters) -> Column:
+    """Return seconds of a layer's tensor-parallel exchanges, and of keys and values with cp."""
+    passes = np.where(cases.recomputation == FULL, 1.5, 1)
+    moved = EXCHANGES * passes + GATHERED_AGAIN * cases.sequence_parallel
+    activations = ACTIVATION * cases.tokens * cases.hidden
+    tensor = moved * activations * (cases.tp - 1) / cases.tp
+    across = values.across_share * cases.across / np.where(crowded(cases), values.neighbours, 1)
+    inside = values.inside_share * cases.inside
+    keys = 6 * activations * cases.kv_heads / cases.heads / cases.tp * (cases.cp - 1)
+    ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
+    return tensor / np.where(spans(cases), across, inside) + keys / ring
+
+
+def exchange_latency(cases: Cases, values: Parameters) -> Column:
+    """Return the latency of a layer's tensor-parallel exchanges for one micro batch."""
+    nodes = np.ceil(cases.tp / cases.gpus_per_node)
+    apart = values.hop * cases.tp * nodes * spans(cases)
+    pipelined = (cases.pp > 1) & (cases.nodes > 1)
+    per_rank = values.pipelined_hop * (1 + values.pipelined_node * (nodes - 1))
+    return np.where(cases.tp > 1, apart + pipelined * per_rank * cases.tp, 0)
+
+
+def gathered_seconds(cases: Cases, values: Parameters) -> Column:
+    """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP)."""
+    per_layer = 3 * ACTIVATION * cases.layer_parameters / cases.tp  # twice gathered, once scattered
+    inside, across = replica_rates(cases, values)
+    return np.where(cases.zero >= 3, per_layer * (inside + across), 0)
+
+
+def replica_rates(cases: Cases, values: Parameters) -> tuple[Column, Column]:
+    """Return seconds per byte of a gather over the replicas, inside nodes and across them."""
+    per_node = np.maximum(cases.gpus_per_node / cases.tp, 1)
+    near = np.minimum(cases.replicas, np.where(cases.nodes > 1, per_node, cases.replicas))
+    apart = np.maximum(cases.replicas / near, 1)
+    inside = (near - 1) / near / (values.inside_share * cases.inside)
+    growth = 1 + values.reduction_growth * np.log2(apart)
+    groups = cases.gpus_per_node / near  # of a node, which share its network
+    across = groups * (apart - 1) / apart * growth / (values.reduction_share * cases.across)
+    return inside, across
+
+
+def transferred(cases: Cases) -> Column:
+    """Return how many transfers between stages a step waits for: 1F1B has four per micro batch.
+
+    The first and the last of two stages have two. None with one stage.
+    """
+    each = np.select([cases.pp == 1, cases.pp == 2], [0, 2], 4)
+    return each * (cases.micro_batches + cases.pp - 2) * np.sqrt(cases.vpp)
+
+
+def reduction_seconds(cases: Cases, values: Parameters, gradient_bytes: int) -> Column:
+    """Return seconds of the data-parallel reduction, and of gathering parameters (ZeRO-1 and 2).
+
+    ZeRO-3 gathers and scatters with every micro batch instead.
+    """
+    most = cases.stages.parameters.max(axis=1) / cases.tp
+    moved = np.select(
+        [cases.zero >= 3, cases.zero >= 1], [0, gradient_bytes + ACTIVATION], 2 * gradient_bytes
+    )
+    inside, across = replica_rates(cases, values)
+    return np.asarray(most * moved * (inside + across))
+
+
+def optimizer_seconds(cases: Cases) -> Column:
+    """Return seconds of the optimizer, which reads and writes its states once."""
+    most = cases.stages.parameters.max(axis=1) / cases.tp
+    shards = np.where(cases.zero >= 1, cases.replicas, 1)
+    return np.asarray(OPTIMIZER_TRAFFIC * most / shards / cases.memory_bandwidth)

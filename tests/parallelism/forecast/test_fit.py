@@ -1,0 +1,47 @@
+"""The kept fit is what the fit gives, and its forecasts are as near to the runs as is said."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from ddlnb.parallelism.forecast.fit.fit import fit
+from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, PAPERS, observed, rows_of
+from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
+from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.parameters import kept
+from ddlnb.parallelism.forecast.rows import cases
+
+
+@pytest.mark.slow
+def test_the_kept_fit_is_what_the_fit_gives() -> None:
+    found = with_frameworks(fit(observed()))
+    assert asdict(found.parameters) == pytest.approx(asdict(kept().parameters), rel=0.02)
+    for name, values in kept().frameworks.items():
+        assert found.frameworks[name] == pytest.approx(values, rel=0.02)
+
+
+@pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.03), (PAPERS, 0.03)])
+def test_forecasts_are_near_to_the_runs_that_they_are_fitted_to(path, median: float) -> None:
+    runs = observed(path)
+    found = forecast(runs.cases)
+    assert np.median(np.abs(found.tokens_per_s_per_gpu / runs.rates - 1)) < median
+    inside = (found.low <= runs.rates) & (runs.rates <= found.high)
+    assert 0.85 < inside.mean() < 0.98
+
+
+def test_memory_is_near_and_what_ran_fits() -> None:
+    runs = observed(H100)
+    found = forecast(runs.cases)
+    assert np.abs(found.memory_gib / runs.memory - 1).mean() < 0.09
+    assert found.fits.mean() > 0.99
+
+
+def test_what_asks_for_far_more_memory_than_there_is_does_not_fit() -> None:
+    crashed = cases(rows_of(H100, measured=False))
+    found = forecast(crashed)
+    far = found.most_gib > 1.2 * crashed.memory / 2**30
+    assert far.mean() > 0.5
+    assert not found.fits[far].any()

@@ -1,0 +1,90 @@
+"""The search: everything that divides, the fastest first, and a reason for each step down."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.shapes import SHAPES, get_shape
+
+
+@pytest.fixture(scope="module")
+def ranking() -> Ranking:
+    return scale("llama3-8b", "H100", nodes=8, sequence=4096, global_batch=256)
+
+
+def test_layouts_use_all_gpus_and_the_whole_batch(ranking: Ranking) -> None:
+    for index in ranking.order:
+        layout = ranking.layout(index)
+        assert (layout.ranks, layout.samples) == (64, 256)
+
+
+def test_the_fastest_comes_first_and_one_layout_stands_for_a_split(ranking: Ranking) -> None:
+    rows = ranking.rows(100)
+    rates = [row["tokens_per_s_per_gpu"] for row in rows]
+    assert rates == sorted(rates, reverse=True)
+    splits = [(one.tp, one.pp) for one in map(ranking.layout, ranking.best_of_splits())]
+    assert len(splits) == len(set(splits)) == len(rows)
+
+
+def test_the_reason_is_the_part_of_the_step_that_grows_most(ranking: Ranking) -> None:
+    best = ranking.best_of_splits()
+    for row, better, worse in zip(ranking.rows(100)[1:], best, best[1:], strict=False):
+        more = {
+            name: seconds - ranking.parts(better)[name]
+            for name, seconds in ranking.parts(worse).items()
+        }
+        assert row["loses_by"].endswith(f"+{max(more.values()):.3g} s")
+        assert sum(more.values()) == pytest.approx(
+            ranking.outlook.seconds[worse] - ranking.outlook.seconds[better]
+        )
+
+
+def test_what_does_not_fit_is_not_ranked(ranking: Ranking) -> None:
+    assert not ranking.outlook.fits.all()
+    assert ranking.outlook.fits[ranking.order].all()
+
+
+def test_ten_thousand_layouts_take_seconds() -> None:
+    started = time.perf_counter()
+    found = scale("llama3-405b", "H100", nodes=2048, global_batch=16384)
+    assert (found.outlook.cases.gpus == 16384).all()
+    assert time.perf_counter() - started < 10  # one cell takes a millisecond
+
+
+def test_one_gpu_has_nothing_to_exchange() -> None:
+    found = scale("llama3-1b", "H100", nodes=1, gpus_per_node=1, sequence=4096)
+    step = found.outlook.step
+    for seconds in (step.bubble, step.transfers, step.reduction, step.slow):
+        assert np.allclose(seconds, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"nodes": 0}, "nodes 0 must be a whole number"),
+        ({"model": "llama3-405b", "nodes": 2}, "fits on 16 x H100-SXM: the least needs"),
+        ({"global_batch": 7, "nodes": 512, "framework": "fsdp"}, "use a multiple of 4096"),
+    ],
+)
+def test_what_cannot_be_is_said_with_what_can(asked: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scale(**({"model": "llama3-8b"} | asked))
+
+
+def test_unknown_names_are_named() -> None:
+    with pytest.raises(UnknownName, match="unknown framework 'jax'"):
+        scale("llama3-8b", framework="jax")
+    with pytest.raises(UnknownName, match="did you mean 'llama3-8b'"):
+        get_shape("lama3-8b")
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("llama3-8b", 8.03), ("llama3-70b", 70.6), ("llama3-405b", 405.9)]
+)
+def test_shapes_have_the_parameters_that_their_names_say(name: str, billions: float) -> None:
+    assert SHAPES[name].shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)

@@ -1,0 +1,94 @@
+"""A table of runs gets its forecasts; what is missing is said, what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.forecast.table import ADDED, forecast_table
+from tests.parallelism.forecast.tables import RUN, write_table
+
+
+def first(path: Path, **row: str) -> dict[str, str]:
+    return forecast_table(write_table(path, row)).rows[0]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.csv"
+
+
+def test_rows_keep_their_cells_and_get_a_forecast_in_its_interval(path: Path) -> None:
+    row = first(path)
+    assert {name: row[name] for name in RUN} == RUN
+    low, rate, high = (float(row[name]) for name in ("low", "tokens_per_s_per_gpu", "high"))
+    assert 0 < low < rate < high
+    assert row["fits"] == "True"
+
+
+def test_answers_in_the_file_are_replaced(path: Path) -> None:
+    assert first(path, tokens_per_s_per_gpu="7", fits="no") == first(path)
+
+
+def test_numbers_written_with_a_point_and_columns_left_out_change_nothing(path: Path) -> None:
+    plain = {name: first(path)[name] for name in ADDED}
+    odd = first(path, tp="2.0", pp="2.0", cp="", vpp="nan", kv_heads="", dp="")
+    assert {name: odd[name] for name in ADDED} == plain
+
+
+def test_what_was_taken_for_missing_cells_is_said_once_with_its_rows(path: Path) -> None:
+    said: list[str] = []
+    forecast_table(write_table(path, {"network": ""}, {"network": "not stated"}), say=said.append)
+    about = [line for line in said if "network" in line]
+    assert about == [
+        "the rate of the network is missing in 2 rows: taken as that of the ports usual for "
+        "H100-SXM"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tp": "two"}, "row 2, column tp: 'two' must be a number above 0"),
+        ({"tp": "1.5"}, "row 2, column tp: 1.5 must be a whole number"),
+        ({"layers": ""}, "row 2, column layers: is missing; fill it in"),
+        ({"dp": "3"}, r"row 2, column dp: dp 3 \* tp 2 \* pp 2 \* cp 1 is not num_gpus 16"),
+        ({"tp": "3"}, r"row 2, column num_gpus: 16 is no multiple of tp 3"),
+        ({"zero_stage": "4"}, "row 2, column zero_stage: '4' must be 0, 1, 2 or 3"),
+        ({"gpu": "A100", "precision": "fp8"}, r"row 2, column precision: .* no rate for fp8"),
+    ],
+)
+def test_a_bad_cell_is_named_by_row_and_column(
+    path: Path, row: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        forecast_table(write_table(path, row))
+
+
+def test_an_unknown_gpu_names_its_row_and_what_is_known(path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"unknown GPU in row 3 'H1000'.*did you mean"):
+        forecast_table(write_table(path, {}, {"gpu": "H1000"}))
+
+
+def test_bad_rows_can_be_left_empty(path: Path) -> None:
+    table = forecast_table(write_table(path, {"tp": "two"}, {}), keep_going=True)
+    assert [row["fits"] for row in table.rows] == ["", "True"]
+    assert table.failed == ("row 2, column tp: 'two' must be a number above 0",)
+
+
+def test_columns_that_every_row_needs_are_named(path: Path) -> None:
+    path.write_text("layers,hidden\n1,2\n")
+    with pytest.raises(InputError, match="lacks the columns seq_len, gpu, num_gpus; add them"):
+        forecast_table(path)
+
+
+def test_more_stages_than_layers_do_not_fit(path: Path) -> None:
+    assert first(path, pp="32", dp="1", num_gpus="64")["fits"] == "False"
+
+
+def test_the_micro_batch_follows_from_the_batch(path: Path) -> None:
+    given = first(path)["seconds"]
+    assert first(path, micro_batch="")["seconds"] == given
+    assert first(path, grad_accum="")["seconds"] == given
