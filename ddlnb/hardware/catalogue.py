@@ -74,9 +74,10 @@ def described(words: str) -> Interconnect:
     if protocol is None:
         known = ", ".join(protocols())
         raise InputError(f"network {words!r} names none of the protocols {known}; {way_out}")
-    if rate is None or rate[0] * rate[1] == 0:
+    if rate is None or 0 in (rate.ports, rate.port_rate):
         raise InputError(f"network {words!r} names no rate above 0; {way_out}")
-    return Interconnect(words.strip(), *rate, protocol, "as described by its words")
+    source = "as described by its words"
+    return Interconnect(words.strip(), rate.ports or 1, rate.port_rate, protocol, source)
 
 
 def protocol_of(words: str) -> Protocol | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from ddlnb.units import BITS_PER_BYTE, GB
 
@@ -21,18 +22,34 @@ def plain(name: str) -> str:
     return MAKERS.sub("", re.sub(r"[^a-z0-9]+", "", name.lower()))
 
 
-def stated_rate(words: str) -> tuple[int, float] | None:
-    """Return how many ports words name, and bytes/s of one in one direction; None if they do not.
+@dataclass(frozen=True)
+class StatedRate:
+    """A rate that words state: bytes/s of a port in one direction, and of how many ports.
 
-    >>> stated_rate("RoCE 8x200 Gb/s"), stated_rate("HDR"), stated_rate("fast")
-    ((8, 25000000000.0), (1, 25000000000.0), None)
+    ``ports`` is None where the words give one rate, of a port or of the node. ``is_number`` is
+    False for the rate of a generation of InfiniBand, such as HDR, that is named without a number.
+    """
+
+    port_rate: float
+    ports: int | None = None
+    is_number: bool = True
+
+
+def stated_rate(words: str) -> StatedRate | None:
+    """Return the rate that words state, or None.
+
+    >>> stated_rate("RoCE 8x200 Gb/s")
+    StatedRate(port_rate=25000000000.0, ports=8, is_number=True)
+    >>> stated_rate("HDR").is_number, stated_rate("fast")
+    (False, None)
     """
     if times := re.search(TIMES + RATE, words):
-        return int(times[1]), bytes_per_second(times[2], times[3])
+        return StatedRate(bytes_per_second(times[2], times[3]), int(times[1]))
     if stated := re.search(RATE, words):
-        return 1, bytes_per_second(stated[1], stated[2])
+        return StatedRate(bytes_per_second(stated[1], stated[2]))
     if ports := re.search(r"(?:(\d+)\s*[x*]\s*)?\b(XDR|NDR|HDR|EDR|FDR)\b", words):
-        return int(ports[1] or 1), PORTS[ports[2]] / BITS_PER_BYTE * GB
+        rate = PORTS[ports[2]] / BITS_PER_BYTE * GB
+        return StatedRate(rate, int(ports[1]) if ports[1] else None, is_number=False)
     return None
 
 

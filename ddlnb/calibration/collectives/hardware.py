@@ -1,4 +1,4 @@
-"""What the words for a GPU and a network say about them, from data sheets.
+"""What the words for a GPU and a network say about them, by the catalogue of hardware.
 
 Words of a table are free text, such as "H100-SXM (Dell XE9680)" and "RoCE 8x200 Gb/s". What they
 do not say is taken from the ports that such GPUs are sold with, and counts as less certain.
@@ -6,16 +6,21 @@ do not say is taken from the ports that such GPUs are sold with, and counts as l
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from dataclasses import dataclass
 
-from ddlnb.paths import PUBLISHED
-from ddlnb.units import BITS_PER_BYTE, GB
+from ddlnb.hardware.catalogue import get_gpu, gpu_in, protocol_of
+from ddlnb.hardware.words import stated_rate
+from ddlnb.units import GB
 
-PATH = PUBLISHED / "accelerators.csv"
 PCIE_INSIDE = 25 * GB  # bytes/s in one direction, of a GPU without NVLink
+UNKNOWN_GPU = "H100"  # what an unknown one is taken for
+# Generations of NCCL's tables that others are taken for.
+LIKE = {
+    "Kepler": "Volta", "Pascal": "Volta", "Turing": "Volta", "Ada": "Ampere",
+    "CDNA 2": "Ampere", "CDNA 3": "Hopper",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,30 +59,22 @@ class NetworkKind:
     LL128 can be expected to work.
     """
 
-    pattern: str
     efficiency: float
     hop_seconds: float
     certainty: float
     fine: float
 
 
-# Efficiencies are those of the transport's headers and, for EFA and TCP, of its software.
+# By protocol. Efficiencies are those of headers and, for EFA and TCP, of software.
 KINDS = {
-    "RoCE": NetworkKind(r"roce|spectrum", 0.92, 4e-6, 0.08, 4.5),
-    "EFA": NetworkKind(r"\befa\b|\baws\b|\bp[45][den]*\b", 0.85, 12e-6, 0.15, 1.0),
-    "InfiniBand": NetworkKind(r"infiniband|\bib\b|\b[fehnx]dr\b|quantum", 0.94, 0.5e-6, 0.06, 4.5),
-    "Slingshot": NetworkKind(r"slingshot|\bcxi\b|omni-?path", 0.85, 2e-6, 0.15, 1.0),
-    "TCP": NetworkKind(r"tcp|socket|gvnic|ethernet|\d+ ?gbe\b", 0.75, 20e-6, 0.3, 0.5),
+    "RoCE": NetworkKind(0.92, 4e-6, 0.08, 4.5),
+    "EFA": NetworkKind(0.85, 12e-6, 0.15, 1.0),
+    "InfiniBand": NetworkKind(0.94, 0.5e-6, 0.06, 4.5),
+    "Slingshot": NetworkKind(0.85, 2e-6, 0.15, 1.0),
+    "TCP": NetworkKind(0.75, 20e-6, 0.3, 0.5),
 }
-UNKNOWN = NetworkKind("", 0.75, 8e-6, 0.5, 1.5)
+UNKNOWN = NetworkKind(0.75, 8e-6, 0.5, 1.5)
 SLOW_PORT = 12.5 * GB  # bytes/s; a slower network is hardly one port of several
-PORTS = {"XDR": 800, "NDR": 400, "HDR": 200, "EDR": 100, "FDR": 56}  # Gb/s of an InfiniBand port
-
-
-@functools.cache
-def _listed() -> tuple[dict[str, str], ...]:
-    with PATH.open(newline="") as file:
-        return tuple(csv.DictReader(file))
 
 
 @functools.cache
@@ -87,17 +84,16 @@ def gpu_of(words: str) -> Gpu:
     >>> gpu_of("NVIDIA A100-SXM4-40GB (OCI BM.GPU4.8)").generation
     'Ampere'
     """
-    text = words.upper().replace(" ", "")
-    row = next((one for one in _listed() if one["word"] in text), None)
-    known = row or next(one for one in _listed() if one["word"] == "H100")
-    on_pcie = "PCIE" in text
+    found = gpu_in(words)
+    known = found or get_gpu(UNKNOWN_GPU)
+    linked = known.nvlink if "PCIE" not in words.upper().replace(" ", "") else None
     return Gpu(
-        known["word"] if row else words.strip(),
-        known["generation"],
-        PCIE_INSIDE if on_pcie else float(known["inside_GBps"]) * GB,
-        known["in_switch"] == "yes" and not on_pcie,
-        float(known["port_Gbps"]) / BITS_PER_BYTE * GB,
-        row is not None,
+        known.family if found else words.strip(),
+        LIKE.get(known.generation, known.generation),
+        linked.bandwidth if linked else min(PCIE_INSIDE, known.pcie_bandwidth),
+        linked is not None and linked.reduces,
+        known.port,
+        found is not None,
     )
 
 
@@ -109,8 +105,8 @@ def network_of(words: str, gpu: Gpu, gpus_per_node: int) -> Network:
     EFA or TCP, whose rates usually are; otherwise as that of one port of several, and the node has
     what nodes with such GPUs usually have.
     """
-    found = (name for name, kind in KINDS.items() if re.search(kind.pattern, words, re.IGNORECASE))
-    kind = next(found, "unknown")
+    protocol = protocol_of(words)
+    kind = "unknown" if protocol is None else protocol.name
     rate, is_known = _node_rate(words, kind, gpu.port * gpus_per_node)
     one = re.search(r"NVL\d|MNNVL|multi-node nvlink", words, re.IGNORECASE) is not None
     return Network(kind, rate, is_known, is_one_domain=one)
@@ -118,20 +114,12 @@ def network_of(words: str, gpu: Gpu, gpus_per_node: int) -> Network:
 
 def _node_rate(words: str, kind: str, usual: float) -> tuple[float, bool]:
     """Return bytes/s of a node in one direction, and whether the words say them."""
-    number = r"(\d+(?:,\d{3})*(?:\.\d+)?)\s*(Gb(?:it)?/?p?s?|GB/s|GbE|G\b)"
-    if times := re.search(r"(\d+)\s*[x*]\s*(?:[\w-]+\s+)?" + number, words):
-        return int(times[1]) * _bytes(times[2], times[3]), True
-    if stated := re.search(number, words):
-        rate = _bytes(stated[1], stated[2])
-        of_node = kind in ("EFA", "TCP") or re.search(r"node|host|total", words, re.IGNORECASE)
-        whole = of_node or rate < SLOW_PORT or rate > usual / 2
-        return (rate, True) if whole else (usual, False)
-    ports = re.search(r"(?:(\d+)\s*[x*]\s*)?\b(XDR|NDR|HDR|EDR|FDR)\b", words)
-    if ports and ports[1]:
-        return int(ports[1]) * PORTS[ports[2]] / BITS_PER_BYTE * GB, True
-    return usual, False
-
-
-def _bytes(number: str, unit: str) -> float:
-    value = float(number.replace(",", "")) * GB
-    return value if unit == "GB/s" else value / BITS_PER_BYTE
+    stated = stated_rate(words)
+    if stated is not None and stated.ports is not None:
+        return stated.ports * stated.port_rate, True
+    if stated is None or not stated.is_number:
+        return usual, False
+    rate = stated.port_rate
+    of_node = kind in ("EFA", "TCP") or re.search(r"node|host|total", words, re.IGNORECASE)
+    whole = of_node or rate < SLOW_PORT or rate > usual / 2
+    return (rate, True) if whole else (usual, False)
