@@ -72,8 +72,8 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
         if found:
             lines.append(f"  {kind}: [{', '.join(sorted({one.gpu.family for one in found}))}]")
     lines += [
-        "# Root mean square of the logarithm of estimated over measured seconds of left-out models,",
-        "# at least the error that a fit expects; for others, of GPUs that were left out",
+        "# Root mean square of the logarithm of estimated over measured seconds of models that",
+        "# were left out, at least the error that a fit expects; for others, of left-out GPUs",
         "# (roofline_left_out.csv). Convolutions on matrix units were not measured: a guess.",
         "spread:",
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ddlnb.errors import InputError
+from ddlnb.hardware.catalogue import find, gpus
 from ddlnb.workloads.workload import Workload
 
 OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
@@ -21,8 +22,13 @@ def is_same_hardware(one: str, other: str) -> bool:
     (True, False)
     >>> is_same_hardware("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti")
     True
+    >>> is_same_hardware("a100-80gb", "NVIDIA A100-SXM4-80GB")  # by data/hardware
+    True
     """
     if not one or not other:
+        return True
+    known = find(one, gpus())
+    if known is not None and known == find(other, gpus()):
         return True
     return _word(one) in _runs(other) or _word(other) in _runs(one)
 
