@@ -8,7 +8,7 @@ from ddlnb.errors import require
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Kept, LayerShape, ModelShape
 from ddlnb.parallelism.precision import Precision, get_precision
-from ddlnb.parallelism.schedules import in_flight
+from ddlnb.parallelism.schedules import chunks_in_flight, in_flight
 from ddlnb.parallelism.shares import elements_on_rank, sharded, share_of
 from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
 
@@ -73,7 +73,7 @@ def memory(
         parameters=elements(3) * precision.parameter,
         gradients=elements(2) * precision.gradient,
         optimizer=elements(1) * precision.optimizer,
-        activations=_activations(model, held, layout, precision, flying),
+        activations=_activations(model, held, layout, precision),
         gathered=_gathered(held, layout, precision),
         in_flight=flying,
     )
@@ -87,11 +87,15 @@ def kept_bytes(
     if recomputation == "full":
         ways = layout.tp if layout.sequence_parallel else 1
         return layer.output_elements * samples * precision.activation / ways
-    return samples * sum(
+    found = sum(
         kept.elements * _width(kept, precision) / _ways(kept, layout)
         for kept in layer.kept
         if not (recomputation == "selective" and kept.core)
     )
+    if layout.cp > 1 and layout.context == "all-to-all" and layer.attention:
+        # The core of attention keeps its output by heads, what follows the same by tokens.
+        found += layer.attention.query * precision.activation / layout.tp
+    return samples * found
 
 
 def _width(kept: Kept, precision: Precision) -> float:
@@ -111,20 +115,28 @@ def _ways(kept: Kept, layout: Layout) -> int:
 
 
 def _activations(
-    model: ModelShape, stage: PipelineStage, layout: Layout, precision: Precision, flying: int
+    model: ModelShape, stage: PipelineStage, layout: Layout, precision: Precision
 ) -> float:
-    """Return what all micro batches in flight keep, and what one layer computes again."""
+    """Return the peak: what micro batches in flight keep, and what is computed again.
+
+    Layers are computed again when those behind them have let go of what they kept.
+    """
     blocks = set(map(id, model.block_layers))
-    kept = again = 0.0
-    for layer, count in stage.layers:
-        how = layout.recomputation if id(layer) in blocks else "none"
-        each = kept_bytes(layer, layout, precision, how)
-        kept += count * each
-        if how != "none":
-            again = max(
-                again, kept_bytes(layer, layout, precision) - (each if how != "full" else 0)
-            )
-    return kept * flying / layout.vpp + again
+    kept = []  # of every chunk
+    peak = 0.0
+    before = 0.0
+    for chunk in stage.chunks:
+        for layer, count in chunk:
+            how = layout.recomputation if id(layer) in blocks else "none"
+            each, whole = (kept_bytes(layer, layout, precision, one) for one in (how, "none"))
+            before += count * each
+            peak = max(peak, before + whole - each)
+        kept.append(before - sum(kept))
+    flying = chunks_in_flight(
+        layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage.index
+    )
+    in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
+    return in_flight + peak - before
 
 
 def _gathered(stage: PipelineStage, layout: Layout, precision: Precision) -> float:

@@ -124,6 +124,23 @@ def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: in
     return most_in_flight(schedule(name, stages, micro_batches, chunks)[stage])
 
 
+def chunks_in_flight(
+    name: str, stages: int, micro_batches: int, chunks: int, stage: int
+) -> tuple[int, ...]:
+    """Return the same by chunk: how many micro batches each of them keeps before the first B.
+
+    >>> chunks_in_flight("interleaved", 2, 4, 2, 0), chunks_in_flight("interleaved", 2, 4, 2, 1)
+    ((3, 2), (2, 1))
+    """
+    flying = in_flight(name, stages, micro_batches, chunks, stage)
+    if chunks == 1:
+        return (flying,)
+    rounds, rest = divmod(flying, stages * chunks)
+    return tuple(
+        rounds * stages + min(stages, max(0, rest - chunk * stages)) for chunk in range(chunks)
+    )
+
+
 def most_in_flight(operations: tuple[Operation, ...]) -> int:
     """Return the peak of forward passes whose last backward pass has not ended, by counting."""
     last = "W" if any(one.kind == "W" for one in operations) else "B"

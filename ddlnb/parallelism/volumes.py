@@ -15,7 +15,7 @@ from ddlnb.parallelism.groups import group_size
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import LayerShape, ModelShape
 from ddlnb.parallelism.precision import Precision, get_precision
-from ddlnb.parallelism.shares import Share, share_of
+from ddlnb.parallelism.shares import Share, share_of, shares_by_layer
 from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
 
 OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send")
@@ -73,7 +73,7 @@ def exchanges(
     found = [
         *_within_layers(held, model, layout, precision),
         *_between_stages(held, all_stages, layout, precision),
-        *_of_gradients(share_of(held, layout), layout, precision),
+        *_of_gradients(held, layout, precision),
         *_of_copies(held, layout, precision),
     ]
     return tuple(one for one in found if one.ranks > 1 and one.times and one.bytes)
@@ -186,27 +186,34 @@ def _between_stages(
             yield sent("gradients of activations", part - 1, "backward")
 
 
-def _of_gradients(share: Share, layout: Layout, precision: Precision) -> Iterator[Exchange]:
-    for axis, elements in (("data", share.dense), ("expert-data", share.experts)):
-        gradients, parameters = elements * precision.reduced, elements * precision.parameter
-
-        def one(
-            what: str, operation: str, size: float, often: int, when: str, axis: str = axis
-        ) -> Exchange:
-            return Exchange(what, operation, axis, group_size(layout, axis), size, often, when)
-
-        often = layout.micro_batches
+def _of_gradients(stage: PipelineStage, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+    """What replicas exchange: of ZeRO-3 a layer at a time, otherwise of the stage as a whole."""
+    if layout.zero == 3:
+        for share, count in shares_by_layer(stage, layout):
+            yield from _gathered(share, count, layout, precision)
+        return
+    for axis, elements in share_of(stage, layout).by_axis.items():
+        ranks = group_size(layout, axis)
+        size = elements * precision.reduced
         if layout.zero == 0:
-            yield one("gradients", "all-reduce", gradients, 1, "update")
-        elif layout.zero == 1:
-            yield one("gradients", "reduce-scatter", gradients, 1, "update")
-        else:  # gradients are sharded too: no rank can add up those of micro batches alone
-            yield one("gradients", "reduce-scatter", gradients, often, "backward")
-        if layout.zero == 3:
-            yield one("parameters", "all-gather", parameters, often, "forward")
-            yield one("parameters", "all-gather", parameters, often, "backward")
-        elif layout.zero:
-            yield one("parameters", "all-gather", parameters, 1, "update")
+            yield Exchange("gradients", "all-reduce", axis, ranks, size, 1, "update")
+            continue
+        # With ZeRO-2 no rank can add up the gradients of micro batches alone.
+        often, when = (1, "update") if layout.zero == 1 else (layout.micro_batches, "backward")
+        yield Exchange("gradients", "reduce-scatter", axis, ranks, size, often, when)
+        size = elements * precision.parameter
+        yield Exchange("parameters", "all-gather", axis, ranks, size, 1, "update")
+
+
+def _gathered(share: Share, count: int, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+    times = count * layout.micro_batches
+    for axis, elements in share.by_axis.items():
+        ranks = group_size(layout, axis)
+        parameters = elements * precision.parameter
+        yield Exchange("parameters", "all-gather", axis, ranks, parameters, times, "forward")
+        yield Exchange("parameters", "all-gather", axis, ranks, parameters, times, "backward")
+        gradients = elements * precision.reduced
+        yield Exchange("gradients", "reduce-scatter", axis, ranks, gradients, times, "backward")
 
 
 def _of_copies(stage: PipelineStage, layout: Layout, precision: Precision) -> Iterator[Exchange]:

@@ -1,0 +1,163 @@
+"""Predicted beside counted: every strategy, carried out on real ranks, a row per quantity."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from ddlnb.errors import InputError, require_whole
+from ddlnb.parallelism.executed.cases import CASES, Case
+from ddlnb.parallelism.groups import groups
+from ddlnb.parallelism.memory import memory
+from ddlnb.parallelism.volumes import exchanges
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlnb.launch.ranks import Ranks
+    from ddlnb.parallelism.executed.run import Counted
+
+PRECISION = "fp64"
+ROUNDING = 1e-12  # of loss and parameters of order 1 in 8 bytes, after three iterations
+MEMORY_TOLERANCE = 0.05
+RANKS = 4
+Key = tuple[str, tuple[int, ...]]
+
+
+def strategy_rows(
+    cases: Sequence[Case] = CASES, ranks: Ranks | None = None, seed: int = 1
+) -> pd.DataFrame:
+    """Train the small model with every strategy on 4 real ranks, and count what they do.
+
+    ``ranks`` are started ranks to use, at least as many as the largest layout has. Returns one row
+    per strategy and quantity: ``strategy``, ``layout``, ``model``, ``quantity``, ``predicted``,
+    ``counted``, ``equal``. Quantities: ``loss`` and ``parameters`` (the largest difference to one
+    worker after three iterations, predicted 0); ``operations`` and ``bytes`` of every collective,
+    summed over all ranks in one iteration; and of ``memory`` the parts, in bytes on the rank that
+    is furthest off. Numbers of operations and bytes are equal if they are so on every rank, for
+    every group; memory if it is within 5 %. Tokens choose their experts, so that only all ranks
+    together exchange and keep what is predicted there. Raises InputError for too few ranks.
+    """
+    import pandas as pd
+
+    from ddlnb.launch.ranks import Ranks
+    from ddlnb.parallelism.executed.run import run_strategies
+
+    require_whole(0, seed=seed)
+    needed = max((case.layout.ranks for case in cases), default=0)
+    if not needed:
+        raise InputError("there are no strategies to execute; give at least one case")
+    if ranks is not None and ranks.count < needed:
+        raise InputError(f"{needed} ranks are needed, {ranks.count} are started: Ranks({needed})")
+    with Ranks(needed) if ranks is None else nullcontext(ranks) as started:
+        given = [(case.shape, case.layout) for case in cases]
+        counted = started.run(run_strategies, given, seed, count=needed)
+    rows = []
+    for number, case in enumerate(cases):
+        found = [one[number] for one in counted if one[number] is not None]
+        about = {
+            "strategy": case.strategy, "layout": str(case.layout), "model": case.shape.name
+        }  # fmt: skip
+        for quantity, predicted, value, equal in _compared(case, found):
+            rows.append({**about, "quantity": quantity, "predicted": predicted,
+                         "counted": value, "equal": equal})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def strategy_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per strategy: operations and bytes, memory, distance to one worker, equal.
+
+    ``predicted`` and ``counted`` are bytes exchanged by all ranks in an iteration, ``operations``
+    (predicted = counted) their number; ``memory`` is the largest relative error of a part.
+    """
+    import pandas as pd
+
+    table = []
+    for strategy, own in rows.groupby("strategy", sort=False):
+        sums = {}
+        for what in ("operations", "bytes"):
+            chosen = own[own["quantity"].str.startswith(what)]
+            sums[what] = int(chosen["predicted"].sum()), int(chosen["counted"].sum())
+        parts = own[own["quantity"].str.startswith("memory")]
+        errors = (parts["predicted"] - parts["counted"]).abs() / parts["counted"]
+        alone = own[own["quantity"].isin(["loss", "parameters"])]
+        table.append(
+            {
+                "strategy": strategy,
+                "layout": own["layout"].iloc[0],
+                "operations predicted": sums["operations"][0],
+                "operations counted": sums["operations"][1],
+                "bytes predicted": sums["bytes"][0],
+                "bytes counted": sums["bytes"][1],
+                "memory off by": errors.max(),
+                "off one worker": alone["counted"].max(),
+                "equal": bool(own["equal"].all()),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def _compared(case: Case, found: Sequence[Counted]) -> Iterator[tuple[str, float, float, bool]]:
+    for quantity, errors in (
+        ("loss", [one.loss_error for one in found]),
+        ("parameters", [one.parameter_error for one in found]),
+    ):
+        yield quantity, 0.0, max(errors), max(errors) <= ROUNDING
+    yield from _compared_exchanges(case, found)
+    yield from _compared_memory(case, found)
+
+
+def _compared_exchanges(
+    case: Case, found: Sequence[Counted]
+) -> Iterator[tuple[str, float, float, bool]]:
+    predicted = [_predicted(case, rank, one.stage) for rank, one in enumerate(found)]
+    operations = {key[0] for one in found for key in one.times}
+    operations |= {key[0] for times, _ in predicted for key in times}
+    for operation in sorted(operations):
+        for at, what in enumerate(("operations", "bytes")):
+            told = [_of(operation, one[at]) for one in predicted]
+            seen = [_of(operation, (one.times, one.bytes)[at]) for one in found]
+            together = bool(case.shape.experts) and operation == "all-to-all"
+            equal = _summed(told) == _summed(seen) if together else told == seen
+            totals = (sum(sum(one.values()) for one in every) for every in (told, seen))
+            yield f"{what} {operation}", *totals, equal
+
+
+def _predicted(case: Case, rank: int, stage: int) -> tuple[Counter[Key], Counter[Key]]:
+    """Return operations and bytes of one rank by operation and group, in one iteration."""
+    times: Counter[Key] = Counter()
+    size: Counter[Key] = Counter()
+    for one in exchanges(case.shape.shape, case.layout, PRECISION, stage):
+        members = next(group for group in groups(case.layout, one.axis) if rank in group)
+        times[one.operation, members] += one.times
+        size[one.operation, members] += round(one.times * one.bytes)
+    return times, size
+
+
+def _of(operation: str, numbers: dict[Key, int]) -> dict[Key, int]:
+    return {key: number for key, number in numbers.items() if key[0] == operation}
+
+
+def _summed(numbers: Sequence[dict[Key, int]]) -> Counter[Key]:
+    total: Counter[Key] = Counter()
+    for one in numbers:
+        total.update(one)
+    return total
+
+
+def _compared_memory(
+    case: Case, found: Sequence[Counted]
+) -> Iterator[tuple[str, float, float, bool]]:
+    told = [memory(case.shape.shape, case.layout, PRECISION, one.stage) for one in found]
+    for part in ("parameters", "gradients", "optimizer", "activations"):
+        pairs = [
+            (float(getattr(one, part)), float(counted.memory[part]))
+            for one, counted in zip(told, found, strict=True)
+        ]
+        if case.shape.experts:
+            pairs = [tuple(sum(column) / len(column) for column in zip(*pairs, strict=True))]
+        predicted, counted = max(pairs, key=lambda pair: abs(pair[0] - pair[1]) / pair[1])
+        equal = abs(predicted - counted) <= MEMORY_TOLERANCE * counted
+        yield f"memory {part}", predicted, counted, equal

@@ -1,0 +1,234 @@
+"""Iterations of the small model on one rank of a layout."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.distributed.pipelining.schedules import (
+    _Action,
+    _ComputationType,
+    _PipelineScheduleRuntime,
+)
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.parallel import DistributedDataParallel
+
+from ddlnb.parallelism.executed.counting import local_bytes, local_of
+from ddlnb.parallelism.executed.let_go import Outputs, ReadOnce
+from ddlnb.parallelism.executed.mesh import Mesh
+from ddlnb.parallelism.executed.model import layers_of, mean_loss
+from ddlnb.parallelism.executed.sharded_adam import ShardedAdam
+from ddlnb.parallelism.executed.split import Part, split
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.schedules import schedule
+from ddlnb.parallelism.stages import pipeline_stages
+from ddlnb.parallelism.transformer import Transformer
+
+RATE = 0.01
+EPSILON = 1e-4  # large, so that Adam shows gradients that are off by a factor
+_PIPELINES = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+}
+
+
+class Trainer:
+    """One rank's share of the model, its optimizer, and how it takes an iteration."""
+
+    def __init__(self, shape: Transformer, layout: Layout, rank: int, seed: int):
+        self.shape, self.layout = shape, layout
+        self.mesh = Mesh(layout, rank)
+        self.where = self.mesh.where
+        self.parts = self._parts(layers_of(shape, seed))
+        for part in self.parts:
+            split(part, shape, self.mesh)
+        self.module = nn.ModuleList(self.parts)
+        self.data = self.mesh.group("data") if layout.shards > 1 else None
+        experts = layout.ep > 1 and layout.shards > layout.ep
+        self.expert_data = self.mesh.group("expert-data") if experts else None
+        self.optimizer = self._optimizer()
+        self.replica = self._replica()
+        self.pipeline = self._pipeline() if layout.pp > 1 else None
+
+    def iteration(self, tokens: Tensor, targets: Tensor) -> float | None:
+        """Train on this replica's micro batches; return the loss where this rank knows it."""
+        self.optimizer.zero_grad()
+        loss = self._forward_and_backward(tokens, targets)
+        self._average_gradients()
+        self.optimizer.step()
+        return loss
+
+    def state_bytes(self) -> dict[str, int]:
+        """Return the bytes of parameters, gradients and optimizer states on this rank."""
+        parameters = list(self.module.parameters())
+        sharded = isinstance(self.optimizer, ShardedAdam)
+        adam = self.optimizer.adam if sharded else self.optimizer
+        moments = [value for state in adam.state.values() for value in state.values() if value.ndim]
+        if sharded:
+            gradients = self.optimizer.gradient_bytes()
+        else:
+            gradients = local_bytes(one.grad for one in parameters if one.grad is not None)
+        return {
+            "parameters": local_bytes(parameters),
+            "gradients": gradients,
+            "optimizer": local_bytes(moments),
+        }
+
+    def whole_parameters(self) -> dict[str, Tensor]:
+        """Return this stage's parameters as one worker has them; experts only those held here."""
+        found = {}
+        for part in self.parts:
+            for name, one in part.layers.named_parameters():
+                value = one.detach()
+                found[name] = value.full_tensor() if isinstance(value, DTensor) else value
+        return found
+
+    def _parts(self, layers: dict[str, nn.Module]) -> list[Part]:
+        """Deal the layers to chunks as `pipeline_stages` deals those of the shape."""
+        names = iter(layers)
+        layout, stages = (
+            self.layout,
+            pipeline_stages(self.shape.shape, self.layout.pp, self.layout.vpp),
+        )
+        parts = {}
+        for number in range(layout.pp * layout.vpp):
+            chunk, stage = divmod(number, layout.pp)
+            count = sum(alike for _, alike in stages[stage].chunks[chunk])
+            parts[number] = [next(names) for _ in range(count)]
+        own = range(self.where["pp"], layout.pp * layout.vpp, layout.pp)
+        return [Part({name: layers[name] for name in parts[number]}) for number in own]
+
+    def _optimizer(self) -> torch.optim.Adam | ShardedAdam:
+        parameters = list(self.module.parameters())
+        if self.layout.zero in (1, 2) and self.data is not None:
+            return ShardedAdam(parameters, self.data, self.layout.zero, RATE, EPSILON)
+        return torch.optim.Adam(parameters, lr=RATE, eps=EPSILON)
+
+    def _replica(self) -> nn.Module | None:
+        """Return the module as torch's DDP, where replicas keep everything."""
+        layout = self.layout
+        plain = layout.zero == 0 and layout.tp == layout.pp == layout.ep == 1
+        if not plain or self.data is None:
+            return None
+        return DistributedDataParallel(self.parts[0], process_group=self.data)
+
+    def _pipeline(self) -> object:
+        layout, group = self.layout, self.mesh.group("pp")
+        numbers = range(self.where["pp"], layout.pp * layout.vpp, layout.pp)
+        stages = [
+            PipelineStage(part, number, layout.pp * layout.vpp, torch.device("cpu"), group=group)
+            for part, number in zip(self.parts, numbers, strict=True)
+        ]
+        if layout.schedule == "zero-bubble":  # torch's keeps more than ZB-H1: it runs ours
+            runtime = _PipelineScheduleRuntime(stages, layout.micro_batches, loss_fn=mean_loss)
+            runtime._prepare_schedule_with_comms(_actions(layout))
+            runtime._internal_losses = ReadOnce()
+            for stage in stages:
+                stage.output_chunks = Outputs()
+            return runtime
+        kind = _PIPELINES[layout.schedule]
+        several = layout.schedule == "interleaved"
+        return kind(stages if several else stages[0], layout.micro_batches, loss_fn=mean_loss)
+
+    def _forward_and_backward(self, tokens: Tensor, targets: Tensor) -> float | None:
+        with loss_parallel() if self.layout.tp > 1 else nullcontext():
+            if self.pipeline is not None:
+                return self._pipelined(tokens, targets)
+            count = self.layout.micro_batches
+            total = 0.0
+            batches = zip(tokens.chunk(count), targets.chunk(count), strict=True)
+            for number, (inputs, wanted) in enumerate(batches):
+                with self._sync(number == count - 1):
+                    loss = mean_loss((self.replica or self.parts[0])(inputs), wanted) / count
+                    loss.backward()
+                if isinstance(self.optimizer, ShardedAdam):
+                    self.optimizer.micro_batch_is_done()
+                total += local_of(loss.detach()).item()
+            return total
+
+    def _sync(self, is_last: bool) -> AbstractContextManager[None]:
+        """Return a context in which DDP exchanges gradients after the last micro batch only."""
+        is_ddp = isinstance(self.replica, DistributedDataParallel)
+        return self.replica.no_sync() if is_ddp and not is_last else nullcontext()
+
+    def _pipelined(self, tokens: Tensor, targets: Tensor) -> float | None:
+        losses: list[Tensor] = []
+        first, last = self.where["pp"] == 0, self.where["pp"] == self.layout.pp - 1
+        given = {"target": targets, "losses": losses} if last else {}
+        self.pipeline.step(*([tokens] if first else []), **given)
+        return sum(local_of(one).item() for one in losses) / len(losses) if last else None
+
+    def _average_gradients(self) -> None:
+        """Add up what DDP, FSDP and the sharded optimizer leave: repeated parts, tp, pp, ep."""
+        if self.layout.sequence_parallel:
+            self._add_up_repeated()
+        self._cut_whole_gradients()
+        if self.data is None or self.replica is not None or self.layout.zero:
+            if self.layout.zero and self.layout.ep > 1:
+                raise NotImplementedError
+            return
+        experts = [one for name, one in self._named() if self._is_expert(name)]
+        dense = [one for name, one in self._named() if not self._is_expert(name)]
+        _average(dense, self.data, self.layout.shards)
+        # The gradients of experts already are sums over the replicas that share them.
+        if experts:
+            _average(experts, self.expert_data, self.layout.shards)
+
+    def _cut_whole_gradients(self) -> None:
+        """Leave shards of gradients that torch made whole, such as that of a split embedding."""
+        for _, one in self._named():
+            if isinstance(one, DTensor) and isinstance(one.grad, DTensor):
+                one.grad = one.grad.redistribute(placements=one.placements)
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.module.named_parameters())
+
+    def _is_expert(self, name: str) -> bool:
+        return self.layout.ep > 1 and name.endswith(("feed_forward.up", "feed_forward.down"))
+
+    def _add_up_repeated(self) -> None:
+        """All-reduce gradients of what tensor ranks hold alike but saw other tokens of."""
+        repeated = [one for _, one in self._named() if _is_repeated(one)]
+        flat = torch.cat([local_of(one.grad).flatten() for one in repeated])
+        dist.all_reduce(flat, group=self.mesh.group("tp"))
+        for one, values in zip(repeated, flat.split([x.numel() for x in repeated]), strict=True):
+            whole = values.view_as(one)
+            if isinstance(one, DTensor):
+                whole = DTensor.from_local(whole, one.device_mesh, one.placements, run_check=False)
+            one.grad = whole
+
+
+def _is_repeated(parameter: nn.Parameter) -> bool:
+    """Return whether a gradient is a sum that lacks what other tensor ranks saw."""
+    gradient = parameter.grad
+    return not isinstance(gradient, DTensor) or isinstance(gradient.placements[0], Partial)
+
+
+def _actions(layout: Layout) -> dict[int, list[_Action]]:
+    """Return our schedule in torch's words."""
+    words = {"F": "F", "B": "I", "W": "W"}
+    orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
+    return {
+        stage: [_Action(stage, _ComputationType(words[one.kind]), one.micro_batch) for one in order]
+        for stage, order in enumerate(orders)
+    }
+
+
+def _average(parameters: list[nn.Parameter], group: dist.ProcessGroup | None, ranks: int) -> None:
+    """Average gradients in one all-reduce, as replicas do without DDP."""
+    gradients = [local_of(one.grad) for one in parameters]
+    flat = torch.cat([one.flatten() for one in gradients]) / ranks
+    if group is not None:
+        dist.all_reduce(flat, group=group)
+    for one, values in zip(gradients, flat.split([x.numel() for x in gradients]), strict=True):
+        one.copy_(values.view_as(one))
