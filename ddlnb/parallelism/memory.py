@@ -122,7 +122,7 @@ def _activations(
     Layers are computed again when those behind them have let go of what they kept.
     """
     blocks = set(map(id, model.block_layers))
-    kept = []  # of every chunk
+    kept: list[float] = []  # of every chunk
     peak = 0.0
     before = 0.0
     for chunk in stage.chunks:
@@ -136,7 +136,18 @@ def _activations(
         layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage.index
     )
     in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
+    if layout.schedule == "zero-bubble":  # gradients of weights need no logits
+        until_b = min(layout.micro_batches, layout.pp - stage.index)
+        in_flight -= (flying[0] - until_b) * _logit_bytes(stage, layout, precision)
     return in_flight + peak - before
+
+
+def _logit_bytes(stage: PipelineStage, layout: Layout, precision: Precision) -> float:
+    logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes < 0]
+    samples = layout.micro_batch / layout.cp
+    return samples * sum(
+        kept.elements * _width(kept, precision) / _ways(kept, layout) for kept in logits
+    )
 
 
 def _gathered(stage: PipelineStage, layout: Layout, precision: Precision) -> float:

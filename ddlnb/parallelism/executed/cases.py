@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ddlnb.errors import require
 from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.stages import require_fits
 from ddlnb.parallelism.transformer import Transformer
 
 DENSE = Transformer(
@@ -17,11 +19,48 @@ SCORES = replace(DENSE, name="small, scores kept", flash=False)
 
 @dataclass(frozen=True)
 class Case:
-    """A strategy by the name that the field gives it, the model, and the layout."""
+    """A strategy by the name that the field gives it, the model, and the layout.
+
+    Raises InputError for a model or a combination that is not executed here.
+
+    >>> Case("both", DENSE, Layout(dp=2, pp=2, zero=3))
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: ZeRO-2 and 3 are executed without pipelines; give zero1 or pp 1
+    """
 
     strategy: str
     shape: Transformer
     layout: Layout
+
+    def __post_init__(self) -> None:
+        shape, layout = self.shape, self.layout
+        require_fits(shape.shape, layout)
+        kind = (shape.learned_positions, shape.norm, shape.bias, shape.gated, shape.tied)
+        require(
+            kind == (True, "layer", False, False, False) and shape.kv_heads == shape.heads,
+            f"model {shape.name!r} is not executed here: it needs learned positions, layer norms, "
+            f"no biases, no gates, as many key heads as heads, and an untied head",
+        )
+        require(
+            layout.tp == 1 or not (shape.experts or layout.cp > 1),
+            "tensor parallelism is executed for dense layers and whole sequences; give tp 1",
+        )
+        require(
+            not (layout.zero and layout.ep > 1),
+            "shared experts are executed without ZeRO; give zero 0",
+        )
+        require(
+            layout.zero < 2 or layout.pp == 1,
+            "ZeRO-2 and 3 are executed without pipelines; give zero1 or pp 1",
+        )
+        require(
+            not (layout.sequence_parallel and layout.gather_again),
+            "torch's sequence parallelism keeps what it gathered: say so with the word keep",
+        )
+        require(
+            layout.recomputation != "selective" or not shape.flash,
+            "selective recomputation needs a model that keeps its scores: flash=False",
+        )
 
 
 def _case(strategy: str, layout: str, shape: Transformer = DENSE) -> Case:

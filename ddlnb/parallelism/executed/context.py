@@ -80,7 +80,7 @@ def _finite_softmax(scores: Tensor, total: Tensor) -> Tensor:
 def ring(query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return the attention of own queries to all tokens up to them."""
     # A copy of the query: a view would keep keys and values a second time.
-    return RingAttention.apply(query.contiguous(), torch.stack((key, value)), group)  # type: ignore[no-any-return]
+    return RingAttention.apply(query.contiguous(), torch.stack((key, value)), group)
 
 
 def by_heads(

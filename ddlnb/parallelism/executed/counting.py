@@ -74,24 +74,23 @@ def _group_of(args: tuple[Any, ...]) -> dist.ProcessGroup:
         if isinstance(one, torch.ScriptObject) and "ProcessGroup" in str(one._type()):
             return dist.ProcessGroup.unbox(one)
     named = [one for one in args if isinstance(one, str)]
-    return dist.distributed_c10d._resolve_process_group(named[-1])
+    return dist.distributed_c10d._resolve_process_group(named[-1])  # type: ignore[arg-type]
 
 
 @dataclass
 class Keeping:
     """Bytes that autograd keeps from forward to backward passes: now, and at the peak."""
 
-    parameters: set[int]  # storages that do not count
+    module: nn.Module  # whose parameters do not count, FSDP's gathered ones neither
     now: int = 0
     peak: int = 0
     holders: Counter[int] = field(default_factory=Counter)
 
     def hold(self, tensor: Tensor) -> _Held:
         """Return what autograd keeps instead of the tensor."""
-        held = _Held(tensor, self)
-        is_parameter = held.storage in self.parameters
-        is_parameter |= isinstance(held.local._base, nn.Parameter)
-        if is_parameter or not held.local.is_floating_point():
+        # Detached: a kept output would otherwise hold the graph that holds it.
+        held = _Held(tensor.detach(), self)
+        if not tensor.is_floating_point() or self._is_parameter(local_of(tensor), held.storage):
             held.storage = 0
         if held.storage:
             if not self.holders[held.storage]:
@@ -99,6 +98,12 @@ class Keeping:
                 self.peak = max(self.peak, self.now)
             self.holders[held.storage] += 1
         return held
+
+    def _is_parameter(self, local: Tensor, storage: int) -> bool:
+        if isinstance(local._base, nn.Parameter):
+            return True
+        now = (local_of(one).untyped_storage() for one in self.module.parameters())
+        return storage in {one.data_ptr() for one in now}
 
     def release(self, held: _Held) -> None:
         """Count what nobody keeps any more."""
@@ -112,8 +117,7 @@ class _Held:
 
     def __init__(self, tensor: Tensor, keeping: Keeping):
         self.tensor, self.keeping = tensor, keeping
-        self.local = local_of(tensor)
-        storage = self.local.untyped_storage()
+        storage = local_of(tensor).untyped_storage()
         self.storage, self.bytes = storage.data_ptr(), storage.nbytes()
 
     def __del__(self) -> None:
@@ -124,8 +128,7 @@ class _Held:
 @contextmanager
 def counting_kept(module: nn.Module) -> Iterator[Keeping]:
     """Count what autograd keeps inside the context, parameters of the module left out."""
-    parameters = {local_of(one).untyped_storage().data_ptr() for one in module.parameters()}
-    keeping = Keeping(parameters)
+    keeping = Keeping(module)
     with saved_tensors_hooks(keeping.hold, lambda held: held.tensor):
         yield keeping
 

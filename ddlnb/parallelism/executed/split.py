@@ -9,12 +9,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
 
-from ddlnb.errors import require
 from ddlnb.parallelism.executed import context
 from ddlnb.parallelism.executed.experts import Experts
 from ddlnb.parallelism.executed.mesh import Mesh
@@ -36,23 +36,8 @@ class Part(nn.Module):
 
 
 def split(part: Part, shape: Transformer, mesh: Mesh) -> None:
-    """Leave this rank its share of a chunk of layers, whatever the layout divides.
-
-    Raises InputError for what torch's parts do not do together.
-    """
+    """Leave this rank its share of a chunk of layers, whatever the layout divides."""
     layout = mesh.layout
-    require(
-        layout.tp == 1 or not (shape.experts or layout.cp > 1),
-        "tensor parallelism is executed for dense layers and whole sequences; give tp 1",
-    )
-    require(
-        layout.zero < 3 or (layout.ep == 1 and layout.pp == 1),
-        "ZeRO-3 is executed without experts and pipelines; give zero2 or less",
-    )
-    require(
-        not (layout.sequence_parallel and layout.gather_again),
-        "torch's sequence parallelism keeps what it gathered: say so with the word keep",
-    )
     for layer in part.layers.values():
         if isinstance(layer, Block):
             _split_block(layer, shape, mesh)
@@ -68,7 +53,6 @@ def split(part: Part, shape: Transformer, mesh: Mesh) -> None:
 def _split_block(block: Block, shape: Transformer, mesh: Mesh) -> None:
     layout, attention = mesh.layout, block.attention
     if layout.recomputation == "selective":
-        require(not shape.flash, "selective recomputation needs a shape with flash=False")
         attention.core = recomputed(by_scores)
     block.is_recomputed = layout.recomputation == "full"
     if layout.cp > 1:
@@ -95,16 +79,17 @@ def _split_matrices(layer: nn.Module, mesh: Mesh) -> None:
     between = Shard(1) if is_sequence else Replicate()
     enter = ColwiseParallel(input_layouts=between)
     leave = RowwiseParallel(output_layouts=between)
+    plan: dict[str, ParallelStyle] = {}
     if isinstance(layer, Embedding):
         tokens = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
-        plan = {"tokens": tokens}
+        plan["tokens"] = tokens
     elif isinstance(layer, Head):
         logits = ColwiseParallel(
             input_layouts=between, output_layouts=Shard(-1), use_local_output=False
         )
-        plan = {"logits": logits}
+        plan["logits"] = logits
     else:
-        plan = {"attention.qkv": enter, "attention.out": leave}
+        plan |= {"attention.qkv": enter, "attention.out": leave}
         plan |= {"feed_forward.up": enter, "feed_forward.down": leave}
     if is_sequence:
         norms = [name for name, one in layer.named_modules() if isinstance(one, nn.LayerNorm)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -121,8 +121,8 @@ def _compared_exchanges(
             seen = [_of(operation, (one.times, one.bytes)[at]) for one in found]
             together = bool(case.shape.experts) and operation == "all-to-all"
             equal = _summed(told) == _summed(seen) if together else told == seen
-            totals = (sum(sum(one.values()) for one in every) for every in (told, seen))
-            yield f"{what} {operation}", *totals, equal
+            in_all = [float(sum(_summed(every).values())) for every in (told, seen)]
+            yield f"{what} {operation}", in_all[0], in_all[1], equal
 
 
 def _predicted(case: Case, rank: int, stage: int) -> tuple[Counter[Key], Counter[Key]]:
@@ -136,7 +136,7 @@ def _predicted(case: Case, rank: int, stage: int) -> tuple[Counter[Key], Counter
     return times, size
 
 
-def _of(operation: str, numbers: dict[Key, int]) -> dict[Key, int]:
+def _of(operation: str, numbers: Mapping[Key, int]) -> dict[Key, int]:
     return {key: number for key, number in numbers.items() if key[0] == operation}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from ddlnb.parallelism.executed.counting import local_bytes, local_of
-from ddlnb.parallelism.executed.let_go import Outputs, ReadOnce
+from ddlnb.parallelism.executed.losses import ReadOnce
 from ddlnb.parallelism.executed.mesh import Mesh
 from ddlnb.parallelism.executed.model import layers_of, mean_loss
 from ddlnb.parallelism.executed.sharded_adam import ShardedAdam
@@ -58,7 +59,7 @@ class Trainer:
         self.expert_data = self.mesh.group("expert-data") if experts else None
         self.optimizer = self._optimizer()
         self.replica = self._replica()
-        self.pipeline = self._pipeline() if layout.pp > 1 else None
+        self.pipeline: Any = self._pipeline() if layout.pp > 1 else None
 
     def iteration(self, tokens: Tensor, targets: Tensor) -> float | None:
         """Train on this replica's micro batches; return the loss where this rank knows it."""
@@ -71,13 +72,12 @@ class Trainer:
     def state_bytes(self) -> dict[str, int]:
         """Return the bytes of parameters, gradients and optimizer states on this rank."""
         parameters = list(self.module.parameters())
-        sharded = isinstance(self.optimizer, ShardedAdam)
-        adam = self.optimizer.adam if sharded else self.optimizer
-        moments = [value for state in adam.state.values() for value in state.values() if value.ndim]
-        if sharded:
-            gradients = self.optimizer.gradient_bytes()
+        if isinstance(self.optimizer, ShardedAdam):
+            adam, gradients = self.optimizer.adam, self.optimizer.gradient_bytes()
         else:
+            adam = self.optimizer
             gradients = local_bytes(one.grad for one in parameters if one.grad is not None)
+        moments = [value for state in adam.state.values() for value in state.values() if value.ndim]
         return {
             "parameters": local_bytes(parameters),
             "gradients": gradients,
@@ -114,7 +114,7 @@ class Trainer:
             return ShardedAdam(parameters, self.data, self.layout.zero, RATE, EPSILON)
         return torch.optim.Adam(parameters, lr=RATE, eps=EPSILON)
 
-    def _replica(self) -> nn.Module | None:
+    def _replica(self) -> DistributedDataParallel | None:
         """Return the module as torch's DDP, where replicas keep everything."""
         layout = self.layout
         plain = layout.zero == 0 and layout.tp == layout.pp == layout.ep == 1
@@ -122,19 +122,17 @@ class Trainer:
             return None
         return DistributedDataParallel(self.parts[0], process_group=self.data)
 
-    def _pipeline(self) -> object:
+    def _pipeline(self) -> Any:
         layout, group = self.layout, self.mesh.group("pp")
         numbers = range(self.where["pp"], layout.pp * layout.vpp, layout.pp)
         stages = [
             PipelineStage(part, number, layout.pp * layout.vpp, torch.device("cpu"), group=group)
             for part, number in zip(self.parts, numbers, strict=True)
         ]
-        if layout.schedule == "zero-bubble":  # torch's keeps more than ZB-H1: it runs ours
+        if layout.schedule == "zero-bubble":  # torch's keeps more than ZB-H1: run ours
             runtime = _PipelineScheduleRuntime(stages, layout.micro_batches, loss_fn=mean_loss)
             runtime._prepare_schedule_with_comms(_actions(layout))
             runtime._internal_losses = ReadOnce()
-            for stage in stages:
-                stage.output_chunks = Outputs()
             return runtime
         kind = _PIPELINES[layout.schedule]
         several = layout.schedule == "interleaved"
@@ -158,8 +156,9 @@ class Trainer:
 
     def _sync(self, is_last: bool) -> AbstractContextManager[None]:
         """Return a context in which DDP exchanges gradients after the last micro batch only."""
-        is_ddp = isinstance(self.replica, DistributedDataParallel)
-        return self.replica.no_sync() if is_ddp and not is_last else nullcontext()
+        if self.replica is None or is_last:
+            return nullcontext()
+        return self.replica.no_sync()
 
     def _pipelined(self, tokens: Tensor, targets: Tensor) -> float | None:
         losses: list[Tensor] = []
@@ -174,8 +173,6 @@ class Trainer:
             self._add_up_repeated()
         self._cut_whole_gradients()
         if self.data is None or self.replica is not None or self.layout.zero:
-            if self.layout.zero and self.layout.ep > 1:
-                raise NotImplementedError
             return
         experts = [one for name, one in self._named() if self._is_expert(name)]
         dense = [one for name, one in self._named() if not self._is_expert(name)]
@@ -214,7 +211,7 @@ def _is_repeated(parameter: nn.Parameter) -> bool:
     return not isinstance(gradient, DTensor) or isinstance(gradient.placements[0], Partial)
 
 
-def _actions(layout: Layout) -> dict[int, list[_Action]]:
+def _actions(layout: Layout) -> dict[int, list[_Action | None]]:
     """Return our schedule in torch's words."""
     words = {"F": "F", "B": "I", "W": "W"}
     orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
