@@ -41,6 +41,8 @@ def fused_attention(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     bias = options.get("position_bias")
+    if bias is None and attention_mask is not None and attention_mask.is_floating_point():
+        bias = attention_mask  # some models add it to what a mask would be
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     if not query.is_meta:
@@ -51,10 +53,10 @@ def fused_attention(
     if key.shape[1] != query.shape[1]:  # heads that share keys and values
         groups = query.shape[1] // key.shape[1]
         key, value = (one.repeat_interleave(groups, 1) for one in (key, value))
-    if bias is None:
+    if bias is None and value.shape[-1] == query.shape[-1]:
         mixed = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, bool(causal))[0]
     else:
-        bias = bias.expand(query.shape[0], -1, -1, -1)
+        bias = None if bias is None else bias.expand(query.shape[0], query.shape[1], -1, -1)
         mixed = aten._scaled_dot_product_efficient_attention(query, key, value, bias, True)[0]
     return mixed.transpose(1, 2).contiguous(), None
 

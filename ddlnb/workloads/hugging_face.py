@@ -6,6 +6,7 @@ whose defaults are those of transformers. Nothing is downloaded, and no code but
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 from functools import partial
@@ -121,9 +122,9 @@ def build_from_config(config: Any, architecture: str | None = None) -> nn.Module
     register_fused_kernels()
     build = _model_class(config, architecture)._from_config
     try:
-        module = build(config, attn_implementation=FUSED)
-    except ValueError:  # an architecture that has attention of its own
-        module = build(config)
+        module = build(copy.deepcopy(config), attn_implementation=FUSED)
+    except (ValueError, KeyError):  # an architecture that has attention of its own
+        module = build(copy.deepcopy(config))
     if getattr(module, "loss_type", "") is None:
         module.loss_type = "ForCausalLM"  # what transformers takes then, with a warning
     if hasattr(module, "set_experts_implementation"):

@@ -9,6 +9,7 @@ produces them.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -90,8 +91,14 @@ def _on_meta(task: Task, drawn: Batch) -> _Record:
 
 
 def _on_fake_tensors(task: Task, drawn: Batch) -> _Record:
-    with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True):
-        return _run(task, task.build(), drawn, "cpu")
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # a failure is no news: the next place is tried
+    try:
+        with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True):
+            return _run(task, task.build(), drawn, "cpu")
+    finally:
+        logger.setLevel(level)
 
 
 def _on_cpu(reasons: Sequence[Exception], task: Task, drawn: Batch) -> _Record:

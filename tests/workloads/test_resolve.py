@@ -1,0 +1,183 @@
+"""What a user may call a model, as one types it, and one error for each way to get it wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from ddlnb.errors import DdlnbError
+from ddlnb.workloads.resolve import resolve
+from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload, read_profile
+
+MINE = """
+import torch
+import ddlnb
+from beside import WIDTH
+
+def draw(count, seed):
+    return (torch.randn(count, WIDTH),)
+
+def loss(module, batch):
+    return module(batch[0]).square().mean()
+
+task = ddlnb.task(torch.nn.Linear(WIDTH, 2), batch=draw, loss=loss, name="mine", local_batch=8)
+module = torch.nn.Linear(WIDTH, 2)
+words = "hello"
+
+def made():
+    return task
+
+def wordy():
+    return words
+
+def broken():
+    raise KeyError("lost")
+
+def takes(width):
+    return task
+
+def wrong():
+    return ddlnb.task(torch.nn.Linear(WIDTH + 1, 2), batch=draw, loss=loss, name="wrong")
+"""
+BERT = {
+    "model_type": "bert",
+    "architectures": ["BertForMaskedLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 100,
+}
+
+WHISPER = "WhisperForConditionalGeneration"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Return an empty working folder with my.py and what it imports."""
+    (tmp_path / "my.py").write_text(MINE)
+    (tmp_path / "beside.py").write_text("WIDTH = 5\n")
+    (tmp_path / "failing.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("my", "beside"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", ["my.py:task", "my.py:made", "my:task", "my:made"])
+def test_a_task_in_a_file_or_a_module_is_found_by_its_name(here, name):
+    workload = trace(resolve(name), 4)
+    assert (workload.model, workload.parameters) == ("mine", 12)
+
+
+def test_a_file_is_found_by_its_path(here):
+    assert resolve(f"{here}/my.py:task").local_batch == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my.py", "names a file and nothing in it; give a task as FILE.py:NAME"),
+        ("other.py:task", "file 'other.py' does not exist"),
+        ("other.module:task", "module 'other.module' cannot be imported"),
+        ("my.py:tusk", r"unknown name in my.py 'tusk'; .*did you mean 'task'"),
+        ("my.py:wordy", "'my.py:wordy' gives 'hello': it is neither a task nor"),
+        ("my.py:words", "'my.py:words' gives 'hello'"),
+        ("my.py:module", "Linear comes without data; wrap it with"),
+        ("my.py:broken", r"broken\(\) raised KeyError: 'lost'"),
+        ("my.py:takes", r"takes\(\) raised TypeError: .*called without arguments"),
+        ("failing.py:task", "'failing.py' cannot be run: ZeroDivisionError"),
+        ("missing.json", "file 'missing.json' does not exist"),
+        ("resnet5O", "did you mean 'resnet50'"),
+        (None, "unknown model None: it is neither a task nor"),
+        (7, "unknown model 7: it is neither"),
+        (nn.Linear(2, 2), "Linear comes without data"),
+    ],
+)
+def test_a_name_that_is_none_gets_one_error(here, name, said):
+    with pytest.raises(DdlnbError, match=said) as raised:
+        resolve(name)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_task_that_does_not_run_says_why(here):
+    with pytest.raises(DdlnbError, match=r"'wrong' does not run on a batch of 2: RuntimeError"):
+        trace(resolve("my.py:wrong"), 2)
+
+
+def test_a_profile_is_found_by_name_and_by_file(here):
+    kept = read_profile("small-conv_b64_cpu-1thread")
+    assert resolve("small-conv_b64_cpu-1thread") == kept
+    (here / "mine.json").write_text(replace(kept, model="mine").to_json())
+    found = resolve("mine.json")
+    assert isinstance(found, Workload)
+    assert found.model == "mine"
+    with pytest.raises(DdlnbError, match="leave out the sequence"):
+        resolve("mine.json", sequence=8)
+
+
+def written(folder, **changes):
+    """Write a config.json with these changes, and return its path."""
+    fields = {name: value for name, value in {**BERT, **changes}.items() if value is not None}
+    path = folder / "tiny" / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def test_a_configuration_is_a_task_from_its_file_or_folder(here):
+    path = written(here)
+    task = resolve(str(path))
+    assert isinstance(task, Task)
+    assert task.name == "tiny"
+    by_hand = 100 * 32 + 512 * 32 + 2 * 32 + 2 * 32  # embeddings and their normalisation
+    by_hand += 2 * (4 * (32 * 32 + 32) + 2 * 32 * 64 + 64 + 32 + 4 * 32)  # layers
+    by_hand += 32 * 32 + 32 + 2 * 32 + 100  # the head, whose matrix is the embedding's
+    assert trace(task).parameters == by_hand
+    assert trace(resolve("tiny")).structure == trace(task).structure
+
+
+def test_a_configuration_takes_another_sequence(here):
+    short = trace(resolve(str(written(here)), sequence=16))
+    assert short.flops < trace(resolve("tiny", sequence=32)).flops
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "berd"}, r"'berd' is none that .* \(did you mean 'bert'"),
+        ({"model_type": None}, "has no model_type"),
+        ({"architectures": ["BertForNothing"]}, "architecture 'BertForNothing' is none"),
+        ({"model_type": "whisper", "architectures": [WHISPER]}, "takes input_features"),
+    ],
+)
+def test_a_configuration_that_is_none_gets_one_error(here, changes, said):
+    path = written(here, **changes)
+    with pytest.raises(DdlnbError, match=said) as raised:
+        resolve(str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_no_json_gets_one_error(here):
+    (here / "bad.json").write_text("{")
+    with pytest.raises(DdlnbError, match=r"'bad.json' is no JSON"):
+        resolve("bad.json")
+
+
+def test_an_architecture_has_the_sizes_of_transformers():
+    assert trace(resolve("GPT2LMHeadModel")).parameters == 124_439_808
+    assert resolve("gpt2").about != resolve("GPT2LMHeadModel").about  # ours, and theirs
+
+
+def test_a_module_of_transformers_needs_no_data():
+    import transformers
+
+    small = transformers.BertConfig(**{k: v for k, v in BERT.items() if k != "architectures"})
+    workload = trace(resolve(transformers.BertForMaskedLM(small)))
+    assert workload.source == "traced on the meta device"
