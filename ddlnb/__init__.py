@@ -62,6 +62,7 @@ _HOME = {
     "networks.collectives.catalogue": ("register_collective",),
     "parallelism.forecast.layouts": ("scale",),
     "parallelism.forecast.shapes": ("get_shape",),
+    "parallelism.goodput.month": ("Job", "goodput"),
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",

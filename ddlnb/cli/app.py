@@ -15,6 +15,7 @@ from ddlnb.cli import (
     check,
     collectives,
     forecast,
+    goodput,
     hardware,
     import_logs,
     lossy,
@@ -42,7 +43,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks, hardware, scale),
+    *(import_logs, trace, collectives, networks, hardware, scale, goodput),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -56,6 +56,11 @@ _HOME = {
         "schedules",
         "timelines",
     ),
+    "goodput": (
+        "checkpoint_curve",
+        "failure_times",
+        "time_spent",
+    ),
     "intensity": ("intensity_bars",),
     "learning": (
         "large_batch_quality",

@@ -1,0 +1,91 @@
+"""The command that says what a month of training on a large cluster yields: `ddlnb goodput`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddlnb.cli.options import numbers, print_table
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(goodput)
+
+
+def goodput(
+    gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs that one failure takes out.")] = 8,
+    replica: Annotated[
+        int, typer.Option(help="GPUs of one copy of the model: what elastic training leaves out.")
+    ] = 64,
+    checkpoint: Annotated[
+        str, typer.Option(help="Time in which training stands still for a checkpoint.")
+    ] = "30 s",
+    restart: Annotated[
+        str, typer.Option(help="From a failure to the first new step: detect, schedule, load.")
+    ] = "600 s",
+    repair: Annotated[str, typer.Option(help="Until a broken node is back.")] = "86400 s",
+    interval: Annotated[
+        str | None, typer.Option(help="Work between checkpoints; default: by Daly's formula.")
+    ] = None,
+    spares: Annotated[
+        list[int] | None, numbers("Spare nodes, such as 0,8. Default: none, and some.")
+    ] = None,
+    days: Annotated[float, typer.Option(help="How long the job runs.")] = 30.0,
+    draws: Annotated[int, typer.Option(help="Clusters that are drawn, each with its rate.")] = 200,
+    csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
+) -> None:
+    """Forecast what failures, checkpoints, restarts and stragglers leave of the time of a job."""
+    from ddlnb.errors import require_positive
+    from ddlnb.files import require_writable_file, write_atomically
+    from ddlnb.parallelism.goodput.advice import goodput_sentences
+    from ddlnb.parallelism.goodput.compare import goodput_table
+    from ddlnb.parallelism.goodput.month import Job
+    from ddlnb.parallelism.goodput.records import DAY
+    from ddlnb.units import seconds_from
+
+    require_positive(days=days)
+    if csv is not None:
+        require_writable_file(csv, "goodput.csv")
+    job = Job(
+        gpus,
+        gpus_per_node,
+        replica,
+        seconds_from(checkpoint),
+        seconds_from(restart),
+        seconds_from(repair),
+    )
+    if interval is not None:
+        job = replace(job, interval_seconds=seconds_from(interval))
+    counts = spares or sorted({0, max(1, job.nodes // 64), max(1, job.nodes // 16)})
+    jobs = [
+        replace(job, spare_nodes=count, elastic=elastic)
+        for count in counts
+        for elastic in (False, True)
+    ]
+    table = goodput_table(jobs, draws=draws, seconds=days * DAY)
+    shown = [
+        {
+            "spare nodes": row["spare_nodes"],
+            "missing nodes": "leave replicas out" if row["elastic"] else "are waited for",
+            "goodput": f"{row['goodput']:.0%}",
+            "90 % of clusters": f"{row['low']:.0%} to {row['high']:.0%}",
+            "failures": f"{row['failures']:.0f}",
+            "waiting": f"{row['waiting']:.1%}",
+            "restarts": f"{row['restarts']:.1%}",
+            "redone": f"{row['redone']:.1%}",
+            "checkpoints": f"{row['checkpoints']:.1%}",
+            "stragglers": f"{row['slowed']:.1%}",
+        }
+        for row in table.to_dict("records")
+    ]
+    print_table(shown, False, f"Simulated: {days:g} days of a job on {gpus:,} GPUs")
+    for said in goodput_sentences(job, table):
+        typer.echo(said)
+    if csv is not None:
+        write_atomically(csv, table.to_csv(index=False))
+        typer.echo(f"Rows in {csv}")

@@ -1,0 +1,102 @@
+"""What to do about failures: checkpoint intervals, spare nodes, elastic training, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlnb.choices import several
+from ddlnb.parallelism.goodput.checkpoints import (
+    best_interval,
+    daly_interval,
+    useful_share,
+    young_interval,
+)
+from ddlnb.parallelism.goodput.failures import FailureRate, fit_failure_rate
+from ddlnb.parallelism.goodput.month import DRAWS, MONTH, Job, goodput, play
+from ddlnb.parallelism.goodput.records import DAY
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def goodput_table(
+    jobs: Sequence[Job], *, seconds: float = MONTH, draws: int = DRAWS, seed: int = 0
+) -> pd.DataFrame:
+    """Return a row per job: goodput with its interval, failures, and where the time went."""
+    import pandas as pd
+
+    rows = []
+    for job in jobs:
+        found = goodput(job, seconds=seconds, draws=draws, seed=seed)
+        rows.append(
+            {
+                **asdict(job),
+                "nodes": job.nodes,
+                "goodput": found.goodput.estimate,
+                "low": found.goodput.low,
+                "high": found.goodput.high,
+                "failures": found.failures.estimate,
+                **asdict(found.spent),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def spares_and_elastic(job: Job, spares: int | Sequence[int], **options: int) -> pd.DataFrame:
+    """Return the goodput of a job with so many spare nodes, waiting for nodes or elastic.
+
+    ``per_node`` is the goodput over all nodes that are paid for, the spare ones as well: what
+    elastic training and spares have to be compared by.
+    """
+    jobs = [
+        replace(job, spare_nodes=count, elastic=elastic)
+        for count in several(spares)
+        for elastic in (False, True)
+    ]
+    table = goodput_table(jobs, **options)
+    paid = table["nodes"] + table["spare_nodes"]
+    return table.assign(per_node=table["goodput"] * table["nodes"] / paid)
+
+
+def checkpoint_intervals(
+    job: Job,
+    intervals: Sequence[float],
+    *,
+    rate: FailureRate | None = None,
+    days: float = 300.0,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return the useful share of time by checkpoint interval, simulated and in closed form.
+
+    Failures come at the median rate, no node is taken out and nothing straggles, so that only
+    checkpoints, redone work and restarts cost time. Columns: interval_seconds, simulated, formula.
+    """
+    import pandas as pd
+
+    per_second = (rate or fit_failure_rate()).per_gpu_second * job.gpus
+    alone = replace(job, repair_seconds=0.0)
+    rows = []
+    for interval in intervals:
+        generator = np.random.default_rng(seed)  # the same failures for every interval
+        spent, _ = play(
+            replace(alone, interval_seconds=interval), per_second, days * DAY, 1.0, generator
+        )
+        formula = useful_share(
+            interval, job.checkpoint_seconds, 1 / per_second, job.restart_seconds
+        )
+        rows.append({"interval_seconds": interval, "simulated": spent.useful, "formula": formula})
+    return pd.DataFrame(rows)
+
+
+def named_intervals(job: Job, rate: FailureRate | None = None) -> dict[str, float]:
+    """Return the intervals by Young, by Daly, and the best one of the closed form, in seconds."""
+    mean = 1 / ((rate or fit_failure_rate()).per_gpu_second * job.gpus)
+    return {
+        "Young": young_interval(job.checkpoint_seconds, mean),
+        "Daly": daly_interval(job.checkpoint_seconds, mean),
+        "best": best_interval(job.checkpoint_seconds, mean, job.restart_seconds),
+    }

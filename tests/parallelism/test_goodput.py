@@ -1,0 +1,114 @@
+"""Time lost: rates, checkpoint intervals, and jobs that fail."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddlnb.errors import InputError
+from ddlnb.parallelism.goodput.checkpoints import (
+    best_interval,
+    daly_interval,
+    useful_share,
+    young_interval,
+)
+from ddlnb.parallelism.goodput.compare import checkpoint_intervals
+from ddlnb.parallelism.goodput.failures import fit_failure_rate
+from ddlnb.parallelism.goodput.month import Job, TimeSpent, goodput, play
+from ddlnb.parallelism.goodput.records import DAY, HOUR, failure_records, hardware_share
+from ddlnb.parallelism.goodput.stragglers import fit_slow_downs, published_quantiles
+
+JOB = Job(gpus=2048, replica_gpus=128)
+
+
+def test_llama_failed_every_three_hours():
+    """419 unexpected interruptions in 54 days (arXiv 2407.21783, section 3.3.4)."""
+    llama = failure_records()[0]
+    assert llama.count == 419
+    assert llama.seconds_between == pytest.approx(54 * DAY / 419)
+    assert hardware_share() == pytest.approx(1 - (54 + 2 + 7) / 419)
+
+
+def test_projected_rates_lie_in_the_interval_of_a_fit_that_did_not_see_them():
+    rate = fit_failure_rate()
+    projected = [one for one in failure_records() if one.is_projected]
+    assert len(projected) == 2
+    for one in projected:
+        found = rate.mean_time_to_failure(one.gpus)
+        assert found.low <= one.seconds_between <= found.high
+
+
+def test_two_sources_tell_no_spread():
+    with pytest.raises(InputError, match="2 sources of failures are too few"):
+        fit_failure_rate(failure_records()[:2])
+
+
+def test_stragglers_waste_what_is_published_although_the_mean_was_not_fitted():
+    found = fit_slow_downs()
+    for share, waste in published_quantiles().items():
+        assert found.waste(share) == pytest.approx(waste, abs=0.015)
+    assert found.mean_waste == pytest.approx(0.104, abs=0.01)
+
+
+@given(st.floats(1.0, 300.0), st.floats(1000.0, 1e6), st.floats(0.0, 900.0))
+@settings(max_examples=60, deadline=None)
+def test_intervals_of_young_and_daly_lose_little_to_the_best(checkpoint, mean, restart):
+    best = useful_share(best_interval(checkpoint, mean, restart), checkpoint, mean, restart)
+    daly = useful_share(daly_interval(checkpoint, mean), checkpoint, mean, restart)
+    assert best * 0.99 <= daly <= best * (1 + 1e-6)
+    if checkpoint < mean / 100:
+        young = useful_share(young_interval(checkpoint, mean), checkpoint, mean, restart)
+        assert young >= 0.99 * best
+
+
+def test_simulated_shares_are_those_of_the_closed_form():
+    rows = checkpoint_intervals(JOB, (300.0, 1800.0, 7200.0), days=6000.0)
+    assert (rows["simulated"] / rows["formula"] - 1).abs().max() < 0.01
+
+
+@given(
+    st.floats(1e-7, 1e-3),
+    st.integers(0, 4),
+    st.booleans(),
+    st.floats(1.0, 2.0),
+    st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_time_is_accounted_for(rate, spares, elastic, slow, seed):
+    job = replace(JOB, spare_nodes=spares, elastic=elastic)
+    spent, _ = play(job, rate, 10 * DAY, slow, np.random.default_rng(seed))
+    assert sum(asdict(spent).values()) == pytest.approx(1.0)
+    assert min(asdict(spent).values()) >= -1e-12
+
+
+def test_a_job_that_never_fails_loses_nothing_but_checkpoints():
+    job = replace(JOB, interval_seconds=970.0)
+    spent, failures = play(job, 0.0, 10 * DAY, 1.0, np.random.default_rng(0))
+    assert failures == 0
+    assert spent == TimeSpent(
+        pytest.approx(0.97, abs=0.001), 0, 0, pytest.approx(0.03, abs=0.001), 0, 0, 0
+    )
+
+
+def test_more_gpus_spares_and_elastic_training_do_what_they_should():
+    def found(**changed):
+        return goodput(replace(JOB, **changed), draws=60).goodput.estimate
+
+    alone = found()
+    assert found(gpus=8192) < alone
+    assert found(spare_nodes=16) > alone
+    assert found(elastic=True) > alone
+    assert found(restart_seconds=2 * HOUR) < alone
+
+
+def test_wrong_jobs_have_one_sentence_each():
+    with pytest.raises(InputError, match="take a multiple of 64"):
+        Job(gpus=100)
+    with pytest.raises(InputError, match="restart_seconds -1"):
+        Job(gpus=64, restart_seconds=-1)
+    with pytest.raises(InputError, match="ask for fewer draws, days or GPUs"):
+        goodput(Job(gpus=64_000_000), draws=1000)
