@@ -18,6 +18,9 @@ from ddlnb.units import GIB
 FREEDOM = 2.0  # degrees of Student's t: tails are heavy
 INTERVAL = 0.90
 HALVINGS = 40
+USABLE = 0.95  # of a GPU's memory, for what is needed at least
+STRETCH = 1.06  # of it, for what is asked for where all that is held back counts
+MEMORY_SPREAD = 0.08  # standard deviation of the log of forecast memory
 MOST_SHOWN = 0.96  # of a GPU's memory, the most that a run ever reports
 A100, H100 = 312e12, 989.4e12  # FLOP/s
 FITTED_PEAK = {"nanotron": H100, "fsdp": A100, "megatron": A100, "nemo": A100}
@@ -34,8 +37,8 @@ class Outlook:
     - chance: that a run is slow; seconds: the median of the two kinds of runs.
     - tokens_per_s_per_gpu, low, high: the median, and the 90 % interval over both kinds of runs.
     - memory_gib: of the first stage's ranks, as frameworks report it.
-    - most_gib: what the fullest stage needs at least; fits: whether a GPU has that,
-      and there are as many layers as stages.
+    - most_gib: what the fullest stage needs at least; chance_of_fit: that a GPU has that; fits:
+      whether that is likely, also with what exchanges hold back, and no stage is without a layer.
     """
 
     cases: Cases
@@ -46,6 +49,7 @@ class Outlook:
     high: Column
     memory_gib: Column
     most_gib: Column
+    chance_of_fit: Column
     fits: NDArray[np.bool_]
 
     @property
@@ -66,6 +70,8 @@ def rate(cases: Cases, seconds: Column) -> Column:
 
 def forecast(cases: Cases, fitted: Fitted | None = None) -> Outlook:
     """Return what is forecast of all cases, by the kept fit unless another one is given."""
+    from scipy.special import ndtr
+
     fitted = fitted or kept()
     bound = step(cases, fitted).bound
     memory = cases.memory / GIB
@@ -89,8 +95,16 @@ def forecast(cases: Cases, fitted: Fitted | None = None) -> Outlook:
         high=rate(cases, ends[0]),
         memory_gib=np.minimum(asked[:, 0], memory * MOST_SHOWN),
         most_gib=least,
-        fits=(least <= memory) & (cases.pp <= cases.layers),
+        chance_of_fit=ndtr(np.log(memory * USABLE / least) / MEMORY_SPREAD),
+        fits=(least <= memory * USABLE) & (asked.max(axis=1) <= memory * STRETCH) & runs(cases),
     )
+
+
+def runs(cases: Cases) -> NDArray[np.bool_]:
+    """Return whether no more than one stage is empty: runs with more of them have all crashed."""
+    stages = cases.stages
+    there = np.arange(stages.layers.shape[1]) < cases.pp[:, None]
+    return np.asarray(((stages.layers + stages.heads == 0) & there).sum(axis=1) < 2)
 
 
 def spread_of(cases: Cases, fitted: Fitted) -> Column:

@@ -55,10 +55,17 @@ class Ranking:
 
     def layout(self, index: int) -> Layout:
         """Return the layout of a case."""
-        names = ("dp", "tp", "pp", "zero", "micro_batch", "micro_batches", "recomputation")
-        one = {name: int(getattr(self.outlook.cases, name)[index]) for name in names}
-        again = RECOMPUTATIONS[one.pop("recomputation")]
-        return Layout(recomputation=again, sequence_parallel=one["tp"] > 1, **one)
+        cases, tp = self.outlook.cases, int(self.outlook.cases.tp[index])
+        return Layout(
+            dp=int(cases.dp[index]),
+            tp=tp,
+            pp=int(cases.pp[index]),
+            zero=int(cases.zero[index]),
+            sequence_parallel=tp > 1,
+            recomputation=RECOMPUTATIONS[int(cases.recomputation[index])],
+            micro_batch=int(cases.micro_batch[index]),
+            micro_batches=int(cases.micro_batches[index]),
+        )
 
     def rows(self, top: int = 10) -> list[dict[str, Any]]:
         """Return one row per split (dp, tp, pp), the best first, and why each is no better.
@@ -156,7 +163,7 @@ def scale(
         ffn=shape.ffn, vocab=shape.vocab, sequence=sequence, gated=shape.gated, tied=shape.tied,
         cp=1, vpp=1, gpus_per_node=gpus_per_node, peak=device.peak(precision),
         core_peak=device.peak("bf16" if precision == "fp8" else precision),
-        sustained=sustained_share(device), memory=device.memory,
+        sustained=sustained_share(device, precision), memory=device.memory,
         memory_bandwidth=device.memory_bandwidth, inside=device.inside_bandwidth, across=across,
         framework=NAMES.index(framework),
     )  # fmt: skip

@@ -9,8 +9,10 @@ from ddlnb.hardware.gpu import Gpu
 # limit: a judgement, between what short benchmarks (0.8) and training reach (0.6).
 SUSTAINED = {"Ampere": 0.87, "Hopper": 0.72, "Blackwell": 0.72}
 SUSTAINED_ELSE = 0.75
+IN_FP8 = 0.8  # of that, where numbers are scaled and cast: a judgement
 
 
-def sustained_share(gpu: Gpu) -> float:
+def sustained_share(gpu: Gpu, precision: str = "bf16") -> float:
     """Return the share of its peak that matrices of any size reach on a GPU."""
-    return SUSTAINED.get(gpu.generation, SUSTAINED_ELSE)
+    share = SUSTAINED.get(gpu.generation, SUSTAINED_ELSE)
+    return share * (IN_FP8 if precision == "fp8" else 1)

@@ -106,7 +106,7 @@ def case(row: Row) -> dict[str, float]:
         "gpus_per_node": per_node,
         "peak": gpu.flops[precision],
         "core_peak": gpu.flops["bf16" if precision == "fp8" else precision],
-        "sustained": sustained_share(gpu),
+        "sustained": sustained_share(gpu, precision),
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
         "inside": gpu.inside_bandwidth,

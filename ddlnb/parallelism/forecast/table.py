@@ -16,7 +16,7 @@ from ddlnb.parallelism.forecast.parameters import Fitted
 from ddlnb.parallelism.forecast.rows import Notes, Row, case
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")
-FURTHER = ("tokens_per_s_per_gpu_not_slow", "chance_of_slow", "seconds", "mfu")
+FURTHER = ("tokens_per_s_per_gpu_not_slow", "chance_of_slow", "chance_of_fit", "seconds", "mfu")
 NEEDED = ("layers", "hidden", "seq_len", "gpu", "num_gpus")
 
 
@@ -113,6 +113,7 @@ def _forecast(
             "fits": str(bool(found.fits[i])),
             "tokens_per_s_per_gpu_not_slow": f"{quick[i]:.6g}",
             "chance_of_slow": f"{found.chance[i]:.3f}",
+            "chance_of_fit": f"{found.chance_of_fit[i]:.3f}",
             "seconds": f"{found.seconds[i]:.6g}",
             "mfu": f"{found.mfu[i]:.4f}",
         }

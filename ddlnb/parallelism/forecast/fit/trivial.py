@@ -34,7 +34,8 @@ def least_split(asked: Cases, fitted: Fitted) -> Column:
     A rule of thumb that picks; among alike ones the larger micro batch. Lower is better.
     """
     fits = forecast(asked, fitted).fits
-    return np.where(fits, 0, 2000) + 100 * np.log2(asked.tp * asked.pp) - np.log2(asked.micro_batch)
+    split = 100 * np.log2(asked.tp * asked.pp) - np.log2(asked.micro_batch)
+    return np.asarray(np.where(fits, 0, 2000) + split)
 
 
 def _mfu(known: Observations) -> Column:
