@@ -165,6 +165,10 @@ class _Runs(Worker):
         self.step += 1
         return self.flat_gradient
 
+    def apply(self, gradient: Tensor) -> None:
+        """Step by plain SGD, in all runs at once: torch's optimizer takes the models one by one."""
+        self.parameters.add_(gradient, alpha=-self.learning_rate)
+
 
 class _Watch:
     """Looks at the models while they are trained, at evenly spaced steps."""

@@ -11,8 +11,6 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
@@ -96,7 +94,7 @@ def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: i
     """Run the given number of steps of every worker of this method on this clock."""
     method = training_method(method)
     require_whole(workers=workers, steps=steps)
-    team = dry_workers(method, [(16,)], workers)
+    team = dry_workers(method, [(16,)], workers, "cpu")
     rule: Rule | None = method.rule(workers, team[0].pieces)
     done: list[tuple[float, int, int]] = []
 
@@ -112,7 +110,6 @@ def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: i
         on_step=on_step,
         recording=True,
     )
-    with torch.device("meta"):
-        run.run()
+    run.run()
     staleness = tuple(getattr(rule, "staleness", ()))
     return Timed(str(method), workers, steps, tuple(run.activities), staleness, tuple(done))
