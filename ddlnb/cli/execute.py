@@ -52,8 +52,12 @@ def execute(
     parameters: Mapping[str, object],
     timeout_seconds: float,
     cancelled: threading.Event | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Path:
-    """Execute a notebook whose parameters have been checked, and return ``out``."""
+    """Execute a notebook whose parameters have been checked, and return ``out``.
+
+    ``variables`` are added to the environment of its process.
+    """
     require_writable(out.parent)
     failed = out.with_suffix(".failed.ipynb")
     failed.unlink(missing_ok=True)
@@ -68,7 +72,8 @@ def execute(
             "cwd": str(out.parent),
         }
         (private / REQUEST).write_text(json.dumps(request))
-        _in_own_process(notebook.name, private, timeout_seconds, cancelled or threading.Event())
+        process = NotebookProcess(private, variables or {})
+        _wait(notebook.name, process, timeout_seconds, cancelled or threading.Event())
         said = _answer(private)
         if said is None:
             _publish(part, out)
@@ -100,12 +105,11 @@ def _publish(part: Path, path: Path) -> None:
     write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
-def _in_own_process(
-    name: str, private: Path, timeout_seconds: float, cancelled: threading.Event
+def _wait(
+    name: str, process: NotebookProcess, timeout_seconds: float, cancelled: threading.Event
 ) -> None:
     """Return when the process has ended; raise DdlnbError if it had to be ended."""
     deadline = time.monotonic() + timeout_seconds
-    process = NotebookProcess(private)
     ended = False
     try:
         while not ended and time.monotonic() < deadline and not cancelled.is_set():

@@ -31,7 +31,8 @@ from ddlnb.cli.warm import preloaded
 from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
 from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import BUILD, DATA, NOTEBOOKS, ROOT
-from ddlnb.provenance import provenance
+from ddlnb.provenance import cores, provenance
+from ddlnb.training.runs.parallel import JOBS_VARIABLE
 
 WORTH_PRELOADING = 3  # so many notebooks save more than the imports of one process for all take
 ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
@@ -216,10 +217,12 @@ def _run_all(
     """Execute all notebooks; each one that measures times runs alone."""
     cancelled = threading.Event()
 
+    beside = {JOBS_VARIABLE: str(max(1, cores() // jobs))}  # which run share the cores already
+
     def run_one(run: NotebookRun) -> None:
         bar.begin(run.notebook.name)
         try:
-            _run(run, target, fresh, cancelled)
+            _run(run, target, fresh, cancelled, {} if run.timed else beside)
         finally:
             bar.end(run.notebook.name)
 
@@ -237,7 +240,13 @@ def _run_all(
             raise
 
 
-def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event) -> None:
+def _run(
+    run: NotebookRun,
+    target: Path,
+    fresh: bool,
+    cancelled: threading.Event,
+    variables: Mapping[str, str],
+) -> None:
     """Run one notebook and record its outcome; an expected error is recorded, not raised."""
     if fresh or _state(run, target).get("digest") != run.digest:
         _remove_rows(run, target)  # of other parameters or another version; else they resume
@@ -246,7 +255,7 @@ def _run(run: NotebookRun, target: Path, fresh: bool, cancelled: threading.Event
     start = time.monotonic()
     try:
         out = target / f"{run.notebook.name}.ipynb"
-        execute(run.notebook, out, run.parameters, run.timeout_seconds, cancelled)
+        execute(run.notebook, out, run.parameters, run.timeout_seconds, cancelled, variables)
     except DdlnbError as error:
         if not cancelled.is_set():
             status = "not here" if isinstance(error, MissingPart) else "failed"

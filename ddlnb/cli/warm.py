@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import ddlnb
@@ -47,7 +47,7 @@ class _Preloaded:
         self._changed = _package_changed()
         self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = _begin(theirs, "forks")
+            self._process = _begin(theirs, _environment(), "forks")
         self._socket.recv(1)  # when it has imported, or has ended
 
     @property
@@ -55,9 +55,9 @@ class _Preloaded:
         """Whether a process forked from it is what a new one would be."""
         return self._process.poll() is None and self._changed == _package_changed()
 
-    def fork(self, tie: socket.socket, private: Path) -> None:
-        """Have it fork the process for a notebook, which gets our environment as it is now."""
-        (private / VARIABLES).write_text(json.dumps(_environment()))
+    def fork(self, tie: socket.socket, private: Path, variables: Mapping[str, str]) -> None:
+        """Have it fork the process for a notebook, with these variables."""
+        (private / VARIABLES).write_text(json.dumps(dict(variables)))
         socket.send_fds(self._socket, [str(private).encode()], [tie.fileno()])
 
     def close(self) -> None:
@@ -90,16 +90,18 @@ def preloaded() -> Iterator[None]:
 class NotebookProcess:
     """A process that executes the notebook of a private folder."""
 
-    def __init__(self, private: Path):
+    def __init__(self, private: Path, variables: Mapping[str, str]):
+        """Start it with our environment and these variables."""
+        variables = {**_environment(), **variables}
         self._said = b""  # its pid
         self._ended = False
         self._process: subprocess.Popen | None = None  # where it is our child
         self._tie, theirs = socket.socketpair()
         with theirs:
             if _shared and _shared.serves:
-                _shared.fork(theirs, private)
+                _shared.fork(theirs, private, variables)
             else:
-                self._process = _begin(theirs, "once", str(private))
+                self._process = _begin(theirs, variables, "once", str(private))
 
     def ended(self, seconds: float) -> bool:
         """Return whether it has ended, or does within these seconds."""
@@ -139,14 +141,14 @@ def _environment() -> dict[str, str]:
     return {**inherited, "TQDM_DISABLE": "1"}
 
 
-def _begin(tie: socket.socket, *words: str) -> subprocess.Popen:
+def _begin(tie: socket.socket, variables: Mapping[str, str], *words: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, str(tie.fileno()), *words],
         pass_fds=[tie.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=_environment(),
+        env=variables,
         start_new_session=True,  # an interrupt at the terminal reaches us, and we pass it on
     )
 

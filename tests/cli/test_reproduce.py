@@ -292,6 +292,16 @@ def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
     assert rows["The fine"][4] == "done"
 
 
+def test_notebooks_side_by_side_share_the_cores(workshop, monkeypatch):
+    monkeypatch.setattr("ddlnb.cli.reproduce.cores", lambda: 4)
+    told = "import os, pathlib\npathlib.Path(name).write_text(os.environ.get('DDLNB_JOBS', 'all'))"
+    workshop.add("beside", told)
+    workshop.add("alone", told, timed=True)
+    workshop.profile("beside:\nalone:")
+    target = workshop.run(jobs=2).parent
+    assert [(target / name).read_text() for name in ("beside", "alone")] == ["2", "all"]
+
+
 def test_what_takes_long_is_begun_first_so_that_all_end_together(workshop, monkeypatch):
     begun = []
 

@@ -300,6 +300,16 @@ def test_short_work_starts_no_processes():
     assert in_parallel(_pid, [() for _ in range(3)], jobs=2) == [os.getpid()] * 3
 
 
+def test_a_variable_says_how_many_jobs_there_are_unless_a_call_does(monkeypatch):
+    monkeypatch.setattr(parallel, "START_SECONDS", -1.0)
+    monkeypatch.setenv("DDLNB_JOBS", "1")
+    assert in_parallel(_pid, [() for _ in range(3)]) == [os.getpid()] * 3
+    monkeypatch.setenv("DDLNB_JOBS", "none")
+    with pytest.raises(InputError, match="DDLNB_JOBS 'none' must be"):
+        in_parallel(_pid, [()])
+    assert in_parallel(_pid, [()], jobs=1) == [os.getpid()]
+
+
 def test_long_work_goes_on_in_others(monkeypatch):
     monkeypatch.setattr(parallel, "START_SECONDS", -1.0)
     first, *others = in_parallel(_pid, [() for _ in range(4)], jobs=2)

@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddlnb.provenance import cores
-from ddlnb.training.runs.parallel import START_SECONDS
+from ddlnb.training.runs.parallel import START_SECONDS, default_jobs
 from ddlnb.training.runs.train import run
 from ddlnb.training.schedules import get_schedule
 from ddlnb.training.settings import LOCKSTEP, TrainingSettings
@@ -33,7 +32,7 @@ def estimated_seconds(
     each = runs + (TUNING_RUNS if tune else 0)
     if each * sum(cell.steps * cell.workers for cell in cells) <= SOON:
         return 0.0
-    jobs = cores() if jobs is None else jobs
+    jobs = default_jobs() if jobs is None else jobs
     return START_SECONDS + each * sum(map(_run_seconds, cells)) / jobs
 
 

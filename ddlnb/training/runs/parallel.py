@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any, TypeVar
 
-from ddlnb.errors import require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.progress import Show, bar
 from ddlnb.provenance import cores
 
 T = TypeVar("T")
+JOBS_VARIABLE = "DDLNB_JOBS"
 START_SECONDS = 6.0  # until new processes work: they load torch
 
 
@@ -33,12 +34,13 @@ def in_parallel(
 ) -> list[T]:
     """Return the results of calling the function with each of the tuples, in their order.
 
-    One job runs in this process, several in new ones; by default there is one per core. Since new
-    processes need START_SECONDS to begin, work is done here until a piece shows that they would
+    One job runs in this process, several in new ones; by default there is one per core, or as many
+    as the variable DDLNB_JOBS says, as in notebooks that `ddlnb reproduce` runs side by side. Since
+    new processes need START_SECONDS to begin, work is done here until a piece shows that they would
     save more. The first error, or Ctrl-C, ends all of them and is raised. Raises InputError for a
     number of jobs that is not whole and positive.
     """
-    jobs = cores() if jobs is None else jobs
+    jobs = default_jobs() if jobs is None else jobs
     require_whole(jobs=jobs)
     with bar(total=len(work), unit="run", desc=what, progress=progress if work else False) as runs:
         results = []
@@ -54,6 +56,16 @@ def in_parallel(
         if rest:
             results += _in_processes(function, rest, min(jobs, len(rest)), runs.update)
         return results
+
+
+def default_jobs() -> int:
+    """Return the value of DDLNB_JOBS, by default the number of cores. Raises InputError."""
+    said = os.environ.get(JOBS_VARIABLE, "")
+    require(
+        not said or (said.isdecimal() and int(said) > 0),
+        f"{JOBS_VARIABLE} {said!r} must be a whole number of jobs, at least 1",
+    )
+    return int(said) if said else cores()
 
 
 def _in_processes(
