@@ -61,8 +61,12 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
     counted = [legend_mark(OTHER_COLOUR, m, f"{n} workers") for n, m in marker_of.items()]
     legend(figure, [*counted, *legend_methods(methods), legend_band()])
     both = [part.reindex(columns=["source", "machine"]) for part in (simulated, measured)]
-    remark = "lines: std of the measured, 90 % interval of the simulated"
-    say_source(figure, pd.concat(both), remark)
+    known = {
+        "std of the measured": rows["std"].fillna(0) > 0,
+        "90 % interval of the simulated": rows.get("low", rows["std"] * np.nan).notna(),
+    }
+    lines = " and ".join(what for what, are_known in known.items() if are_known.any())
+    say_source(figure, pd.concat(both), f"lines: {lines}" if lines else "without intervals")
     return figure
 
 
@@ -79,8 +83,10 @@ def _paired(simulated: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_throughputs(ax: Axes, rows: pd.DataFrame, marker_of: dict[Any, str]) -> None:
-    low = min(rows["measured"].min() / ROOM, rows["simulated"].min())
-    high = max(rows["measured"].max() * ROOM, rows["simulated"].max())
+    ends = [end for end in ("low", "high") if end in rows]
+    least, most = rows[["simulated", *ends]].min().min(), rows[["simulated", *ends]].max().max()
+    low = min(rows["measured"].min() / ROOM, least)
+    high = max(rows["measured"].max() * ROOM, most)
     band = np.array([low / ROOM, high * ROOM])
     ax.fill_between(band, (1 - BAND) * band, (1 + BAND) * band, color=BAND_COLOUR, zorder=0)
     ax.plot(band, band, color="black", linewidth=1, zorder=1)

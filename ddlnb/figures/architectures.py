@@ -11,22 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import ARCHITECTURE_COLOURS, GREY
+from ddlnb.figures.colours import ALGORITHM_COLOURS, ARCHITECTURE_COLOURS, GREY
 from ddlnb.figures.style import doubling_axis, legend, legend_line, say_source, styled
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import MS, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ALGORITHM_COLOURS = {
-    "ring": "#0072B2",
-    "tree": "#D55E00",
-    "double-tree": "#CC79A7",
-    "recursive-doubling": "#E69F00",
-    "halving-doubling": "#56B4E9",
-    "direct": "#009E73",
-}
 
 
 @styled

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullLocator
 
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import require
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 LABELS = ("model", "network", "method", "gpus")
 FARTHEST = 100.0  # times the value; an interval that goes farther ends in an arrow
-RATIO_TICKS = (0.01, 0.03, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 100)
 KNOWN = {"model": MODEL_COLOURS, "network": NETWORK_COLOURS, "method": METHOD_COLOURS}
 
 
@@ -77,9 +75,6 @@ def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
     least, most = min(ends) / 1.15, max(ends) * 1.15
     ax.set_xscale("log")
     ax.set_xlim(least, most)
-    ticks = [tick for tick in RATIO_TICKS if least <= tick <= most]
-    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.xaxis.set_minor_locator(NullLocator())
     ax.set_yticks(middles, [effect.replace("_", " ") for effect in lines])
     ax.set_ylim(y - 1, -1)
     ax.set_xlabel("90 % interval, over the fitted value at the right")

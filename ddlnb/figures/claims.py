@@ -22,11 +22,13 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
+from ddlnb.results.claim import Strength
 
 if TYPE_CHECKING:
     import pandas as pd
 
-VERDICT_COLOURS = {"holds": "#009E73", "fails": "#D55E00", "not judged": "#999999"}
+VERDICT_COLOURS = {"holds": "#009E73", "fails": "#D55E00"}
+NOT_JUDGED = "not judged"
 CHARACTERS = 76  # of a claim, on one line
 
 
@@ -67,22 +69,23 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
 
 def _verdict(row: Mapping[Any, Any]) -> str:
     if row["holds"] is None:
-        return "not judged"
+        return NOT_JUDGED
     return "holds" if row["holds"] else "fails"
 
 
 def _bar(ax: Axes, y: float, height: float, row: Mapping[Any, Any], *, published: bool) -> None:
-    verdict, deciding = _verdict(row), row["deciding"]
-    if verdict == "not judged" or deciding is None:
+    verdict = _verdict(row)
+    if verdict == NOT_JUDGED:
         lacks = not row["reason"] or row["reason"].startswith("the table has no")
         why = "the table lacks the cells" if lacks else row["reason"]
         beside(ax, 0.0, y, f"not judged: {why}", xytext=(6, 0), color="#555555")
         return
-    share, needed = deciding.supporting / deciding.cells, deciding.part.strength.share
+    support, cells = row["deciding_support"], row["deciding_cells"]
+    share, needed = support / cells, Strength(row["needed"]).share
     look = {**(PUBLISHED if published else {}), "color": VERDICT_COLOURS[verdict]}
     ax.barh(y, share, height * 0.8, edgecolor="white", linewidth=0, **look)
     ax.plot([needed] * 2, [y - height / 2, y + height / 2], color="black", linewidth=2, zorder=3)
-    said = f"{verdict}: {deciding.supporting} of {deciding.cells}"
+    said = f"{verdict}: {support} of {cells}"
     weight = "bold" if verdict == "fails" else "normal"
     beside(ax, 1.0, y, said, xytext=(6, 0), color=VERDICT_COLOURS[verdict], fontweight=weight)
 
@@ -91,19 +94,25 @@ def _count(verdicts: Mapping[str, pd.DataFrame]) -> str:
     said = []
     for source, frame in verdicts.items():
         found = [_verdict(row) for row in frame.to_dict("records")]
-        judged = len(found) - found.count("not judged")
+        judged = len(found) - found.count(NOT_JUDGED)
         hold = f"{found.count('holds')} of {judged} judged claims hold"
         said.append(f"{source}: {hold if judged else 'no claim can be judged'}")
     return "; ".join(said)
 
 
 def _handles(verdicts: Mapping[str, pd.DataFrame]) -> list[Patch | Line2D]:
+    found = {
+        source: {_verdict(row) for row in frame.to_dict("records")}
+        for source, frame in verdicts.items()
+    }
     handles: list[Patch | Line2D] = [
-        Patch(color=VERDICT_COLOURS[verdict], label=verdict) for verdict in ("holds", "fails")
+        Patch(color=colour, label=verdict)
+        for verdict, colour in VERDICT_COLOURS.items()
+        if any(verdict in words for words in found.values())
     ]
-    if "published" in verdicts:
+    if found.get("published", {NOT_JUDGED}) != {NOT_JUDGED}:
         handles.append(legend_published())
     return [
         *handles,
-        Line2D([], [], color="black", linewidth=2, label="needed: any,\nmost, or all"),
+        Line2D([], [], color="black", linewidth=2, label="needed: one, more\nthan half, or all"),
     ]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import PALETTE
+from ddlnb.figures.colours import ALGORITHM_COLOURS, OTHER_COLOUR, PALETTE, text_on
 from ddlnb.figures.style import legend, note, styled
 from ddlnb.units import size_in_words
 
@@ -37,22 +37,29 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(
         1, len(hosts), figsize=(5.4 * len(hosts) + 1.5, 0.5 * len(networks) + 1.6), squeeze=False
     )
-    colours = ListedColormap(PALETTE[: len(names)])
+    colours = [ALGORITHM_COLOURS.get(name, OTHER_COLOUR) for name in names]
     for ax, count in zip(axes[0], hosts, strict=True):
         fields = [[names.index(best[one, count, size]) for size in sizes] for one in networks]
-        ax.imshow(np.array(fields), cmap=colours, vmin=-0.5, vmax=len(names) - 0.5, aspect="auto")
+        ax.imshow(
+            np.array(fields),
+            cmap=ListedColormap(colours),
+            vmin=-0.5,
+            vmax=len(names) - 0.5,
+            aspect="auto",
+        )
         for y, network in enumerate(networks):
             for x, size in enumerate(sizes):
                 lead = _lead(rows, network, count, size)
-                ax.text(x, y, f"{lead:.1f}", ha="center", va="center", fontsize=7, color="white")
+                dark = text_on(colours[fields[y][x]])
+                ax.text(x, y, f"{lead:.1f}", ha="center", va="center", fontsize=7, color=dark)
         ax.set_xticks(range(len(sizes)), [size_in_words(size) for size in sizes], rotation=45)
         ax.set_yticks(range(len(networks)), networks if count == hosts[0] else [""] * len(networks))
         ax.set_title(f"{count} hosts")
         ax.set_xlabel("message size")
         ax.grid(False)
     shown = [name for name in names if name in set(best)]
-    legend(figure, [Patch(color=PALETTE[names.index(name)], label=name) for name in shown])
-    note(figure, "simulated flows; numbers: time of the second best over that of the best")
+    legend(figure, [Patch(color=colours[names.index(name)], label=name) for name in shown])
+    note(figure, "source: simulated flows; numbers: time of the second best over that of the best")
     return figure
 
 
@@ -82,15 +89,17 @@ def cut_slowdowns(costs: pd.DataFrame) -> Figure:
             slow = costs.loc[of, "slowdown"].to_numpy()
             y = np.where(np.isfinite(slow), slow, STOPS_AT)
             places = x + random.uniform(-0.25, 0.25, len(y))
-            ax.plot(places, y, "o", color=PALETTE[x + 1], markersize=3, alpha=0.6)
+            colour = ALGORITHM_COLOURS.get(name, OTHER_COLOUR)
+            ax.plot(places, y, "o", color=colour, markersize=3, alpha=0.6)
         ax.axhline(1, color="#999999", linewidth=0.8)
         ax.set_xticks(range(len(names)), names, rotation=60, ha="right")
         ax.set_title(network, fontsize=9)
+        ax.set_xlabel("algorithm")
     top = float(costs.loc[np.isfinite(costs["slowdown"]), "slowdown"].max())
     ticks = [1.0, *(t for t in (1.5, 2.0, 2.5, 3.0) if t <= top + 0.5)]
     axes[0][0].set_yticks([STOPS_AT, *ticks], ["stops", *(f"{t:g} x" for t in ticks)])
     axes[0][0].set_ylabel("time, over that without a cut")
-    note(figure, "simulated; a dot is a cable that is cut")
+    note(figure, "source: simulated; a dot is a cable that is cut")
     return figure
 
 
@@ -116,5 +125,5 @@ def simulation_speed(table: pd.DataFrame) -> Figure:
     ax.set_xlabel("messages")
     ax.set_ylabel("CPU seconds")
     legend(figure)
-    note(figure, "compiled player, one thread, routes known")
+    note(figure, "source: measured; compiled player, one thread, routes known")
     return figure

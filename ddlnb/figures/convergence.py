@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import GREY, PALETTE
+from ddlnb.figures.colours import GREY, line_look
 from ddlnb.figures.style import (
     beside,
     doubling_axis,
@@ -140,7 +140,7 @@ def _draw_sweep(
             x,
             mean,
             yerr=error,
-            color=PALETTE[number % len(PALETTE)],
+            **line_look(number),
             marker="o",
             markersize=3,
             linewidth=1.2,

@@ -27,13 +27,14 @@ class DescribedFigure(Figure):
     @property
     def caption(self) -> str:
         """What the figure is about, and the title that it has or its only panel has."""
-        title = self.get_suptitle() or (self.axes[0].get_title() if len(self.axes) == 1 else "")
+        panels = self._panels()
+        title = self.get_suptitle() or (panels[0].get_title() if len(panels) == 1 else "")
         return " ".join(_sentence(text) for text in (title, self.shows) if text)
 
     @property
     def alternative_text(self) -> str:
         """What the figure shows, for those who do not see it: panels, axes, marks and source."""
-        panels = [ax for ax in self.axes if _is_panel(ax)]
+        panels = self._panels()
         said = [self.caption, f"{len(panels)} panels." if len(panels) > 1 else ""]
         for ax in panels[:MOST_PANELS]:
             said += [_name(ax) if len(panels) > 1 else "", seen_in(ax, self)]
@@ -41,6 +42,10 @@ class DescribedFigure(Figure):
             said.append(f"{len(panels) - MOST_PANELS} more panels.")
         said.append(_sentence(self.get_supxlabel()))
         return one_line(" ".join(text for text in said if text))
+
+    def _panels(self) -> list[Axes]:
+        """Return the axes in sight, without bars that explain colours."""
+        return [ax for ax in self.axes if ax.get_visible() and not hasattr(ax, "_colorbar")]
 
     def _ipython_display_(self) -> None:
         """Show the picture, and the caption beneath; their metadata travel to the report."""
@@ -82,10 +87,6 @@ def one_line(text: str) -> str:
 def _sentence(text: str) -> str:
     text = one_line(text).rstrip(".")
     return f"{text}." if text else ""
-
-
-def _is_panel(ax: Axes) -> bool:
-    return ax.get_visible() and not hasattr(ax, "_colorbar")
 
 
 def _name(ax: Axes) -> str:

@@ -79,7 +79,8 @@ def forecast_bars(
     what = "published beside forecast" if len(published) else "forecast (simulated)"
     how = ", methods as the survey ran them" if _is_as_run(rows) else ""
     figure.suptitle(f"{model}, {batch} per GPU, {network}: {what}{how}")
-    legend(figure, _handles(methods, published, linear_is_seen=top_share > 1))
+    handles = _handles(methods, rows, published, linear_is_seen=top_share > 1)
+    legend(figure, handles)
     note = f"number on a bar: speed-up over one GPU | {_missing(published, methods, counts)}"
     say_source(figure, _joined(rows, published), note)
     return figure
@@ -158,13 +159,22 @@ def _bar(
         label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
 
 
-def _handles(methods: list[str], published: pd.DataFrame, *, linear_is_seen: bool) -> list[Any]:
+def _handles(
+    methods: list[str], rows: pd.DataFrame, published: pd.DataFrame, *, linear_is_seen: bool
+) -> list[Any]:
     handles = legend_methods(name for name in methods if name != "single")
     handles.append(Patch(color=OTHER_COLOUR, label="forecast (simulated)"))
     if len(published):
         handles.append(legend_published())
-    handles.append(legend_mark("black", "|", "90 % interval"))
+    lines = {"90 % interval": rows, "1 std (published)": published}
+    said = [what for what, part in lines.items() if any(map(any, map(_reach, _records(part))))]
+    if said:
+        handles.append(legend_mark("black", "|", ",\n".join(said)))
     return [*handles, legend_line("black", "linear speed-up", "--")] if linear_is_seen else handles
+
+
+def _records(rows: pd.DataFrame) -> list[dict[Any, Any]]:
+    return rows[rows["method"] != "single"].to_dict("records")
 
 
 def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> str:

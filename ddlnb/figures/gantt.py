@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -51,7 +51,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0)
     figure, grid = plt.subplots(
         len(chosen), 1, figsize=(11, 0.9 + 1.12 * len(chosen)), sharex=True, squeeze=False
     )
-    sizes, shade = _sizes(chosen.values())
+    shade = shades(chosen.values())
     end = max(span.stop_seconds for line in chosen.values() for span in line.spans)
     for ax, (name, line) in zip(grid[:, 0], chosen.items(), strict=True):
         rows = _draw_lanes(ax, line.spans, 0, end, shade)
@@ -69,7 +69,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0)
         )
     grid[-1, 0].set_xlim(0, end / MS * 1.01)
     grid[-1, 0].set_xlabel("time (ms)")
-    legend(figure, _handles(sizes, shade, list(chosen.values())))
+    legend(figure, legend_lanes(chosen.values()))
     sources = ", ".join(sorted({line.source for line in chosen.values()}))
     note(figure, f"source: {sources}" + ("" if rank is None else f"; rank {rank}"))
     return figure
@@ -94,7 +94,7 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
         squeeze=False,
     )
     every = [line for by_method in timelines.values() for line in by_method.values()]
-    sizes, shade = _sizes(every)
+    shade = shades(every)
     for column, (network, by_method) in zip(grid.T, timelines.items(), strict=True):
         panels = zip(column, methods, strict=True)
         ends = [draw_schedule(ax, name, by_method[name], shade) for ax, name in panels]
@@ -110,7 +110,7 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
             fontweight="bold",
         )
         column[-1].set_xlabel("time (ms)")
-    legend(figure, _handles(sizes, shade, every))
+    legend(figure, legend_lanes(every))
     if title:
         figure.suptitle(title)
     sources = ", ".join(sorted({line.source for line in every}))
@@ -204,9 +204,10 @@ def _write_sizes(ax: Axes, rows: list[tuple[Span, Box]], shade: Shade, end: floa
             )
 
 
-def _handles(sizes: list[int], shade: Shade, lines: Sequence[Timeline]) -> list[Any]:
-    """Return the legend: kinds of spans, the smallest and the largest message."""
-    is_delayed = any(span.kind == "delay" for line in lines for span in line.spans)
+def legend_lanes(lines: Collection[Timeline]) -> list[Any]:
+    """Return the entries of the kinds of spans, and of the smallest and the largest message."""
+    kinds = {span.kind for line in lines for span in line.spans}
+    sizes, shade = _sizes(lines)
     handles: list[Any] = [
         Patch(
             facecolor=colour,
@@ -215,7 +216,7 @@ def _handles(sizes: list[int], shade: Shade, lines: Sequence[Timeline]) -> list[
             label=kind,
         )
         for kind, colour in KIND_COLOURS.items()
-        if kind != "delay" or is_delayed
+        if kind in kinds
     ]
     ends = sorted({min(sizes), max(sizes)}) if sizes else []
     handles += [Patch(color=shade(size), label=f"message, {show_bytes(size)}") for size in ends]

@@ -33,7 +33,7 @@ AXES = {
 }
 MEASURES = {
     "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
+    "test_accuracy": "test accuracy (%)",
     "train_loss": "training loss",
     "consensus_distance": "squared distance from the mean model",
 }
@@ -97,7 +97,7 @@ def learning_curves(
             ax.set_xscale("log")  # methods differ by orders of magnitude
     legend(figure, where="upper left", columns=columns)
     seeds = curves["seed"].nunique()
-    said = [f"{tasks[0]}, executor {' and '.join(curves['executor'].unique())}"]
+    said = [f"source: measured on {tasks[0]}, executor {' and '.join(curves['executor'].unique())}"]
     said += [f"mean and range over {seeds} seeds" if seeds > 1 else "one seed"]
     said += ["dotted: the best possible loss"] * (floor is not None)
     note(figure, " | ".join(said))
@@ -130,6 +130,8 @@ def _draw_curve(
     kept = rows[~rows["diverged"] & (rows["step"] < ended.min())] if len(ended) else rows
     if axis == "bytes":
         kept = kept[kept[axis] > 0]
+    if measure == "test_accuracy":
+        kept = kept.assign(test_accuracy=100 * kept[measure])
     means = kept.groupby("step")[[axis, measure] if axis != "step" else [measure]]
     middle, low, high = means.mean(), means.min()[measure], means.max()[measure]
     x = np.asarray(middle.index if axis == "step" else middle[axis], dtype=float) / AXES[axis][1]
@@ -144,7 +146,8 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
     """Final test loss and accuracy against the global batch, a line per recipe.
 
     ``quality`` is that of `ddlnb.studies.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
-    seeds. Where runs diverged the mean loss is infinite: a cross on the upper edge, no point.
+    seeds, cut where no loss or accuracy can be. Where runs diverged the mean loss is infinite: a
+    cross on the upper edge, no point.
     """
     require(not quality.empty, "there are no batches to draw")
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
@@ -158,12 +161,23 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
         if measure == "test_loss":
             ax.set_yscale("log")
         ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
-    low, high = panels[1].get_ylim()
-    panels[1].set_ylim(max(low, -2.0), min(high, 102.0))  # intervals know no bounds, shares do
     legend(figure, where="upper left", columns=3)
     said = ["equal epochs", remark, over_seeds(int(quality["seeds"].max())), "x: diverged"]
     say_source(figure, quality, "; ".join(filter(None, said)))
     return figure
+
+
+def possible(
+    means: np.ndarray, half_widths: np.ndarray, measure: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far intervals reach down and up: a loss is not negative, an accuracy 0 to 100 %.
+
+    >>> down, up = possible(np.array([98.0]), np.array([5.0]), "test_accuracy")
+    >>> down.tolist(), up.tolist()
+    ([5.0], [2.0])
+    """
+    down = np.minimum(half_widths, means)
+    return down, np.minimum(half_widths, 100 - means) if measure == "test_accuracy" else half_widths
 
 
 def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart: float) -> None:
@@ -171,12 +185,12 @@ def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart
     x = part["batch"].to_numpy(dtype=float) * apart
     y = part[measure].to_numpy(dtype=float) * factor
     half = np.nan_to_num(part[f"{measure}_half_width"].to_numpy(dtype=float)) * factor
-    low = np.minimum(half, 0.9 * np.abs(y)) if measure == "test_loss" else half
+    down, up = possible(y, half, measure)
     fine = np.isfinite(y)
     ax.errorbar(
         x[fine],
         y[fine],
-        yerr=[low[fine], half[fine]],
+        yerr=[down[fine], up[fine]],
         color=colour,
         marker="o",
         markersize=4,

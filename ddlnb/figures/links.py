@@ -56,6 +56,10 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
     return figure
 
 
+# Of paths that the survey does not have: colours that its networks leave.
+OURS = tuple(colour for colour in PALETTE if colour not in NETWORK_COLOURS.values())
+
+
 @styled
 def protocol_times(rows: pd.DataFrame) -> Figure:
     """Microseconds (left) and Gb/s (right) of a message against its size, all logarithmic.
@@ -67,7 +71,8 @@ def protocol_times(rows: pd.DataFrame) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
     paths = rows.groupby(["network", "source"], sort=False)
     for number, ((network, source), points) in enumerate(paths):
-        colour = PALETTE[(number + 1) % len(PALETTE)]
+        medium = str(network).partition(",")[0]
+        colour = NETWORK_COLOURS.get(medium, OURS[number % len(OURS)])
         look = {
             "color": colour,
             "marker": "D" if source == "published" else "o",

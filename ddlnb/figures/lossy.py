@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPRESSED, RELAXED = METHOD_COLOURS["ByteScheduler-A2A"], METHOD_COLOURS["WFBP-A2A"]
-BAND = 0.18  # the opacity of intervals
+APART = 1.025  # between neighbouring methods, so that their intervals do not hide one another
 SOURCE = "iterations measured, seconds simulated"
 
 
@@ -109,7 +109,7 @@ def target_speedups(table: pd.DataFrame) -> Figure:
 
     ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`, for several numbers of
     workers. Speed-ups are over the quickest lossless method, which is quicker below the dashed
-    line. Bands are 95 % intervals over seeds; where a run never reaches the target there is no
+    line. Bars are 95 % intervals over seeds; where a run never reaches the target there is no
     point.
     """
     lossy = table[~table["is_dense"].astype(bool)]
@@ -121,13 +121,12 @@ def target_speedups(table: pd.DataFrame) -> Figure:
         for number, method in enumerate(methods, start=1):
             rows = part[part["method"] == method].sort_values("workers")
             speedups = rows["speedup"].where(rows["speedup"] > 0, math.nan)
-            look = line_look(number)
-            ax.plot(
-                rows["workers"], speedups, marker="o", markersize=4, label=short(method), **look
-            )
+            x = rows["workers"] * APART ** (number - (1 + len(methods)) / 2)
             low, high = rows["speedup_low"].astype(float), rows["speedup_high"].astype(float)
-            band: dict[str, Any] = {"color": look["color"], "alpha": BAND, "linewidth": 0}
-            ax.fill_between(rows["workers"], low, high, **band)
+            reach = [(speedups - low).clip(lower=0), (high - speedups).clip(lower=0)]
+            look: dict[str, Any] = {"marker": "o", "markersize": 4, "elinewidth": 0.9, "capsize": 2}
+            look |= {"label": short(method), **line_look(number)}
+            ax.errorbar(x, speedups, yerr=reach, **look)
         ax.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
         doubling_axis(ax, sorted(lossy["workers"].unique()))
         ax.set_xlabel("workers")
@@ -169,4 +168,5 @@ def _target(table: pd.DataFrame) -> str:
 
 def _compression_note(table: pd.DataFrame) -> str:
     said = {source.partition("compression ")[2] for source in table["source"]} - {""}
-    return f"compression {' and '.join(sorted(said))}" if said else "no compression"
+    whole = [text if text.startswith("compression") else f"compression {text}" for text in said]
+    return " and ".join(sorted(whole)) or "no compression"

@@ -15,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from ddlnb.errors import require
 from ddlnb.figures.colours import GREY, METHOD_COLOURS
-from ddlnb.figures.style import note, styled
+from ddlnb.figures.style import legend, legend_mark, note, styled
 from ddlnb.networks.network import Network
 from ddlnb.networks.structure import Structure
 
@@ -33,7 +33,7 @@ MOST_COLUMNS = 3
 
 @styled
 def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: str) -> Figure:
-    """The links of networks, in the colour of the share of time in which they were busy.
+    """The links of networks, coloured by the share of the time in which each was busy.
 
     ``loads`` has a network and the utilisation of its links, from 0 to 1, under the title of its
     panel; ``source`` says what was run. Raises InputError if there is nothing to draw.
@@ -51,7 +51,10 @@ def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: 
     for ax in axes.flat[len(loads) :]:
         ax.axis("off")
     figure.colorbar(shades, ax=axes, label="share of the time that a link is busy", shrink=0.7)
-    note(figure, source)
+    kinds = {device.kind for network, _ in loads.values() for device in network.devices}
+    handles = [legend_mark(c, m, name) for k, (m, c, name) in MARKERS.items() if k in kinds]
+    legend(figure, handles, "upper right", columns=len(handles))
+    note(figure, f"source: {source}")
     return figure
 
 

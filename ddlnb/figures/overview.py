@@ -13,10 +13,10 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from ddlnb.figures.colours import ARCHITECTURE_COLOURS, DARK, GREY, METHOD_COLOURS, PALE
-from ddlnb.figures.gantt import draw_schedule, shades
+from ddlnb.figures.gantt import draw_schedule, legend_lanes, shades
 from ddlnb.figures.networks import draw_network
 from ddlnb.figures.style import note, styled
-from ddlnb.figures.synchronisation import draw_workers
+from ddlnb.figures.synchronisation import draw_workers, legend_activity
 from ddlnb.networks.network import Network
 from ddlnb.results.timeline import Timeline
 from ddlnb.studies.fig3_overview import Overview
@@ -59,6 +59,7 @@ def _synchronisation(part: SubFigure, activity: pd.DataFrame) -> None:
         draw_workers(ax, method, rows, sorted(rows["rank"].unique()), until)
         ax.set_xlim(0, until)
     axes[-1].set_xlabel("time (s)")
+    part.legend(handles=legend_activity(), loc="outside lower center", ncols=2, fontsize=8)
 
 
 def _compression(part: SubFigure, compressed: Mapping[str, np.ndarray]) -> None:
@@ -85,6 +86,8 @@ def _scheduling(part: SubFigure, schedules: Mapping[str, Timeline]) -> None:
     ]
     axes[0].set_xlim(0, 1e3 * 1.01 * max(ends))
     axes[-1].set_xlabel("time (ms)")
+    handles = legend_lanes(schedules.values())
+    part.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
 
 
 def _architecture(part: SubFigure) -> None:

@@ -46,7 +46,7 @@ def period_bars(times: pd.DataFrame) -> Figure:
     """
     methods = list(times["method"].unique()) if len(times) else []
     height = 1.3 + 0.36 * len(methods)
-    figure, panels = facets(times, "machine", width=(2.8, 3.0), height=height, sharey=True)
+    figure, panels = facets(times, "machine", width=(2.8, 3.0), height=height, **BOTH)
     for ax, _, part in panels:
         for number, row in enumerate(part.to_dict("records")):
             colour = FIXED if row["fixed"] else ADAPTIVE

@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import ARCHITECTURE_COLOURS, PALETTE
-from ddlnb.figures.style import doubling_axis, legend, note, styled
+from ddlnb.figures.colours import GREY, PALETTE
+from ddlnb.figures.style import doubling_axis, legend, legend_line, note, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +22,8 @@ def servers_needed(rows: pd.DataFrame) -> Figure:
     """Throughput by number of parameter servers, over that of the best all-to-all method.
 
     ``rows`` are those of a sweep: model, network, place ("none" for all-to-all), servers,
-    throughput_samples_per_s. A column of panels per network, a row per model; the line at 1 is
-    all-to-all.
+    throughput_samples_per_s. A column of panels per network, a row per model; the dotted line
+    at 1 is all-to-all.
     """
     require(not rows.empty, "there are no rows to draw")
     models, networks = (list(dict.fromkeys(rows[name])) for name in ("model", "network"))
@@ -40,7 +40,7 @@ def servers_needed(rows: pd.DataFrame) -> Figure:
         for ax, network in zip(row, networks, strict=True):
             part = rows[(rows["model"] == model) & (rows["network"] == network)]
             goal = part.loc[part["place"] == "none", "throughput_samples_per_s"].iloc[0]
-            ax.axhline(1, color=ARCHITECTURE_COLOURS["A2A"], linewidth=1)
+            ax.axhline(1, color=GREY, linewidth=1, linestyle=":")
             for place, (colour, marker, dash) in LOOKS.items():
                 line = part[part["place"] == place]
                 ax.plot(
@@ -57,8 +57,10 @@ def servers_needed(rows: pd.DataFrame) -> Figure:
     axes[0][0].set_ylim(0, None)
     for ax in axes[-1]:
         ax.set_xlabel("parameter servers")
-    figure.supylabel("throughput over the best all-to-all", fontsize=9)
-    legend(figure)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("throughput over\nthe best all-to-all", fontsize=9)
+    handles, _ = axes[0][0].get_legend_handles_labels()
+    legend(figure, [*handles, legend_line(GREY, "the best all-to-all", ":")])
     gpus = int(rows["gpus"].iloc[0])
-    note(figure, f"simulated, {gpus} GPUs; the best method of each architecture")
+    note(figure, f"source: simulated, {gpus} GPUs; the best method of each architecture")
     return figure

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from ddlnb.errors import require
 from ddlnb.figures.colours import DASHES, METHOD_COLOURS, OTHER_COLOUR, PALETTE, colour_of
 from ddlnb.figures.gantt import KIND_COLOURS, WAIT_HATCH
-from ddlnb.figures.learning import BAND, QUALITIES
+from ddlnb.figures.learning import BAND, QUALITIES, possible
 from ddlnb.figures.style import (
     abridged_method,
     beside,
@@ -61,16 +61,7 @@ def synchronisation_timelines(
         draw_workers(ax, method, activity[activity["method"] == method], ranks, until)
     grid[-1, 0].set_xlabel("time (s)")
     grid[-1, 0].set_xlim(0, until)
-    handles = [
-        Patch(facecolor=COLOURS["compute"], edgecolor="white", label="one gradient"),
-        Patch(
-            facecolor=COLOURS["wait"],
-            edgecolor="white",
-            hatch=WAIT_HATCH,
-            label="waits for others or messages",
-        ),
-    ]
-    legend(figure, handles, "upper right", columns=2)
+    legend(figure, legend_activity(), "upper right", columns=2)
     note(figure, f"source: {source}")
     return figure
 
@@ -118,7 +109,8 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     ax.set_ylim(bottom=0)
     ax.set(xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
     ax.legend(title="seconds of a gradient")
-    say_source(figure, waits, f"mean and range over {waits['seed'].nunique()} seeds")
+    seeds = waits["seed"].nunique()
+    say_source(figure, waits, f"mean and range over {seeds} seeds" if seeds > 1 else "one seed")
     return figure
 
 
@@ -170,7 +162,8 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
 def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     """Final test loss and accuracy of local SGD against what a worker sent, a point per period.
 
-    ``periods`` is a `period_table` of its study; bars are its intervals.
+    ``periods`` is a `period_table` of its study; bars are its intervals, cut where no accuracy can
+    be.
     """
     require(not periods.empty, "there are no periods to draw")
     figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True)
@@ -178,7 +171,8 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     for ax, (measure, (label, factor)) in zip(panels, QUALITIES.items(), strict=True):
         half = factor * periods[f"{measure}_half_width"].fillna(0.0)
         y = factor * periods[measure]
-        ax.errorbar(megabytes, y, yerr=half, marker="o", color=COLOURS["compute"], capsize=2)
+        reach = possible(y.to_numpy(float), half.to_numpy(float), measure)
+        ax.errorbar(megabytes, y, yerr=reach, marker="o", color=COLOURS["compute"], capsize=2)
         for period, x, height in zip(periods.index, megabytes, y, strict=True):
             beside(ax, x, height, f"H = {period}", xytext=(4, 5), va="baseline")
         doubling_axis(ax, megabytes, lambda x: f"{x:.2g}")
@@ -186,6 +180,15 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
         ax.set(xlabel="MB sent by a worker", ylabel=label)
     say_source(figure, periods, over_seeds(int(periods["seeds"].min())))
     return figure
+
+
+def legend_activity() -> list[Patch]:
+    """Return the entries of what workers do in a legend."""
+    look: dict[str, Any] = {"facecolor": COLOURS["wait"], "edgecolor": "white", "hatch": WAIT_HATCH}
+    return [
+        Patch(facecolor=COLOURS["compute"], edgecolor="white", label="one gradient"),
+        Patch(**look, label="waits for others or messages"),
+    ]
 
 
 def draw_workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], until: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -39,32 +39,45 @@ RATE = "throughput_samples_per_s"
 def throughput_bars(rows: pd.DataFrame) -> Figure:
     """Throughput by method and number of workers, in the look of the survey's Fig. 4.
 
-    One panel for every model, batch, network and source of the tidy rows. A number on a bar is the
+    One panel for every model, batch, network and source of the tidy rows that has shared work;
+    panels of one model and batch share their axis. A number on a bar is the
     speed-up over one worker (the row of ``single``), a line on it one standard deviation.
     Published bars are hatched and paler.
     """
+    import pandas as pd
+
     require(not rows.empty, "there are no rows to draw")
-    panels = list(rows.groupby(["model", "local_batch", "network", "source"], sort=False))
-    shared = [panel.loc[panel["method"] != "single", "gpus"] for _, panel in panels]
-    widths = [max(2, counts.nunique()) for counts in shared]
+    grouped = rows.groupby(["model", "local_batch", "network", "source"], sort=False)
+    panels = [(key, panel) for key, panel in grouped if set(panel["method"]) != {"single"}]
+    require(bool(panels), "there are no rows to draw but those of one worker alone")
+    counts = [panel.loc[panel["method"] != "single", "gpus"] for _, panel in panels]
+    widths = [max(2, found.nunique()) for found in counts]
     figure, axes = plt.subplots(
         1,
         len(panels),
         figsize=(min(16, 1.6 + 3.6 * sum(widths) * 0.8), 4.4),
         width_ratios=widths,
         squeeze=False,
+        sharey=len({key[:2] for key, _ in panels}) == 1,  # of one model and batch
     )
     for ax, ((model, batch, network, source), panel) in zip(axes[0], panels, strict=True):
         _throughput_panel(ax, panel, published=source == "published")
         ax.set_title(f"{model}, {batch} per worker, {network}\n({source})")
     axes[0][0].set_ylabel("throughput (samples/s)")
-    methods = in_order(rows["method"].unique())
+    methods = in_order(name for _, panel in panels for name in panel["method"])
     handles = legend_methods(methods)
     if "single" in methods:
         handles[methods.index("single")] = legend_line(colour_of("single"), "one worker", "--")
     legend(figure, handles)
-    say_source(figure, rows, "number on a bar: speed-up over one worker; line: 1 std")
+    has_single = any("single" in set(panel["method"]) for _, panel in panels)
+    said = ["number on a bar: speed-up over one worker"] * has_single + about_lines(rows)
+    say_source(figure, pd.concat([panel for _, panel in panels]), "; ".join(said))
     return figure
+
+
+def about_lines(rows: pd.DataFrame) -> list[str]:
+    """Say what the lines on bars are, if there are any: one run has no deviation."""
+    return ["line: 1 std"] if (rows["std"].fillna(0) > 0).any() else []
 
 
 def _throughput_panel(ax: Axes, panel: pd.DataFrame, *, published: bool) -> None:
@@ -111,7 +124,8 @@ def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> Figure:
     engines = ordered(rows["engine"], ENGINE_COLOURS)
     handles = [Patch(color=ENGINE_COLOURS.get(e, OTHER_COLOUR), label=e) for e in engines]
     legend(figure, handles, title="engine")
-    say_source(figure, rows, f"number on a bar: ratio to engine {reference}; line: 1 std")
+    said = [f"number on a bar: ratio to engine {reference}", *about_lines(rows)]
+    say_source(figure, rows, "; ".join(said))
     return figure
 
 
@@ -126,7 +140,9 @@ def _engine_panel(ax: Axes, panel: pd.DataFrame, reference: str) -> None:
             x = slot + (index - (len(engines) - 1) / 2) * width
             rate, spread = bars.loc[engine, RATE], float(np.nan_to_num(bars.loc[engine, "std"]))
             colour = ENGINE_COLOURS.get(engine, OTHER_COLOUR)
-            ax.bar(x, rate, width * 0.95, yerr=spread, color=colour, error_kw={"lw": 1})
+            line = {"lw": 1, "capsize": 2}
+            error: dict[str, Any] = {"yerr": spread, "error_kw": line} if spread else {}
+            ax.bar(x, rate, width * 0.95, color=colour, **error)
             if method in base.index and engine != reference:
                 on_bar(ax, x, rate + spread, f"{rate / base[method]:.2f}")
     ax.set_xticks(range(len(methods)), methods)

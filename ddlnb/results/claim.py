@@ -121,6 +121,18 @@ def deciding(found: Sequence[Comparison]) -> Comparison | None:
     return min(found, key=lambda one: (one.holds, one.margin), default=None)
 
 
+def _in_columns(one: Comparison | None) -> dict[str, object]:
+    """Return the columns of a verdict on what decides it; without a comparison they are empty."""
+    if one is None:
+        return {"decided_by": "", "needed": "", "deciding_cells": 0, "deciding_support": 0}
+    return {
+        "decided_by": one.part.needs,
+        "needed": one.part.strength.value,
+        "deciding_cells": one.cells,
+        "deciding_support": one.supporting,
+    }
+
+
 def judged(claim: Claim, table: Table) -> dict[str, object]:
     """Judge one claim by a table, and return its row."""
     compared = {part: values for part in claim.parts if (values := part.values(table))}
@@ -146,5 +158,5 @@ def judged(claim: Claim, table: Table) -> dict[str, object]:
         "share": supporting / cells if cells else math.nan,
         "failures": "; ".join(shown),
         "reason": f"the table has no {', and no '.join(lacking)}" if lacking else "",
-        "deciding": deciding(found),
+        **_in_columns(deciding(found)),
     }

@@ -45,7 +45,10 @@ NEARLY_TWICE = (1.6, 2.2)  # "nearly 2x": a fifth less, and for noise a tenth mo
 POOR = 0.80  # "poorly": BERT-Base's 72.5 % (A41) is meant by it, ResNet-50's 98.8 % (A40) is not
 MAIN_CAUSE = 0.5  # "because of": what explains more than half of a loss
 
-COLUMNS = ["claim", "section", "text", "holds", "cells", "share", "failures", "reason", "deciding"]
+COLUMNS = [
+    *("claim", "section", "text", "holds", "cells", "share", "failures", "reason"),
+    *("decided_by", "needed", "deciding_cells", "deciding_support"),
+]
 
 # In the order of their ids.
 _ALL = (
@@ -335,9 +338,10 @@ def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -
     ``holds`` is True or False, or None where the table lacks the cells, and ``reason`` says which.
     ``cells`` is the number judged and ``share`` that of the supporting ones, from 0 to 1.
     ``failures`` are the cells against the claim, worst first. A claim of several parts fails with
-    any of them, even if another cannot be judged; a cell counts once for each part. ``deciding`` is
-    the part on which it stands or falls, with its count (`ddlnb.results.claim.Comparison`), or None
-    where nothing could be compared. Raises InputError if the rows are no table.
+    any of them, even if another cannot be judged; a cell counts once for each part. ``decided_by``
+    is the part on which it stands or falls, in words; ``deciding_support`` of its
+    ``deciding_cells`` support it, and ``needed`` says how many must. Raises InputError if the rows
+    are no table.
 
     >>> import ddlnb
     >>> resnet50 = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -349,4 +353,4 @@ def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -
     require_whole(gpus_per_node=gpus_per_node)
     table = Table(cell_rates(rows), gpus_per_node)
     lines = [judged(claim, table) for claim in CLAIMS.values()]
-    return pd.DataFrame(lines, columns=COLUMNS).astype({"holds": object, "deciding": object})
+    return pd.DataFrame(lines, columns=COLUMNS).astype({"holds": object})

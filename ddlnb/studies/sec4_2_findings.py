@@ -19,7 +19,7 @@ from ddlnb.calibration.testbed import (
 )
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.claim import Comparison, Table
+from ddlnb.results.claim import Table
 from ddlnb.results.claims import CLAIMS, evaluate_claims
 from ddlnb.results.columns import KEY, RATE
 from ddlnb.results.items import ItemVerdict
@@ -117,7 +117,7 @@ def _without_what_is_not_modelled(found: pd.DataFrame) -> pd.DataFrame:
     changed = found.copy()
     changed.loc[is_unknown, "holds"] = None
     changed.loc[is_unknown, ["cells", "share", "failures"]] = [0, np.nan, ""]
-    changed.loc[is_unknown, ["reason", "deciding"]] = [NOT_MODELLED, None]
+    changed.loc[is_unknown, "reason"] = NOT_MODELLED
     return changed
 
 
@@ -208,11 +208,10 @@ _VERDICTS = {True: Verdict.HOLDS, False: Verdict.CONTRADICTED, None: None}
 def _reason(row: Mapping[str, Any]) -> str:
     if row["holds"] is None:
         return str(row["reason"])
-    deciding: Comparison = row["deciding"]
-    said = f"{deciding.supporting} of {deciding.cells} cells support it"
+    said = f"{row['deciding_support']} of {row['deciding_cells']} cells support it"
     if len(CLAIMS[row["claim"]].parts) > 1:
-        said = f"{said} in the comparison that decides ({deciding.part.needs})"
-    return f"{said}; needed: {deciding.part.strength.value}"
+        said = f"{said} in the comparison that decides ({row['decided_by']})"
+    return f"{said}; needed: {row['needed']}"
 
 
 def _own_cells(found: Mapping[str, pd.DataFrame]) -> list[str]:

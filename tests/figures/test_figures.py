@@ -22,8 +22,7 @@ from ddlnb.figures.colours import OTHER_COLOUR
 from ddlnb.figures.gantt import pack
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.claim import Comparison
-from ddlnb.results.claims import CLAIMS
+from ddlnb.results.claim import Strength
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
 from ddlnb.studies.sec2_intensity import IntensityRow
@@ -132,13 +131,14 @@ def steady(method: str) -> Timeline:
 
 def judged(**changes: object) -> pd.DataFrame:
     """Verdicts on three claims: one holds, one fails, one cannot be judged."""
-    a44, a46 = (CLAIMS[claim].parts[0] for claim in ("A44", "A46"))
+    most, every = Strength.MOST.value, Strength.EVERY.value
     lines = [
-        ("A44", True, Comparison(a44, 9, 10), ""),
-        ("A46", False, Comparison(a46, 4, 8), ""),
-        ("A57", None, None, "the table has no larger batches"),
+        ("A44", True, 9, 10, most, ""),
+        ("A46", False, 4, 8, every, ""),
+        ("A57", None, 0, 0, "", "the table has no larger batches"),
     ]
-    frame = pd.DataFrame(lines, columns=["claim", "holds", "deciding", "reason"], dtype=object)
+    columns = ["claim", "holds", "deciding_support", "deciding_cells", "needed", "reason"]
+    frame = pd.DataFrame(lines, columns=columns).astype({"holds": object})
     frame = frame.assign(section="4.2", text="a is faster than b")
     return frame.assign(**changes)
 
@@ -260,6 +260,56 @@ def slowed():
     return pd.DataFrame(rows).assign(model="toy", machine="by hand", workers=4, source="simulated")
 
 
+def curves() -> pd.DataFrame:
+    lines = [
+        {"method": method, "step": step, "test_loss": 2.0 / step, "test_accuracy": 1 - 0.5 / step}
+        for method in ("bsp on A2A", "bsp + dgc(0.001, 0.9, None, 0, True) on A2A")
+        for step in (1, 10, 20)
+    ]
+    same = {"task": "digits", "workers": 4, "split": "iid", "optimizer": "sgd", "seed": 0}
+    frame = pd.DataFrame(lines).assign(**same, learning_rate=0.1, executor="lockstep")
+    return frame.assign(bytes_sent=1e6 * frame["step"], bytes_received=1e6, diverged=False)
+
+
+def servers() -> pd.DataFrame:
+    lines = [("none", 0, 100.0), ("extra machines", 1, 40.0), ("extra machines", 4, 101.0)]
+    lines += [("workers' nodes", 1, 50.0), ("workers' nodes", 4, 105.0)]
+    frame = pd.DataFrame(lines, columns=["place", "servers", "throughput_samples_per_s"])
+    return frame.assign(model="toy", network="10GbE", gpus=32)
+
+
+def best() -> pd.DataFrame:
+    lines = [
+        {"network": network, "hosts": 8, "bytes": size, "algorithm": name, "seconds": seconds}
+        for network in ("star", "torus")
+        for size in (1024, 4096)
+        for name, seconds in (("ring", 1.0), ("swing", 1.5))
+    ]
+    frame = pd.DataFrame(lines)
+    return frame.assign(best=frame["algorithm"] == "ring")
+
+
+def cuts() -> pd.DataFrame:
+    lines = [
+        {"network": "star", "algorithm": name, "slowdown": slowdown}
+        for name in ("ring", "swing")
+        for slowdown in (1.0, 2.0, math.inf)
+    ]
+    return pd.DataFrame(lines)
+
+
+def losses() -> pd.DataFrame:
+    names = ["ef-sign", "random-k(0.01, False)"]
+    lines = [(name, what, 0.1) for what in ("gradient", "noise") for name in names]
+    frame = pd.DataFrame(lines, columns=["compressor", "on", "loss"])
+    return frame.assign(bound=0.9, source="measured")
+
+
+def kept_back() -> pd.DataFrame:
+    frame = {"compressor": "powersgd(4, False, True)", "step": [1, 2, 3], "residual": [1, 30, 900]}
+    return pd.DataFrame(frame).assign(source="measured")
+
+
 def waits() -> pd.DataFrame:
     frame = {"straggler": "constant", "bound": [0, 1], "seed": 0, "waiting_seconds": [0.5, 0.2]}
     return pd.DataFrame(frame).assign(source="simulated")
@@ -297,6 +347,12 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "throughput_with_a_slow_worker": lambda: figures.throughput_with_a_slow_worker(slowed()),
     "waiting_against_bound": lambda: figures.waiting_against_bound(waits()),
     "job_stragglers": lambda: figures.job_stragglers(what_if(job_of(ToyJob().rows(), "toy"))),
+    "learning_curves": lambda: figures.learning_curves(curves(), log_loss=True),
+    "servers_needed": lambda: figures.servers_needed(servers()),
+    "best_collectives": lambda: figures.best_collectives(best()),
+    "cut_slowdowns": lambda: figures.cut_slowdowns(cuts()),
+    "compression_losses": lambda: figures.compression_losses(losses()),
+    "feedback_residuals": lambda: figures.feedback_residuals(kept_back()),
 }
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 

@@ -110,9 +110,10 @@ def test_what_decides_a_claim_agrees_with_its_verdict():
         assert True in set(found["holds"])
         for line in found.itertuples():
             if line.holds is not None:
-                assert line.deciding.holds is line.holds
-                needed, share = line.deciding.part.strength.share, line.deciding.margin
-                assert (share >= 0 if needed == 1 else share > 0) is line.holds
+                needed = Strength(line.needed)
+                assert needed.is_met(line.deciding_support, line.deciding_cells) is line.holds
+                share = line.deciding_support / line.deciding_cells
+                assert (share == 1 if needed.share == 1 else share > needed.share) is line.holds
 
 
 def test_of_several_comparisons_the_one_that_fails_decides():
