@@ -49,19 +49,21 @@ class Factors:
         by_worker = own.groupby([*place, "worker"])["duration"].mean()
         by_place = by_worker.groupby(place).quantile(0.5, interpolation="lower")
         average = by_place.groupby("optype").mean()
-        worker = _looked_up(by_worker, own, [*place, "worker"])
         at_place = _looked_up(by_place, own, place)
+        worker = _looked_up(by_worker, own, [*place, "worker"])
+        longer = _of_data_ranks(own, worker, at_place)
+        worker = worker / longer
         overall = _looked_up(average, own, ["optype"])
         left = seconds / worker
         pace = left.groupby([own["step"], own["optype"]]).transform("median")
         left = left / pace
-        sequence, correlation = _of_sequences(own, left)
+        common, mean, correlation = _of_sequences(own, left)
         computes = own["optype"].map(family_of) == COMPUTE
         factors = {
             "stage": at_place / overall,
             "worker": worker / at_place,
-            "sequence": sequence,
-            "rest": left / sequence,
+            "sequence": common / mean,
+            "rest": left / common,
         }
         filled = {name: _filled(values, job) for name, values in factors.items()}
         return cls(
@@ -72,25 +74,45 @@ class Factors:
         )
 
 
-def _of_sequences(own: pd.DataFrame, left: pd.Series[float]) -> tuple[pd.Series[float], float]:
-    """Return the factor of every operation's micro batch, and how forward and backward agree."""
+def _of_data_ranks(
+    own: pd.DataFrame, worker: pd.Series[float], at_place: pd.Series[float]
+) -> pd.Series[float]:
+    """Return by how much all stages of an operation's data-parallel rank take longer than others'.
+
+    What stages have in common, the median of their workers (of two, the faster one), are the micro
+    batches that the rank was given. With one stage it cannot be told, and is the worker's.
+    """
+    computes = own["optype"].map(family_of) == COMPUTE
+    if own["stage"].nunique() < 2 or not computes.any():
+        return pd.Series(1.0, own.index)
+    by_worker = _weighted(own[computes], worker / at_place, at_place, ["dp_rank", "stage"])
+    common = by_worker.groupby("dp_rank")["factor"].quantile(0.5, interpolation="lower")
+    return own["dp_rank"].map(common).fillna(1.0).where(computes, 1.0)
+
+
+def _of_sequences(
+    own: pd.DataFrame, left: pd.Series[float]
+) -> tuple[pd.Series[float], pd.Series[float], float]:
+    """Return what operations of a micro batch have in common, and the mean of that in the step.
+
+    Also returned is how forward and backward times of micro batches correlate.
+    """
     known = own[(own["optype"].map(family_of) == COMPUTE) & (own["mb_id"] >= 0)]
-    factor = pd.Series(1.0, own.index)
+    common, mean = pd.Series(1.0, own.index), pd.Series(1.0, own.index)
     if known.empty:
-        return factor, float("nan")
-    same = ["step", "dp_rank", "mb_id"]
-    common = left[known.index].groupby([known[key] for key in same]).transform("median")
-    factor[known.index] = common / common.groupby(known["step"]).transform("mean")
+        return common, mean, float("nan")
+    same = [known[key] for key in ("step", "dp_rank", "mb_id")]
+    common[known.index] = left[known.index].groupby(same).transform("median")
+    mean[known.index] = common[known.index].groupby(known["step"]).transform("mean")
     own_pace = left[known.index].groupby([known["step"], known["worker"], known["optype"]])
     ways = known.assign(left=left[known.index] / own_pace.transform("mean")).pivot_table(
         index=["step", "worker", "mc", "mb_id"], columns="optype", values="left"
     )
     if {"forward-compute", "backward-compute"} - set(ways) or len(ways) < 3:
-        return factor, float("nan")
-    spread = ways.std()
-    if not (spread > 0).all():
-        return factor, float("nan")
-    return factor, float(ways["forward-compute"].corr(ways["backward-compute"]))
+        return common, mean, float("nan")
+    if not (ways.std() > 0).all():
+        return common, mean, float("nan")
+    return common, mean, float(ways["forward-compute"].corr(ways["backward-compute"]))
 
 
 def _looked_up(values: pd.Series[float], rows: pd.DataFrame, keys: list[str]) -> pd.Series[float]:

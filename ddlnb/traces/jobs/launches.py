@@ -12,13 +12,16 @@ from ddlnb.traces.jobs.order import Order
 from ddlnb.traces.jobs.table import Job
 from ddlnb.traces.longest_path import Indices, Seconds
 
+FEW = 5  # samples that make no median: a kind follows another one because something is missing
+
 
 @dataclass(frozen=True)
 class Launches:
     """Seconds from when each operation could have begun to when it did.
 
-    ``typical`` are medians over the job, by kind and by the kind that was waited for; the first
-    operation of a worker waits for nothing, its delay is typical of the worker. ``pauses`` are what
+    ``typical`` are medians over the job, by kind and by the kind that was waited for, or by kind
+    alone where that is rare; the first operation of a worker waits for nothing, its delay is
+    typical of the worker. ``pauses`` are what
     traced delays have beyond the typical ones where that is long, and 0 elsewhere: a worker did
     nothing, and nothing that is recorded kept it (garbage collection, loading data, a hiccup).
     """
@@ -42,7 +45,10 @@ class Launches:
             opens[members] = np.maximum(opens[members], open_at)
         traced = start - opens
         keys = pd.DataFrame({"kind": names, "after": after, "delay": traced})
-        typical = keys.groupby(["kind", "after"])["delay"].transform("median").to_numpy()
+        pairs = keys.groupby(["kind", "after"])["delay"]
+        of_kind = keys.groupby("kind")["delay"].transform("median")
+        is_rare = pairs.transform("size") < FEW
+        typical = pairs.transform("median").where(~is_rare, of_kind).to_numpy()
         beyond = traced - typical
         return cls(traced, typical, np.where(beyond > LONG_SECONDS, beyond, 0.0))
 

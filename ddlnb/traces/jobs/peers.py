@@ -14,6 +14,7 @@ from ddlnb.traces.jobs.kinds import (
     KINDS,
     MESSAGES,
     PIPELINE,
+    POINT_TO_POINT,
     TENSOR,
     family_of,
 )
@@ -34,12 +35,14 @@ COLUMNS_OF = {
 class Peers:
     """``group`` numbers the operations that end together, -1 for one that depends on no other.
 
-    ``scope_of`` says which groups the collectives of each kind were found to synchronise.
+    ``batch`` numbers the sends and receives that a worker posted together and that ended together,
+    when the last one of them was done; -1 for one on its own. ``scope_of`` says which groups the collectives of each kind were found to synchronise.
     ``lonely`` counts sends and receives without the other half, ``early`` operations that ended
     before a peer had started: both are replayed as if nobody else took part.
     """
 
     group: Indices
+    batch: Indices
     scope_of: dict[str, str]
     lonely: int
     early: int
@@ -63,7 +66,15 @@ def find_peers(job: Job) -> Peers:
         scope_of[name] = scope
         early += _join(group, keys, rows)
     lonely = int((messages.map(messages.value_counts()) == 1).sum())
-    return Peers(_without_singles(group), scope_of, lonely, early)
+    return Peers(_without_singles(group), _batches(rows), scope_of, lonely, early)
+
+
+def _batches(rows: pd.DataFrame) -> Indices:
+    """Return a number for the sends and receives of a worker with the same start and end."""
+    number = np.full(len(rows), -1, dtype=np.int64)
+    own = rows[rows["optype"].map(family_of) == POINT_TO_POINT]
+    number[own.index] = own.groupby(["step", "worker", "start_ts", "end_ts"], sort=False).ngroup()
+    return _without_singles(number)
 
 
 def _messages(rows: pd.DataFrame, stages: int) -> pd.Series[int]:

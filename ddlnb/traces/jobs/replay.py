@@ -28,7 +28,8 @@ class Replay:
     """A job, what its operations wait for, and how to play it again.
 
     Nodes of ``graph`` are the starts of the operations in order of ``job.rows``, then their ends,
-    then the instants when all peers of a group have begun, then those when a barrier opens.
+    then the instants when all peers of a group have begun, when a barrier opens, and when all that
+    was posted together has its peers.
     """
 
     job: Job
@@ -57,6 +58,9 @@ class Replay:
         joined, alone = every[group >= 0], every[group < 0]
         hub = 2 * count + group[joined]
         last_hub = 2 * count + int(group.max(initial=-1)) + 1
+        batch = self.peers.batch
+        posted = (batch >= 0) & (group >= 0)
+        whole = last_hub + barriers.count + batch[posted]
         gate = np.full(count, -1, dtype=np.int64)
         edges = [
             (order.before + count, order.after),
@@ -64,6 +68,8 @@ class Replay:
             (joined, hub),
             (hub, joined + count),
             (alone, alone + count),
+            (2 * count + group[posted], whole),
+            (whole, every[posted] + count),
         ]
         for members, number in barriers.layers():
             gate[:] = -1
@@ -76,7 +82,8 @@ class Replay:
         before, after = (np.concatenate(ends) for ends in zip(*edges, strict=True))
         lag = np.zeros(len(before))
         lag[len(order.before) : len(order.before) + len(order.during)] = order.during_lag
-        return Dependencies(last_hub + barriers.count, before, after, lag)
+        nodes = last_hub + barriers.count + int(batch.max(initial=-1)) + 1
+        return Dependencies(nodes, before, after, lag)
 
     @cached_property
     def player(self) -> EarliestTimes:
@@ -96,9 +103,10 @@ class Replay:
         """Seconds that each operation works once all of its peers have begun."""
         rows = self.job.rows
         group = pd.Series(self.peers.group, index=rows.index)
-        latest = (
-            rows["start_ts"].groupby(group).transform("max").where(group >= 0, rows["start_ts"])
-        )
+        batch = pd.Series(self.peers.batch, index=rows.index).where(group >= 0, -1)
+        start = rows["start_ts"]
+        latest = start.groupby(group).transform("max").where(group >= 0, start)
+        latest = latest.groupby(batch).transform("max").where(batch >= 0, latest)
         seconds: Seconds = np.maximum(0.0, (rows["end_ts"] - latest).to_numpy())
         return seconds
 

@@ -91,7 +91,8 @@ def _remarks(found: WhatIf) -> Iterator[str]:
             f"time they took."
         )
     if peers.early:
+        share = peers.early / len(job.rows)
         yield (
-            f"{peers.early:,} operations ended before a peer of theirs had begun; they are "
-            f"replayed without it."
+            f"{peers.early:,} operations ({share:.1%}) ended before a peer of theirs had begun; they "
+            f"are replayed without it: clocks of workers differ, or numbers (seq_id) do not match."
         )
