@@ -86,7 +86,8 @@ def show_kineto(
     typer.echo(
         f"{workload!r}: {len(workload.layers)} layers, forward "
         f"{show_seconds(workload.forward_seconds)}, backward "
-        f"{show_seconds(workload.backward_seconds)} (medians over {line.iterations} iterations)."
+        f"{show_seconds(workload.backward_seconds)} (medians over "
+        f"{line.iterations} iteration{'s' * (line.iterations > 1)})."
     )
     lines = {"traced": line}
     if cluster:

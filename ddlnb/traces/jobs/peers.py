@@ -36,9 +36,10 @@ class Peers:
     """``group`` numbers the operations that end together, -1 for one that depends on no other.
 
     ``batch`` numbers the sends and receives that a worker posted together and that ended together,
-    when the last one of them was done; -1 for one on its own. ``scope_of`` says which groups the collectives of each kind were found to synchronise.
-    ``lonely`` counts sends and receives without the other half, ``early`` operations that ended
-    before a peer had started: both are replayed as if nobody else took part.
+    when the last one of them was done; -1 for one on its own. ``scope_of`` says which groups the
+    collectives of each kind were found to synchronise. ``lonely`` counts sends and receives without
+    the other half, ``early`` operations that ended before a peer had started: both are replayed as
+    if nobody else took part.
     """
 
     group: Indices

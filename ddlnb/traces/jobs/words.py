@@ -93,6 +93,6 @@ def _remarks(found: WhatIf) -> Iterator[str]:
     if peers.early:
         share = peers.early / len(job.rows)
         yield (
-            f"{peers.early:,} operations ({share:.1%}) ended before a peer of theirs had begun; they "
-            f"are replayed without it: clocks of workers differ, or numbers (seq_id) do not match."
+            f"{peers.early:,} operations ({share:.1%}) ended before a peer of theirs had begun "
+            f"and are replayed alone: clocks of workers differ, or numbers (seq_id) do not match."
         )

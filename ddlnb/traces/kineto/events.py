@@ -101,10 +101,11 @@ class Recording:
         return tuple(zip(edges, [*ends[:-1], math.inf], strict=False)) or ((0.0, math.inf),)
 
     def __repr__(self) -> str:
+        count = len(self.iterations)
         where = f"{len(self.gpu):,} operations on {self.device}" if self.gpu else "CPU only"
         return (
             f"{type(self).__name__}({self.name!r}, {len(self.events):,} events, {where}, "
-            f"{len(self.iterations)} iterations, {show_seconds(self.seconds)})"
+            f"{count} iteration{'s' * (count > 1)}, {show_seconds(self.seconds)})"
         )
 
 

@@ -1,0 +1,78 @@
+"""`ddlnb trace`, as a person types it."""
+
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from ddlnb.traces.chrome import KINETO
+from ddlnb.workloads.workload import Workload
+from tests.command_line import ddlnb
+from tests.traces.gpu_traces import header, one_iteration
+from tests.traces.toy_jobs import ToyJob
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return a folder with a job, a GPU's trace, and things that are no trace."""
+    folder = tmp_path_factory.mktemp("traces")
+    ToyJob(steps=3).rows().to_csv(folder / "job.csv", index=False)
+    ToyJob().rows().drop(columns="stage").to_csv(folder / "lacking.csv", index=False)
+    content = {**header(), "traceEvents": one_iteration()}
+    (folder / "gpu.json").write_text(json.dumps(content))
+    (folder / "other.json").write_text('{"traceEvents": [{"ph": "X", "cat": "v8", "name": "gc"}]}')
+    (folder / "notes.txt").write_text("no trace")
+    return folder
+
+
+def test_a_job_is_replayed_and_its_iterations_are_kept(files, tmp_path):
+    out, figure = tmp_path / "rows.csv", tmp_path / "job.png"
+    said = ddlnb(
+        "trace", str(files / "job.csv"), "--out", str(out), "--figure", str(figure), check=True
+    ).stdout
+    assert "The replay is off by at most 0.00% of an iteration" in said
+    assert "S = 1.000" in said
+    rows = pd.read_csv(out)
+    assert rows["traced_seconds"].tolist() == pytest.approx([ToyJob().seconds_of()] * 3)
+    assert figure.read_bytes().startswith(PNG)
+    printed = ddlnb("trace", str(files / "job.csv"), "--csv", check=True).stdout
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(printed)), rows)
+
+
+def test_a_rank_s_trace_becomes_a_profile_and_a_picture(files, tmp_path):
+    out, figure, line = (tmp_path / name for name in ("profile.json", "rank.png", "line.json"))
+    words = ["--batch", "4", "--out", str(out), "--figure", str(figure), "--perfetto", str(line)]
+    said = ddlnb("trace", str(files / "gpu.json"), *words, check=True).stdout
+    assert "and no circle among them" in said
+    assert "forward 300 us, backward 500 us (medians over 1 iteration)" in said
+    assert Workload.from_json(out.read_text()).gradient_bytes == 256
+    assert figure.read_bytes().startswith(PNG)
+    assert json.loads(line.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["job.csv", "--model", "small-conv"], "job.csv holds no layers; leave out --model"),
+        (["job.csv", "--perfetto", "line.json"], "leave out --perfetto"),
+        (["gpu.json", "--csv"], "has no rows; leave out --csv"),
+        (["gpu.json", "--method", "MG-WFBP"], "--method needs the --cluster"),
+        (["gpu.json", "--model", "small-conv"], "has 2 gradients in an iteration and model"),
+        (["gpu.json", "--figure", "a.png"], "give the batch, or the model"),
+        (["lacking.csv"], "lacks the columns stage; it has dp_rank"),
+        (
+            ["other.json"],
+            f"1 events with categories v8, such as gc, of no tool known here; give {KINETO}",
+        ),
+        (["notes.txt"], "no JSON"),
+        (["missing.json"], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(files, words, said):
+    done = ddlnb("trace", str(files / words[0]), *words[1:])
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
