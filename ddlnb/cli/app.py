@@ -24,6 +24,7 @@ from ddlnb.cli import (
     models,
     networks,
     scale,
+    strategies,
     survey,
     trace,
     train,
@@ -43,7 +44,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks, hardware, scale, goodput),
+    *(import_logs, trace, collectives, networks, hardware, scale, goodput, strategies),
 )
 for commands in COMMANDS:
     commands.add_to(app)

@@ -79,16 +79,25 @@ def exchanges(
     return tuple(one for one in found if one.ranks > 1 and one.times and one.bytes)
 
 
+def within_layer(
+    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
+) -> Iterator[Exchange]:
+    """Return what so many layers that are alike exchange inside of them, in one iteration.
+
+    A layer that is computed ``again`` exchanges again what its forward pass exchanged.
+    """
+    yield from _tensor(layer, count, again, layout, precision)
+    yield from _context(layer, count, again, layout, precision)
+    yield from _experts(layer, count, again, layout, precision)
+
+
 def _within_layers(
     stage: PipelineStage, model: ModelShape, layout: Layout, precision: Precision
 ) -> Iterator[Exchange]:
     blocks = set(map(id, model.block_layers))
     for layer, count in stage.layers:
-        # A layer that is computed again exchanges again what its forward pass exchanged.
         again = layout.recomputation == "full" and id(layer) in blocks
-        yield from _tensor(layer, count, again, layout, precision)
-        yield from _context(layer, count, again, layout, precision)
-        yield from _experts(layer, count, again, layout, precision)
+        yield from within_layer(layer, count, again, layout, precision)
 
 
 def _tensor(

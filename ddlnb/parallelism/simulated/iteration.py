@@ -1,0 +1,253 @@
+"""Plays one iteration of a layout: pipeline, exchanges inside layers, gathers, reductions, update.
+
+One rank stands for all of its stage: they do the same at the same time. Exchanges inside a layer
+(tp, cp, ep) stop computation; messages between stages, gathers of parameters and reductions of
+gradients run beside it, the last two one after the other, and a stage waits for what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ddlnb.errors import require_positive
+from ddlnb.networks.channels import NO_STARTUP, Startup
+from ddlnb.networks.network import Network
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.model import ModelShape
+from ddlnb.parallelism.precision import Precision, get_precision
+from ddlnb.parallelism.schedules import Operation, schedule
+from ddlnb.parallelism.shares import sharded, share_of
+from ddlnb.parallelism.simulated.pieces import Piece, Wait, pieces_of
+from ddlnb.parallelism.simulated.seconds import Links
+from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
+from ddlnb.parallelism.volumes import Exchange, exchanges
+from ddlnb.results.timeline import Span, Timeline
+
+
+def play_iteration(
+    model: ModelShape,
+    layout: Layout,
+    network: Network,
+    flops_per_second: float,
+    *,
+    memory_bandwidth: float = 1e12,
+    precision: str | Precision = "mixed",
+    startup: Startup = NO_STARTUP,
+) -> Timeline:
+    """Return the timeline of one iteration, with a rank for every pipeline stage; simulated.
+
+    ``flops_per_second`` is what a rank reaches in a layer, ``memory_bandwidth`` (bytes per second)
+    what the optimizer's update reads and writes all states with. Waits are named by their reason:
+    ``bubble``, or the axis that is waited for. Raises InputError for a layout that does not divide
+    the model or does not fit on the network.
+
+    >>> from ddlnb.networks.topologies import Star
+    >>> from ddlnb.parallelism.transformer import llama
+    >>> model = llama("small", 8, 512, 8, 8, 1536, 64, 512).shape
+    >>> network = Star(4).network(bandwidth=100e9)
+    >>> line = play_iteration(model, Layout.parse("pp4 acc8"), network, 1e12)
+    >>> shares = parts_of(line)
+    >>> round(shares["bubble"] / sum(shares.values()), 2)
+    0.27
+    """
+    require_positive(flops_per_second=flops_per_second, memory_bandwidth=memory_bandwidth)
+    require_fits(model, layout)
+    precision = get_precision(precision)
+    links = Links(layout, network, startup)
+    stages = [
+        _Stage(
+            held,
+            pieces_of(held, model, layout, precision, links, flops_per_second),
+            layout,
+            share_of(held, layout).elements,
+        )
+        for held in pipeline_stages(model, layout.pp, layout.vpp)
+    ]
+    player = _Player(model, layout, precision, links, stages)
+    player.play_passes()
+    for stage in stages:
+        player.finish(stage, memory_bandwidth)
+    end = max(stage.free for stage in stages)
+    for stage in stages:
+        stage.wait("bubble", end)
+    spans = [span for stage in stages for span in stage.spans]
+    return Timeline(str(layout), f"simulated on {network.name}", tuple(spans))
+
+
+def parts_of(timeline: Timeline) -> dict[str, float]:
+    """Return where the seconds go, averaged over stages; they add up to those of the iteration.
+
+    ``computation``, ``update``, ``bubble``, and for every axis what is waited for it.
+    """
+    ranks = {span.rank for span in timeline.spans}
+    parts: dict[str, float] = {}
+    for span in timeline.spans:
+        if span.lane == "compute":
+            name = span.name if span.kind == "wait" else span.kind
+            name = "computation" if name in ("forward", "backward") else name
+            parts[name] = parts.get(name, 0.0) + span.seconds / len(ranks)
+    return parts
+
+
+@dataclass
+class _Stage:
+    """A rank of a stage: until when it computes, and its line to the other replicas."""
+
+    held: PipelineStage
+    chunks: list[list[Piece]]
+    layout: Layout
+    elements: int
+    free: float = 0.0
+    line_free: float = 0.0
+    at: int = 0
+    spans: list[Span] = field(default_factory=list)
+
+    def span(self, kind: str, name: str, start: float, stop: float, size: int = 0) -> None:
+        """Note what happened, if it took time."""
+        if stop > start:
+            self.spans.append(Span(self.held.index, kind, name, start, stop, bytes=size))
+
+    def wait(self, reason: str, until: float) -> None:
+        """Stand idle until then."""
+        self.span("wait", reason, self.free, until)
+        self.free = max(self.free, until)
+
+    def compute(self, kind: str, name: str, seconds: float) -> None:
+        """Compute for so long."""
+        self.span(kind, name, self.free, self.free + seconds)
+        self.free += seconds
+
+    def exchange(self, waits: Iterable[Wait]) -> None:
+        """Exchange, and compute nothing meanwhile."""
+        for one in waits:
+            self.span("message", one.name, self.free, self.free + one.seconds, one.bytes)
+            self.wait(one.axis, self.free + one.seconds)
+
+    def beside(self, one: Wait, ready: float) -> float:
+        """Exchange beside computation, behind what is on the line; return when it is done."""
+        start = max(ready, self.line_free)
+        self.line_free = start + one.seconds
+        self.span("message", one.name, start, self.line_free, one.bytes)
+        return self.line_free
+
+
+@dataclass
+class _Player:
+    model: ModelShape
+    layout: Layout
+    precision: Precision
+    links: Links
+    stages: list[_Stage]
+    arrived: dict[tuple[str, int, int], float] = field(default_factory=dict)
+
+    def play_passes(self) -> None:
+        """Play forward and backward passes of all stages, each in its order."""
+        layout = self.layout
+        orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
+        left = sum(map(len, orders))
+        while left:
+            for stage, order in zip(self.stages, orders, strict=True):
+                while stage.at < len(order) and self._is_ready(stage, order[stage.at]):
+                    self._pass(stage, order[stage.at])
+                    stage.at += 1
+                    left -= 1
+
+    def finish(self, stage: _Stage, memory_bandwidth: float) -> None:
+        """Wait for gradients, update, and gather what other replicas have updated."""
+        after = [
+            one
+            for one in exchanges(self.model, self.layout, self.precision, stage.held.index)
+            if one.when == "update"
+        ]
+        self._at_once(stage, [one for one in after if one.axis in ("tp", "ends")])
+        stage.wait("data", stage.line_free)
+        widths = self.precision
+        shards = self.layout.shards if self.layout.zero else 1
+        states = sharded(stage.elements, shards) * (
+            2 * widths.optimizer + 2 * widths.parameter + widths.gradient
+        )
+        stage.compute("update", "update", states / memory_bandwidth)
+        self._at_once(stage, [one for one in after if one.operation == "all-gather"])
+
+    def _at_once(self, stage: _Stage, found: list[Exchange]) -> None:
+        stage.exchange(
+            Wait(one.axis, f"{one.operation} {one.what}", round(one.bytes), self.links.seconds(one))
+            for one in found
+        )
+
+    def _is_ready(self, stage: _Stage, one: Operation) -> bool:
+        part, last = self._part(stage, one), self.layout.pp * self.layout.vpp - 1
+        starts = one.kind == "W" or part == (0 if one.kind == "F" else last)
+        return starts or (one.kind, one.micro_batch, part) in self.arrived
+
+    def _part(self, stage: _Stage, one: Operation) -> int:
+        return stage.held.index + one.chunk * self.layout.pp
+
+    def _pass(self, stage: _Stage, one: Operation) -> None:
+        part = self._part(stage, one)
+        stage.wait("bubble", self.arrived.get((one.kind, one.micro_batch, part), 0.0))
+        pieces = stage.chunks[one.chunk]
+        if one.kind == "W":
+            self._weights(stage, pieces, one)
+            return
+        if one.kind == "F":
+            self._forward(stage, pieces, one.micro_batch)
+        else:
+            self._backward(stage, pieces, one)
+        step = 1 if one.kind == "F" else -1
+        if 0 <= part + step < self.layout.pp * self.layout.vpp:
+            self._send(stage, one, part, part + step)
+
+    def _forward(self, stage: _Stage, pieces: list[Piece], micro_batch: int) -> None:
+        gathered = self._gathered(stage, pieces[:1])
+        for number, piece in enumerate(pieces):
+            stage.wait("data", gathered)
+            gathered = self._gathered(stage, pieces[number + 1 : number + 2])
+            stage.compute("forward", f"{piece.name} {micro_batch}", piece.forward)
+            stage.exchange(piece.in_forward)
+
+    def _backward(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
+        backwards = pieces[::-1]
+        is_split = self.layout.schedule == "zero-bubble"
+        gathered = self._gathered(stage, backwards[:1])
+        for number, piece in enumerate(backwards):
+            stage.wait("data", gathered)
+            gathered = self._gathered(stage, backwards[number + 1 : number + 2])
+            seconds = piece.again + piece.inputs + (0.0 if is_split else piece.weights)
+            stage.compute("backward", f"{piece.name} {one.micro_batch}", seconds)
+            stage.exchange(piece.in_backward)
+            if not is_split:
+                self._reduce(stage, piece, one)
+
+    def _weights(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
+        for piece in pieces[::-1]:
+            stage.compute("backward", f"{piece.name} {one.micro_batch} weights", piece.weights)
+            self._reduce(stage, piece, one)
+
+    def _gathered(self, stage: _Stage, pieces: list[Piece]) -> float:
+        """Begin to gather the parameters of a layer; return when they are there."""
+        gathers = [piece.gather for piece in pieces if piece.gather is not None]
+        return max((stage.beside(one, stage.free) for one in gathers), default=0.0)
+
+    def _reduce(self, stage: _Stage, piece: Piece, one: Operation) -> None:
+        """Send gradients to the other replicas, once they are complete or sharded anyway."""
+        if self.layout.zero >= 2 or one.micro_batch == self.layout.micro_batches - 1:
+            for wait in piece.reduce:
+                stage.beside(wait, stage.free)
+
+    def _send(self, stage: _Stage, one: Operation, part: int, towards: int) -> None:
+        layout = self.layout
+        behind = min(part, towards)  # the boundary lies behind this part
+        number, index = divmod(behind, layout.pp)
+        layer = self.stages[index].held.chunks[number][-1][0]
+        split = layout.tp if layout.sequence_parallel else 1
+        elements = layer.output_elements * layout.micro_batch / layout.cp / split
+        size = elements * self.precision.activation
+        target = towards % layout.pp
+        seconds = 0.0
+        if target != stage.held.index:
+            seconds = self.links.boundary_seconds(size, stage.held.index, target)
+        stop = stage.free + seconds
+        stage.span("message", f"to stage {target}", stage.free, stop, round(size))
+        self.arrived[one.kind, one.micro_batch, towards] = stop
