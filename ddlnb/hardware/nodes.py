@@ -38,11 +38,13 @@ class InsideLink:
 class NodeCosts:
     """Kinds of links by name, and costs of software by the name of the effect that they are.
 
+    ``busy`` are shares that computation and communication leave one another where NVLink is.
     ``memory`` are shares of the bandwidth of a GPU's memory, ``duplex`` what both directions of a
     link carry together with TCP, over what one direction does.
     """
 
     links: Mapping[str, InsideLink]
+    busy: Mapping[str, Known]
     software: Mapping[str, Known]
     memory: Mapping[str, Known]
     duplex: Known
@@ -88,6 +90,7 @@ class NodesFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     links: dict[LinkName, LinkEntry]
+    busy: dict[str, KnownEntry]
     software: dict[str, KnownEntry]
     memory: dict[str, KnownEntry]
     duplex: KnownEntry
@@ -96,6 +99,7 @@ class NodesFile(BaseModel):
         """Return the costs."""
         return NodeCosts(
             {name: entry.link(name) for name, entry in self.links.items()},
+            {name: entry.known(float) for name, entry in self.busy.items()},
             {name: _software(name, entry) for name, entry in self.software.items()},
             {name: entry.known(float) for name, entry in self.memory.items()},
             self.duplex.known(float),

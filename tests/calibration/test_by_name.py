@@ -1,0 +1,52 @@
+"""Forecasts from names against published cells: what is kept is today's, and holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from benchmarks.by_name import KEPT, RATE, summary
+from benchmarks.by_name_h100 import KEPT as KEPT_H100
+from benchmarks.by_name_h100 import summary as summary_h100
+from ddlnb.calibration.testbed import cell_as_run, fig4_workload
+from ddlnb.clusters.named import cluster_of
+from ddlnb.results.published import fig4_cells
+from ddlnb.simulator.simulate import steady_seconds
+from ddlnb.workloads.roofline import estimate
+
+ROWS = pd.read_csv(KEPT)
+
+
+def test_the_survey_s_testbed_is_forecast_from_the_names_of_its_hardware():
+    [overall] = summary(ROWS, []).to_dict("records")
+    assert overall["cells"] == 126
+    assert overall["median_error"] <= 0.1
+    assert overall["in_interval"] >= 0.9
+    assert overall["median_error"] < 0.3 * overall["nominal_ring"]
+    assert overall["nominal_ring"] < overall["linear_scaling"]
+
+
+def test_published_runs_on_another_cluster_are_forecast_from_its_name():
+    for row in summary_h100(pd.read_csv(KEPT_H100)).reset_index().to_dict("records"):
+        assert row["median_error"] < 0.13
+        assert row["median_error"] < 0.6 * row["linear_scaling"]
+
+
+@pytest.mark.parametrize("network", ["10GbE", "100GbIB"])
+def test_kept_forecasts_are_those_of_today(network):
+    published = fig4_cells()
+    single = published[published["method"] == "single"].set_index("model")[RATE]
+    cluster = replace(cluster_of("RTX2080Ti", 8, 4, network), placement="hashed").with_workers(8)
+    workload = estimate(
+        fig4_workload("bert-base"), "RTX2080Ti", "fp32", samples_per_second=single["bert-base"]
+    )
+    methods = ["WFBP-A2A", "MG-WFBP", "WFBP-PS"]
+    cells = [cell_as_run(workload, cluster, method) for method in methods]
+    kept = ROWS.query("model == 'bert-base' and gpus == 8 and network == @network")
+    kept = kept.set_index("method")[RATE]
+    for cell, found in zip(cells, steady_seconds(cells), strict=True):
+        assert cell.samples / found.iteration_seconds == pytest.approx(
+            kept[cell.method.name], rel=1e-3
+        )
