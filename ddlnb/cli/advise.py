@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.advice_tables import shown_options, shown_reasons
-from ddlnb.cli.forecast import ModelName, OneCluster, Throughput, workload_for
+from ddlnb.cli.forecast import OneCluster
 from ddlnb.cli.options import Batch, print_table
+from ddlnb.cli.workloads import ModelName, Throughput, workload_for
 
 
 def add_to(app: typer.Typer) -> None:

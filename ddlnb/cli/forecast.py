@@ -31,24 +31,26 @@ from ddlnb.cli.options import (
     print_table,
     refuse_unused,
 )
+from ddlnb.cli.workloads import (
+    Accumulate,
+    Gradients,
+    ModelName,
+    Sequence,
+    Throughput,
+    workload_for,
+)
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.methods import Method
     from ddlnb.results.timeline import Timeline
-    from ddlnb.workloads.workload import Workload
 
 OneCluster = Annotated[
     str, typer.Option("--cluster", help="One of `ddlnb clusters`, or a .yaml file.")
 ]
 Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="A method, or 'all'; may be given repeatedly.")
+    list[str] | None, typer.Option("--method", help="A method, 'all' (default) or DDP; repeatable.")
 ]
-Throughput = Annotated[
-    float | None,
-    typer.Option(help="Samples per second of one GPU, where there is no profile for it."),
-]
-ModelName = Annotated[str, typer.Option("--model", help="A model of `ddlnb models`.")]
 ServerCount = Annotated[
     int | None, typer.Option(help="Parameter servers; default: one for every node in use.")
 ]
@@ -123,8 +125,11 @@ def forecast(
     method: Methods = None,
     batch: Batch = None,
     servers: ServerCount = None,
+    sequence: Sequence = None,
     throughput: Throughput = None,
     precision: PrecisionName = "",
+    gradients: Gradients = "",
+    accumulate: Accumulate = 1,
     partition: Partition = None,
     credit: Credit = None,
     topology: TopologyName = "",
@@ -163,6 +168,9 @@ def forecast(
             servers=servers,
             throughput=throughput,
             precision=precision,
+            sequence=sequence,
+            gradients=gradients,
+            accumulate=accumulate != 1,
             partition=partition,
             credit=credit,
             topology=topology,
@@ -188,7 +196,16 @@ def forecast(
     on = _slowed(on_network(whole, topology, all_reduce, change), slow)
     chosen = _methods(method, on, partition, credit)
     sound_pairs(on, chosen, gpus, servers)
-    workload = workload_for(model, on, batch, throughput, precision)
+    workload = workload_for(
+        model,
+        on,
+        batch,
+        throughput,
+        precision,
+        sequence=sequence,
+        gradients=gradients,
+        accumulate=accumulate,
+    )
     rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
     if csv is not None:
         write_atomically(csv, rows.to_csv(index=False))
@@ -229,8 +246,11 @@ def timeline(
     gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
     batch: Batch = None,
     servers: ServerCount = None,
+    sequence: Sequence = None,
     throughput: Throughput = None,
     precision: PrecisionName = "",
+    gradients: Gradients = "",
+    accumulate: Accumulate = 1,
     partition: Partition = None,
     credit: Credit = None,
     topology: TopologyName = "",
@@ -259,7 +279,16 @@ def timeline(
     on = get_cluster(on, gpus)
     chosen = _methods(method or ["MG-WFBP"], on, partition, credit)
     sound_pairs(on, chosen, servers=servers)
-    workload = workload_for(model, on, batch, throughput, precision)
+    workload = workload_for(
+        model,
+        on,
+        batch,
+        throughput,
+        precision,
+        sequence=sequence,
+        gradients=gradients,
+        accumulate=accumulate,
+    )
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen
@@ -333,15 +362,6 @@ def _picture(lines: dict[str, Timeline], path: Path) -> Path:
     return write_atomically(path, image.getvalue())
 
 
-def workload_for(
-    model: str, on: Cluster, batch: int | None, throughput: float | None, precision: str = ""
-) -> Workload:
-    """Return the profile of the cluster's hardware, or an estimate (see `workload_on`)."""
-    from ddlnb.simulator.profiles import workload_on
-
-    return workload_on(model, on, batch, throughput=throughput, precision=precision)
-
-
 def _interval(low: float, high: float) -> str:
     return "no interval" if math.isnan(low) else f"{low:.4g} to {high:.4g}"
 
@@ -354,10 +374,9 @@ def _methods(
     names: list[str] | None, on: Cluster, partition: str | None, credit: str | None
 ) -> list[Method]:
     """Return the methods of these names, or all that the cluster can run."""
-    from ddlnb.plans.methods import get_method, require_tunable
-    from ddlnb.simulator.forecast import methods_on
+    from ddlnb.plans.methods import require_tunable
+    from ddlnb.simulator.forecast import named_methods
 
-    is_all = not names or "all" in names
-    chosen = methods_on(on) if is_all else [get_method(name) for name in names or ()]
+    chosen = named_methods(names or "all", on)
     require_tunable(chosen, partition=partition, credit=credit)
     return [method.tuned(partition=partition, credit=credit) for method in chosen]

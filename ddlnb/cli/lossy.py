@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.forecast import ModelName, Throughput, workload_for
 from ddlnb.cli.hardware import (
     ClusterName,
     GpuName,
@@ -21,6 +20,7 @@ from ddlnb.cli.hardware import (
     chosen_cluster,
 )
 from ddlnb.cli.options import Batch, Csv, numbers, print_table
+from ddlnb.cli.workloads import ModelName, Throughput, workload_for
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.options import Batch, Credit, Csv, Model, Partition, Servers, print_table
+from ddlnb.cli.hardware import PrecisionName
+from ddlnb.cli.options import (
+    Batch,
+    Credit,
+    Csv,
+    Model,
+    Partition,
+    Servers,
+    print_table,
+    refuse_unused,
+)
+from ddlnb.cli.workloads import Gradients, Sequence
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,7 +58,7 @@ def methods(csv: Csv = False) -> None:
 
 def plan(
     model: Model,
-    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`.")],
+    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, or DDP.")],
     batch: Batch = None,
     servers: Servers = 1,
     partition: Partition = None,
@@ -61,6 +72,12 @@ def plan(
     profile: Annotated[
         str | None, typer.Option(help="A profile of data/profiles; default: measured here and now.")
     ] = None,
+    gpu: Annotated[
+        str, typer.Option(help="Seconds from the data sheet of this GPU instead, such as A100.")
+    ] = "",
+    precision: PrecisionName = "",
+    sequence: Sequence = None,
+    gradients: Gradients = "",
 ) -> None:
     """Print a method's plan: which gradients travel together, in what order."""
     from ddlnb.errors import require
@@ -69,10 +86,15 @@ def plan(
     from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.workload import read_profile
 
-    require(
-        profile is None or batch is None,
-        f"profile {profile!r} has a batch of its own; leave out --batch {batch}",
-    )
+    if profile is not None:
+        refuse_unused(
+            f"profile {profile!r} has a batch and seconds of its own",
+            batch=batch,
+            sequence=sequence,
+            gpu=gpu,
+        )
+    if not gpu:
+        refuse_unused("--precision is that of a data sheet (--gpu)", precision=precision)
     require(latency >= 0, f"latency {latency} must not be negative")
     require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
     named = get_method(method)
@@ -87,8 +109,17 @@ def plan(
         )
     else:
         from ddlnb.workloads.profiling import profile as measure_profile
+        from ddlnb.workloads.roofline import estimate
+        from ddlnb.workloads.tracing import trace
 
-        workload = measure_profile(model, batch, iterations=3, warmup=1)
+        task = get_task(model)
+        task = task if sequence is None else task.with_sequence(sequence)
+        if gpu:
+            traced = trace(task, task.local_batch if batch is None else batch)
+            workload = estimate(traced, gpu, precision)
+        else:
+            workload = measure_profile(task, batch, iterations=3, warmup=1)
+    workload = workload.sent_as(gradients) if gradients else workload
     typer.echo(f"{workload!r}, {workload.source}")
     cost = AlphaBeta(latency, 1 / bandwidth)
     if chosen.needs_cost:

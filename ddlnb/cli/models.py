@@ -6,7 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.options import Batch, Csv, Model, print_table
+from ddlnb.cli.options import Batch, Csv, Model, print_table, refuse_unused
+from ddlnb.cli.workloads import Sequence
+from ddlnb.units import MB
+
+GIGA = 1e9
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,25 +19,63 @@ def add_to(app: typer.Typer) -> None:
     app.command()(profile)
 
 
-def models(csv: Csv = False) -> None:
-    """List the models with their sizes, FLOPs and model intensity."""
+def models(
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(help="Trace these, whatever --model takes: FLOPs, and model intensity."),
+    ] = None,
+    batch: Batch = None,
+    sequence: Sequence = None,
+    csv: Csv = False,
+) -> None:
+    """List the models with their parameters, or show how much work those that are named are."""
+    if name:
+        return _traced(name, batch, sequence, csv)
     from ddlnb.workloads.catalogue import TASKS
-    from ddlnb.workloads.intensity import intensity
-    from ddlnb.workloads.tracing import trace
+    from ddlnb.workloads.tasks import build_on_meta
 
+    refuse_unused("only models that are named are traced", batch=batch, sequence=sequence)
     rows = []
     for task in TASKS.values():
-        workload = trace(task)
+        parameters = [one for one in build_on_meta(task).parameters() if one.requires_grad]
         rows.append(
             {
                 "model": task.name,
+                "parameters": sum(one.numel() for one in parameters),
+                "tensors": len(parameters),
+                "local batch": task.local_batch,
+                "sequence": task.sequence or "-",
+                "about": task.about,
+            }
+        )
+    print_table(rows, csv, "Models; `ddlnb models NAME` traces one")
+
+
+def _traced(names: list[str], batch: int | None, sequence: int | None, csv: bool) -> None:
+    from ddlnb.workloads.intensity import intensity
+    from ddlnb.workloads.resolve import resolve
+    from ddlnb.workloads.tracing import trace
+    from ddlnb.workloads.workload import Workload
+
+    rows = []
+    for name in names:
+        found = resolve(name, sequence=sequence)
+        if isinstance(found, Workload):
+            refuse_unused(f"{name!r} is a profile with a batch of its own", batch=batch)
+            workload = found
+        else:
+            workload = trace(found, 1 if batch is None else batch)
+        samples = workload.local_batch
+        rows.append(
+            {
+                "model": workload.model,
                 "parameters": workload.parameters,
                 "tensors": len(workload.gradients),
-                "MB": round(workload.gradient_bytes / 1e6, 2),
-                "GFLOP": round(workload.flops / 1e9, 3),
+                "MB": round(workload.gradient_bytes / MB, 2),
+                "GFLOP": round(workload.flops / samples / GIGA, 3),
                 "intensity": round(intensity(workload)),
-                "local batch": task.local_batch,
-                "about": task.about,
+                "batch": samples,
+                "source": workload.source,
             }
         )
     print_table(
@@ -46,6 +88,7 @@ def models(csv: Csv = False) -> None:
 def profile(
     model: Model,
     batch: Batch = None,
+    sequence: Sequence = None,
     iterations: Annotated[int, typer.Option(help="Measured iterations.")] = 10,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")] = "cpu",
@@ -59,6 +102,7 @@ def profile(
     csv: Csv = False,
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine."""
+    from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.profiling import (
         hardware_of,
         require_profile_place,
@@ -70,7 +114,9 @@ def profile(
     if name is not None:
         with torch_threads(threads):
             require_profile_place(name, hardware_of(device))
-    workload = measure_profile(model, batch, iterations=iterations, threads=threads, device=device)
+    task = get_task(model)
+    task = task if sequence is None else task.with_sequence(sequence)
+    workload = measure_profile(task, batch, iterations=iterations, threads=threads, device=device)
     backward: dict[str, float] = dict.fromkeys((layer.name for layer in workload.layers), 0.0)
     size = dict.fromkeys(backward, 0)
     for gradient in workload.gradients:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
-Model = Annotated[str, typer.Option(help="A model of `ddlnb models`.")]
+Model = Annotated[
+    str, typer.Option(help="A model of `ddlnb models`, my.py:task, or a Hugging Face config.json.")
+]
 Batch = Annotated[int | None, typer.Option(help="Samples per worker; default: the model's own.")]
 Servers = Annotated[int, typer.Option(help="Number of parameter servers for PS methods.")]
 Partition = Annotated[

@@ -112,8 +112,7 @@ def sound_pairs(
     cluster = get_cluster(cluster)
     counts = [cluster.workers] if gpus is None else several(gpus)
     require(bool(counts), "gpus is empty; give at least one number of GPUs")
-    asked = several(methods)
-    chosen = [one for name in asked for one in _named(name, cluster)]
+    chosen = named_methods(methods, cluster)
     require(bool(chosen), "methods is empty; give at least one, or 'all'")
     if servers is not None:
         require_whole(servers=servers)
@@ -124,8 +123,12 @@ def sound_pairs(
     return pairs
 
 
-def _named(method: str | Method, cluster: Cluster) -> list[Method]:
-    return methods_on(cluster) if method == "all" else [get_method(method)]
+def named_methods(methods: str | Method | Sequence[str | Method], cluster: Cluster) -> list[Method]:
+    """Return the methods of these names, each once; "all" are those that the cluster can run."""
+    chosen: dict[Method, None] = {}
+    for one in several(methods):
+        chosen |= dict.fromkeys(methods_on(cluster) if one == "all" else [get_method(one)])
+    return list(chosen)
 
 
 def methods_on(cluster: Cluster) -> list[Method]:

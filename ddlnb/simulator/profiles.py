@@ -80,9 +80,10 @@ def _with_seconds(
         f"{cluster.name!r}, {cluster.hardware!r}, is not here; leave it out",
     )
     if throughput is None:
+        kind = f"{cluster.hardware!r} has no data sheet here" if cluster.hardware else "is unnamed"
         raise InputError(
-            f"nothing says how long {workload.model!r} computes on {cluster.hardware!r}, of which "
-            f"there is no data sheet here; {_ways_out(workload, cluster)}"
+            f"nothing says how long {workload.model!r} computes on cluster {cluster.name!r}, whose "
+            f"hardware {kind}; {_ways_out(workload, cluster)}"
         )
     from ddlnb.workloads.profiling import from_throughput
 

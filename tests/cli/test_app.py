@@ -14,6 +14,7 @@ import typer
 from ddlnb.cli.app import main
 from ddlnb.cli.methods import methods
 from ddlnb.plans.methods import METHODS
+from ddlnb.workloads.catalogue import TASKS
 from tests.command_line import ddlnb
 
 COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
@@ -50,9 +51,9 @@ def test_a_process_ends_as_its_command_does(words, status, said, complained):
 
 def test_models_are_a_table_for_machines_too():
     table = pd.read_csv(io.StringIO(ddlnb("models", "--csv", check=True).stdout))
-    assert set(table["model"]) == {
-        "resnet50", "bert-base", "bert-large", "small-conv", "small-transformer"
-    }  # fmt: skip
+    assert list(table["model"]) == list(TASKS)
+    sizes = dict(zip(table["model"], table["parameters"], strict=True))
+    assert (sizes["resnet50"], sizes["gpt2"]) == (25_557_032, 124_439_808)
 
 
 def test_methods_print_the_survey_s_sentence():
