@@ -131,11 +131,14 @@ def _structure(model: str, batch: int | None) -> tuple[Workload | None, int | No
     """Return the structure of the model that was traced, and the batch."""
     if not model:
         return None, batch
-    from ddlnb.workloads.catalogue import get_task
+    from ddlnb.workloads.resolve import resolve
     from ddlnb.workloads.tracing import trace
+    from ddlnb.workloads.workload import Workload
 
-    task = get_task(model)
-    return trace(task, batch or task.local_batch), batch
+    found = resolve(model)
+    if isinstance(found, Workload):
+        return found, batch
+    return trace(found, batch or found.local_batch), batch
 
 
 def _show_operations(trace: KinetoTrace) -> None:

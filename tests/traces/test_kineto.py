@@ -16,7 +16,7 @@ from ddlnb.traces.read import read_trace
 from ddlnb.units import US
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import measure
-from tests.traces.gpu_traces import call, header, kernel, one_iteration, two_streams
+from tests.traces.gpu_traces import call, event, header, kernel, one_iteration, two_streams
 
 BATCH, ITERATIONS = 4, 2
 
@@ -164,6 +164,19 @@ def test_a_gpu_timeline_has_messages_waits_and_the_update():
     assert line.seconds("backward") == pytest.approx(500 * US)
 
 
+def test_collectives_on_the_host_are_messages_with_their_bytes():
+    """As torch records DDP with gloo and record_shapes=True."""
+    shapes = {"Input Dims": [[64]], "Input type": ["float"]}
+    reduced = event("user_annotation", "gloo:all_reduce", 90, 25, 100, 3, shapes)
+    on_host = [one for one in one_iteration() if one["cat"] not in ("kernel", "cuda_runtime")]
+    spans = kineto_trace([*on_host, reduced], header(), "host").timeline().spans
+    message = next(span for span in spans if span.kind == "message")
+    wait = next(span for span in spans if span.kind == "wait")
+    assert (message.bytes, message.seconds) == (256, pytest.approx(25 * US))
+    assert wait.stop_seconds == message.stop_seconds
+    assert wait.seconds == pytest.approx((115 - 84) * US)
+
+
 def test_a_circle_is_refused():
     """A kernel that runs before its launch, which waits for what comes after the kernel."""
     events = [
@@ -216,9 +229,9 @@ def test_what_the_trace_does_not_say_must_be_given(recorded):
     with pytest.raises(InputError, match="has 28 gradients in an iteration and model"):
         read_trace(file).workload(ddlnb.trace("small-transformer"))
     bare = [
-        {**event, "args": {}} if event["cat"] == "cpu_op" else event
-        for event in one_iteration()
-        if event["cat"] != "fwdbwd"
+        {**one, "args": {}} if one["cat"] == "cpu_op" else one
+        for one in one_iteration()
+        if one["cat"] != "fwdbwd"
     ]
     with pytest.raises(InputError, match="record_shapes=True"):
         gpu(bare).workload(local_batch=4)
@@ -228,9 +241,9 @@ def test_a_trace_of_another_model_is_named(recorded):
     file, structure, _ = recorded
     with gzip.open(file) as stream:
         content = json.load(stream)
-    for event in content["traceEvents"]:
-        if event.get("name") == "torch::autograd::AccumulateGrad":
-            event["args"]["Input Dims"] = [[3]]
+    for one in content["traceEvents"]:
+        if one.get("name") == "torch::autograd::AccumulateGrad":
+            one["args"]["Input Dims"] = [[3]]
     other = kineto_trace(content.pop("traceEvents"), content, "other")
     with pytest.raises(InputError, match=r"gradient 1 of 'other' has shape \(3,\), that of model"):
         other.workload(structure)

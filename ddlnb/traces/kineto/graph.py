@@ -8,6 +8,7 @@ streams. Without a GPU, operations are those of the host that no other one conta
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,25 @@ class Edge:
     after: int
     why: str
     lag: float = 0.0
+
+
+class Launched:
+    """The operations of a stream by when they were launched: correlations grow on the host."""
+
+    def __init__(self, operations: tuple[Event, ...], places: list[int]):
+        """Sort the operations at these places by correlation."""
+        known = [(operations[place].correlation or 0, place) for place in places]
+        self._order = sorted(known)
+
+    def last_before(self, correlation: int) -> int | None:
+        """Return the place of the last operation that was launched before this call, if any."""
+        at = bisect_left(self._order, (correlation, -1))
+        return self._order[at - 1][1] if at else None
+
+    def first_after(self, correlation: int) -> int | None:
+        """Return the place of the first operation that was launched after this call, if any."""
+        at = bisect_left(self._order, (correlation + 1, -1))
+        return self._order[at][1] if at < len(self._order) else None
 
 
 @dataclass(frozen=True)
@@ -142,8 +162,9 @@ def _of_gpu(trace: Recording) -> OperationGraph:
     before_on_stream = {edge.after: edge.before for edge in edges}
     edges += _host_edges(operations, [number[id(call)] for call in calls])
     edges += _launch_edges(trace, operations, number, before_on_stream)
-    edges += _wait_edges(trace, operations, streams)
-    edges += _synchronise_edges(trace, operations, streams)
+    launched = {name: Launched(operations, places) for name, places in streams.items()}
+    edges += _wait_edges(trace, operations, launched)
+    edges += _synchronise_edges(trace, operations, launched)
     return OperationGraph(operations, tuple(edges))
 
 
@@ -192,7 +213,7 @@ def _launch_edges(
 
 
 def _wait_edges(
-    trace: Recording, operations: tuple[Event, ...], streams: dict[str, list[int]]
+    trace: Recording, operations: tuple[Event, ...], streams: dict[str, Launched]
 ) -> list[Edge]:
     """Return the edges of events that streams were told to wait for, where they are recorded."""
     edges = []
@@ -201,24 +222,20 @@ def _wait_edges(
             continue
         device = wait.args.get("device", "")
         recorded = int(wait.args.get("wait_on_cuda_event_record_corr_id", -1))
-        before = [
-            place
-            for place in streams.get(f"{device}:{wait.args['wait_on_stream']}", [])
-            if (operations[place].correlation or 0) < recorded
-        ]
         told = wait.correlation if wait.correlation is not None else recorded
-        after = [
-            place
-            for place in streams.get(f"{device}:{wait.args.get('stream')}", [])
-            if (operations[place].correlation or 0) > told
-        ]
-        if before and after and operations[before[-1]].start <= operations[after[0]].start:
-            edges.append(Edge(before[-1], after[0], WAIT))
+        waited = streams.get(f"{device}:{wait.args['wait_on_stream']}")
+        waiting = streams.get(f"{device}:{wait.args.get('stream')}")
+        before = waited.last_before(recorded) if waited else None
+        after = waiting.first_after(told) if waiting else None
+        if before is None or after is None:
+            continue
+        if operations[before].start <= operations[after].start:
+            edges.append(Edge(before, after, WAIT))
     return edges
 
 
 def _synchronise_edges(
-    trace: Recording, operations: tuple[Event, ...], streams: dict[str, list[int]]
+    trace: Recording, operations: tuple[Event, ...], streams: dict[str, Launched]
 ) -> list[Edge]:
     """Return the edges from what a synchronising call waits for: the last launched of streams."""
     which = {
@@ -234,16 +251,9 @@ def _synchronise_edges(
             waited = [streams[which[call.correlation]]]
         else:
             continue
-        for places in waited:
-            launched = [
-                p
-                for p in places
-                if (operations[p].correlation or 0) < (call.correlation or 0)
-                and operations[p].stop <= call.stop
-            ]
-            if launched:
-                done = operations[launched[-1]].stop
-                edges.append(
-                    Edge(launched[-1], place, SYNCHRONISE, call.stop - max(done, call.start))
-                )
+        for stream in waited:
+            last = stream.last_before(call.correlation or 0)
+            if last is not None and operations[last].stop <= call.stop:
+                done = max(operations[last].stop, call.start)
+                edges.append(Edge(last, place, SYNCHRONISE, call.stop - done))
     return edges

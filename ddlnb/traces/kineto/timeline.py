@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ddlnb.results.timeline import Span, Timeline
@@ -9,7 +10,7 @@ from ddlnb.traces.kineto.events import Event, Recording
 from ddlnb.traces.kineto.passes import Passes, passes_of
 from ddlnb.workloads.workload import Workload
 
-BYTES_OF = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Byte": 1}
+BYTES_OF = {"Float": 4, "Double": 8, "Half": 2, "Bfloat16": 2, "Long": 8, "Int": 4, "Byte": 1}
 
 
 def timeline_of(trace: Recording, workload: Workload | None = None) -> Timeline:
@@ -65,5 +66,10 @@ def _messages(trace: Recording) -> Sequence[Event]:
 
 
 def _bytes(event: Event) -> int:
-    elements = event.args.get("In msg nelems", 0)
-    return int(elements) * BYTES_OF.get(str(event.args.get("dtype", "")), 0)
+    """Return the bytes of a collective, as NCCL's kernels and record_shapes=True have them."""
+    if "In msg nelems" in event.args:
+        elements, kind = int(event.args["In msg nelems"]), event.args.get("dtype", "")
+    else:
+        shapes, kinds = event.args.get("Input Dims") or [[0]], event.args.get("Input type") or [""]
+        elements, kind = math.prod(shapes[0] or [0]), kinds[0]
+    return elements * BYTES_OF.get(str(kind).removeprefix("c10::").capitalize(), 0)
