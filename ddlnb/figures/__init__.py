@@ -62,6 +62,11 @@ _HOME = {
         "time_spent",
     ),
     "intensity": ("intensity_bars",),
+    "layouts": (
+        "layout_errors",
+        "layout_forecasts",
+        "layout_map",
+    ),
     "learning": (
         "large_batch_quality",
         "learning_curves",

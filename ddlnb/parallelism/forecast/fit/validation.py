@@ -100,7 +100,7 @@ def score(rows: list[dict[str, Any]]) -> dict[str, float]:
         "factor": float(np.exp(np.abs(np.log(found / measured)).mean())),
         "pick": pick(rows, measured, found),
     }
-    if "low" in rows[0]:
+    if np.isfinite(rows[0].get("low", np.nan)):  # only ours has intervals and memory
         low, high, memory, memory_measured = (
             np.array([row[name] for row in rows])
             for name in ("low", "high", "memory_gib", "measured_gib")
