@@ -315,7 +315,31 @@ def waits() -> pd.DataFrame:
     return pd.DataFrame(frame).assign(source="simulated")
 
 
+def left_out_runs() -> pd.DataFrame:
+    lines = [
+        (kind, left_out, model, forecast, rate, rate * share)
+        for kind, left_out in (("model", "llama-1B"), ("tp", "tp 8"))
+        for model in ("llama-1B", "llama-3B")
+        for forecast, share in (("ours", 1.03), ("constant MFU", 1.6))
+        for rate in (100.0, 1000.0, 20_000.0)
+    ]
+    names = ["kind", "left_out", "model", "forecast", "measured", "tokens_per_s_per_gpu"]
+    frame = pd.DataFrame(lines, columns=names)
+    off = frame["tokens_per_s_per_gpu"] / frame["measured"] - 1
+    return frame.assign(median=off)
+
+
+def split_rates() -> pd.DataFrame:
+    rates = [[900.0, 1000.0], [800.0, math.nan]]
+    return pd.DataFrame(rates, index=[1, 2], columns=[1, 2])
+
+
 DRAWN: dict[str, Callable[[], Figure]] = {
+    "layout_forecasts": lambda: figures.layout_forecasts(left_out_runs(), "published"),
+    "layout_errors": lambda: figures.layout_errors(
+        left_out_runs().drop_duplicates(["left_out", "forecast"]), "published"
+    ),
+    "layout_map": lambda: figures.layout_map(split_rates(), "a model", "simulated"),
     "throughput_bars": lambda: figures.throughput_bars(pd.concat([rows(), rows("published")])),
     "timelines": lambda: figures.timelines({name: timeline(name) for name in METHODS}),
     "effective_bandwidth": bandwidth,
