@@ -71,6 +71,10 @@ _HOME = {
         "register_method",
     ),
     "plans.plan": ("Plan",),
+    "plans.plan_file": (
+        "read_plan",
+        "write_plan",
+    ),
     "results.checks": ("check",),
     "results.claims": (
         "CLAIMS",
@@ -81,6 +85,8 @@ _HOME = {
     "results.display": ("throughput_table",),
     "results.published": ("quotes",),
     "results.rows": ("read_rows",),
+    "search.search": ("search_plan",),
+    "search.space": ("Space",),
     "simulator.forecast": ("forecast",),
     "simulator.simulate": ("simulate",),
     "traces.jobs.what_if": ("what_if",),

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Protocol
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -37,6 +39,17 @@ MOST_MESSAGES = 100_000  # a stated budget: planned, lowered and played in some 
 BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
 
 
+class Planner(Protocol):
+    """Makes a plan where a row's rules do not say it: one that is kept, or that is searched.
+
+    ``cluster`` is a `ddlnb.clusters.cluster.Cluster`, of which this room knows nothing, or None
+    where the caller has none.
+    """
+
+    def __call__(self, workload: Workload, cluster: Any = None) -> Plan:
+        """Return the plan. Raises InputError without a cluster, if it takes one."""
+
+
 @dataclass(frozen=True)
 class Method:
     """How gradients are exchanged. ``scheduling`` is the survey's word, None for plain BSP.
@@ -45,7 +58,8 @@ class Method:
     "split_all_reduce", ``launch`` says when messages may start, ``priority`` whether those of early
     layers go first, and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the
     largest message and ``credit_bytes`` the most bytes in flight, None for no limit.
-    ``plan(workload)`` returns the `Plan`, ``sentence()`` the survey's description,
+    ``planner`` makes the plan instead of all these, if there is one. ``plan(workload)`` returns the
+    `Plan`, ``sentence()`` the survey's description,
     ``tuned(partition="1MB")`` another partition.
 
     >>> import ddlnb
@@ -68,6 +82,7 @@ class Method:
     credit_bytes: int | None = None
     synchronisation: str = "BSP"
     compression: str | None = None
+    planner: Planner | None = None
 
     @property
     def architecture(self) -> str:
@@ -114,6 +129,8 @@ class Method:
         that all servers have work. ``placement`` is one of PLACEMENTS.
         """
         require_whole(servers=servers)
+        if self.planner is not None:
+            return self.planner(workload)
         if placement not in PLACEMENTS:
             raise UnknownName("placement", placement, PLACEMENTS)
         element_bytes = _element_size(workload)
@@ -235,6 +252,10 @@ BASELINES = {
 }  # fmt: skip
 
 
+# Methods of rooms above this one, by name: where each is. They are none of "all".
+ELSEWHERE = {"searched": "ddlnb.search.method:SEARCHED_METHOD"}
+
+
 def register_method(method: Method) -> None:
     """Add a method to METHODS, as if it were a row of this file.
 
@@ -261,7 +282,7 @@ def get_method(name: str | Method) -> Method:
     """Return the method of this name, or the Method itself. Raises UnknownName with a suggestion.
 
     Besides METHODS there is "DDP": what PyTorch's DistributedDataParallel does by default, without
-    its broadcast of buffers.
+    its broadcast of buffers; and "searched": the plan that `ddlnb.search_plan` finds on a cluster.
 
     >>> import ddlnb
     >>> ddlnb.get_method("MG-WFBP").scheduling
@@ -272,6 +293,10 @@ def get_method(name: str | Method) -> Method:
     """
     if isinstance(name, Method):
         return name
+    if name in ELSEWHERE and name not in METHODS:
+        module, _, attribute = ELSEWHERE[name].partition(":")
+        found: Method = getattr(import_module(module), attribute)
+        return found
     if name not in METHODS and name not in BASELINES:
-        raise UnknownName("method", name, [*METHODS, *BASELINES])
+        raise UnknownName("method", name, [*METHODS, *BASELINES, *ELSEWHERE])
     return METHODS.get(name) or BASELINES[name]

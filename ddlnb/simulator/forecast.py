@@ -136,7 +136,7 @@ def methods_on(cluster: Cluster) -> list[Method]:
 
     >>> import ddlnb
     >>> [method.name for method in methods_on(ddlnb.get_cluster("v100-nvlink"))]
-    ['BSP-A2A', 'WFBP-A2A', 'MG-WFBP', 'ByteScheduler-A2A']
+    ['BSP-A2A', 'WFBP-A2A', 'MG-WFBP', 'ByteScheduler-A2A', 'DeAR']
     """
     return [one for one in METHODS.values() if cluster.takes_servers or one.architecture != "PS"]
 

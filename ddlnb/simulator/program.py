@@ -54,14 +54,17 @@ class Program:
         return float(self.task_seconds.sum())
 
 
-def lower(workload: Workload, cluster: Cluster, plan: Plan) -> Program:
+def lower(workload: Workload, cluster: Cluster, plan: Plan, *, keep: bool = True) -> Program:
     """Return the program of a plan for this workload on this cluster.
 
+    With ``keep`` what no cluster changes is kept for the next time. Whoever lowers many plans once
+    each does not want that.
     Raises InputError when the cluster lacks what the plan needs, or the plan is of other gradients.
     """
     if plan.gradients != workload.gradients:
         raise InputError(f"plan {plan.method!r} was not made for workload {workload.model!r}")
-    tasks = tasks_of(Identity((workload, plan)))
+    pair = Identity((workload, plan))
+    tasks = tasks_of(pair) if keep else tasks_of.__wrapped__(pair)
     path = path_of(plan, cluster, tasks)
     return Program(
         tasks=tasks,

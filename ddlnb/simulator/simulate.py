@@ -41,6 +41,8 @@ def plan_on(
     parameter servers, by default one for every node in use.
     """
     method = get_method(method)
+    if method.planner is not None:
+        return _planned_on(Identity((workload,)), method, cluster)
     servers = cluster.default_servers if servers is None else servers
     if not method.needs_cost:
         return _plan_on(Identity((workload,)), method, servers, cluster.placement, None)
@@ -144,6 +146,12 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
 def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: Cost) -> Plan:
     workload: Workload = of.parts[0]
     return method.plan(workload, cost=cost, servers=servers, placement=placement)
+
+
+@lru_cache(maxsize=KEPT)
+def _planned_on(of: Identity, method: Method, cluster: Cluster) -> Plan:
+    assert method.planner is not None
+    return method.planner(of.parts[0], cluster)
 
 
 def _prepared(

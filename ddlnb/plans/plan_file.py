@@ -1,0 +1,146 @@
+"""Plans as files: JSON with a line for every gradient and message, checked when it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ddlnb.errors import PlanError
+from ddlnb.files import require_writable_file
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.workloads.workload import Gradient
+
+VERSION = 1
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as JSON text; `plan_from_json` reads it."""
+    said = {
+        "version": VERSION,
+        "method": plan.method,
+        "exchange": plan.exchange,
+        "launch": plan.launch.value,
+        "order": plan.order.value,
+        "gate": plan.gate.value,
+        "credit_bytes": plan.credit_bytes,
+        "servers": plan.servers,
+        "placement": list(plan.placement),
+        "collectives": list(plan.collectives),
+        "digest": plan.digest,
+        "gradients": [
+            [g.name, g.layer, g.elements, g.bytes_per_element, g.backward_seconds]
+            for g in plan.gradients
+        ],
+        "messages": [
+            [message.priority, [[p.gradient, p.start, p.stop] for p in message.pieces]]
+            for message in plan.messages
+        ],
+    }
+    rows = [f' "{key}": {_rows(value)}' for key, value in said.items()]
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def plan_from_json(text: str, source: str = "the text") -> Plan:
+    """Return the plan of a JSON text. Raises PlanError for what is not one, or was changed."""
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"{source} is not JSON ({error}); write it with Plan.to_json") from None
+    if not isinstance(said, dict) or said.get("version") != VERSION:
+        found = said.get("version") if isinstance(said, dict) else None
+        raise PlanError(
+            f"{source} is no plan of version {VERSION}, but of {found!r}; write it with "
+            f"`ddlnb plan --out`"
+        )
+    try:
+        plan = Plan(
+            method=_checked(str, said["method"]),
+            gradients=tuple(_gradient(*row) for row in said["gradients"]),
+            messages=tuple(
+                Message(tuple(_piece(*piece) for piece in pieces), _checked(int, priority))
+                for priority, pieces in said["messages"]
+            ),
+            exchange=_checked(str, said["exchange"]),
+            launch=Launch(said["launch"]),
+            order=Order(said["order"]),
+            gate=Gate(said["gate"]),
+            credit_bytes=None
+            if said["credit_bytes"] is None
+            else _checked(int, said["credit_bytes"]),
+            servers=_checked(int, said["servers"]),
+            placement=tuple(_checked(int, one) for one in said["placement"]),
+            collectives=tuple(_checked(str, one) for one in said["collectives"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise PlanError(
+            f"{source} lacks something of a plan, or has it wrong: {error!r}; write it with "
+            f"`ddlnb plan --out`"
+        ) from None
+    if plan.digest != said.get("digest"):
+        raise PlanError(
+            f"{source} was changed by hand: its digest is {plan.digest} and it says "
+            f"{said.get('digest')!r}; write that digest, if the change is meant"
+        )
+    return plan
+
+
+def write_plan(plan: Plan, path: str | Path) -> Path:
+    """Write the plan into a file that `read_plan` reads, and return its path.
+
+    Raises InputError where no file can be written.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    >>> plan = ddlnb.get_method("WFBP-A2A").plan(workload)
+    >>> path = ddlnb.write_plan(plan, "plan.json")  # doctest: +SKIP
+    >>> ddlnb.read_plan(path) == plan  # doctest: +SKIP
+    True
+    """
+    require_writable_file(path, "plan.json")
+    path = Path(path)
+    path.write_text(plan_to_json(plan))
+    return path
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Return the plan in a file. Raises PlanError for a file that is not there or holds none.
+
+    >>> import ddlnb
+    >>> ddlnb.read_plan("none.json")
+    Traceback (most recent call last):
+    ddlnb.errors.PlanError: there is no plan none.json; make one with `ddlnb plan --out none.json`
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PlanError(f"there is no plan {path}; make one with `ddlnb plan --out {path}`")
+    return plan_from_json(path.read_text(), str(path))
+
+
+def _gradient(name: Any, layer: Any, elements: Any, bytes_: Any, seconds: Any) -> Gradient:
+    return Gradient(
+        _checked(str, name),
+        _checked(str, layer),
+        _checked(int, elements),
+        _checked(int, bytes_),
+        float(seconds),
+    )
+
+
+def _piece(gradient: Any, start: Any, stop: Any) -> Piece:
+    return Piece(_checked(str, gradient), _checked(int, start), _checked(int, stop))
+
+
+def _checked(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a {kind.__name__}")
+    return value
+
+
+def _rows(value: Any) -> str:
+    """Return a value as JSON, a list of lists with a line for each."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+    return json.dumps(value)

@@ -1,0 +1,189 @@
+"""A lower bound of the seconds of an iteration, whatever the plan.
+
+In every iteration the worker computes, and the network carries all gradients, one message after the
+other. It cannot carry gradients before backward has made them, nor after the forward pass of their
+layer has begun. So for the gradients from j on, and of them those that the layers up to l need, an
+iteration lasts at least as long as
+
+    backward until j is ready + one latency + their bytes over the bandwidth + forward from l on
+
+(head, work and tail of one machine; Carlier 1982). Where computation leaves the network only a
+share of its rate, the computation that lies between head and tail makes the work longer. The bound
+is the largest of these and of the computation alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.search.costs import Cost, all_reduce_costs
+from ddlnb.search.merging import ready_seconds
+from ddlnb.workloads.workload import Workload
+
+Numbers = NDArray[np.float64]
+BETWEEN_PROBES = 0.999  # a curve may bend between the sizes that are looked at
+MOST_PAIRS = 4_000_000  # of first gradients and last layers
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least seconds of an iteration, and of what: each term is a bound by itself.
+
+    ``compute_seconds`` are those of one worker, ``bytes_seconds`` those of all bytes over the
+    bandwidth with one latency, ``path_seconds`` the largest sum of head, work and tail.
+    """
+
+    compute_seconds: float
+    bytes_seconds: float
+    path_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The largest term."""
+        return max(self.compute_seconds, self.bytes_seconds, self.path_seconds)
+
+    @property
+    def limit(self) -> str:
+        """What the largest term is of."""
+        terms = {
+            "computation": self.compute_seconds,
+            "bytes over bandwidth": self.bytes_seconds,
+            "first gradient, bytes, last layers": self.path_seconds,
+        }
+        return max(terms, key=lambda name: terms[name])
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """The least that bytes take: latency, seconds per byte, the share of both beside compute."""
+
+    latency: float
+    per_byte: float
+    share: float
+
+
+def lower_bound(
+    workload: Workload, cluster: Cluster, names: tuple[str, ...] = (), *, servers: bool = False
+) -> Bound:
+    """Return the bound of all plans on this cluster.
+
+    Messages may take the cluster's own all-reduce, those of these names, or go in halves; with
+    ``servers`` they may also go through parameter servers, one for every node in use.
+    """
+    wires = [_all_reduce_wire(workload, cluster, names)]
+    if servers:
+        wires.append(_server_wire(cluster))
+    bounds = [_bound(workload, cluster, wire) for wire in wires]
+    return min(bounds, key=lambda bound: bound.seconds)
+
+
+def _bound(workload: Workload, cluster: Cluster, wire: _Wire) -> Bound:
+    ready, forward, of_layer = _computation(workload, cluster)
+    compute = float(ready[-1] + forward.sum())
+    size = np.array([gradient.bytes for gradient in workload.gradients], float)
+    work = wire.latency + wire.per_byte * size.sum()
+    share = wire.share
+    tail = np.cumsum(forward[::-1])[::-1]  # from each layer on
+    # Bytes from gradient j on (rows) that layers up to l need (columns), on a grid of both.
+    rows = _thinned(len(size), len(forward))
+    columns = np.unique(of_layer)
+    needed = np.zeros((len(size), len(forward)))
+    needed[np.arange(len(size)), of_layer] = size
+    from_on = np.cumsum(needed[::-1], axis=0)[::-1][rows]
+    carried = np.cumsum(from_on, axis=1)[:, columns]
+    head = ready[rows][:, None]
+    behind = tail[columns][None, :]
+    between = np.maximum(compute - head - behind, 0.0)
+    seconds = wire.latency + wire.per_byte * carried
+    paths = head + seconds + (1 - share) * between + behind
+    paths = np.where((carried > 0) & (seconds > 0), paths, 0.0)
+    # With computation between of c seconds the network does at most share * c beside it; where that
+    # is more than there is to do, it does not make the iteration longer.
+    paths = np.where(seconds > share * between, paths, 0.0)
+    return Bound(compute, float(work), float(paths.max()))
+
+
+def _thinned(gradients: int, layers: int) -> NDArray[np.int64]:
+    """Return which first gradients are looked at: all, or so many that the table stays small."""
+    most = max(1, min(gradients, MOST_PAIRS // layers))
+    return np.unique(np.linspace(0, gradients - 1, most).astype(np.int64))
+
+
+def _computation(
+    workload: Workload, cluster: Cluster
+) -> tuple[Numbers, Numbers, NDArray[np.int64]]:
+    """Return when gradients are ready, seconds of update and forward by layer, and their layers.
+
+    Those of a plan of one message; where workers differ, of the fastest.
+    """
+    effects = cluster.effects
+    factors = dict(cluster.unlike.compute)
+    quickest = min(factors.get(rank, 1.0) for rank in range(cluster.workers))
+    parallel = effects.parallel_factor if cluster.workers > 1 else 1.0
+    factor = effects.compute_factor * parallel * quickest
+    ready = ready_seconds(workload, cluster) * quickest
+    ready = ready + _last(len(ready), min(1.0, quickest) * effects.message_compute)
+    forward = np.array([layer.forward_seconds for layer in workload.layers]) * factor
+    of_layer = np.array(
+        [workload.layer_position[gradient.layer] for gradient in workload.gradients]
+    )
+    bytes_ = np.array([gradient.bytes for gradient in workload.gradients], float)
+    update = effects.update_latency + bytes_ / effects.update_bandwidth
+    np.add.at(forward, of_layer, update * min(1.0, quickest))
+    return ready, forward, of_layer
+
+
+def _last(count: int, value: float) -> Numbers:
+    """Return zeros, and the value last: a message is made ready at the latest by then."""
+    found = np.zeros(count)
+    found[-1] = value
+    return found
+
+
+def _all_reduce_wire(workload: Workload, cluster: Cluster, names: tuple[str, ...]) -> _Wire:
+    if cluster.workers == 1:
+        return _Wire(0.0, 0.0, 1.0)
+    costs = all_reduce_costs(cluster, ["", *names])
+    sizes = _probe_sizes(workload)
+    latency, per_byte, share = math.inf, math.inf, 0.0
+    halves = [Cost(cluster, "reduce-scatter"), Cost(cluster, "all-gather")]
+    found = [cost.parts(sizes) for cost in costs]
+    first, second = (cost.parts(sizes) for cost in halves)
+    found.append((first[0] + second[0], first[1] + second[1], max(first[2], second[2])))
+    for own_latency, work, own_share in found:
+        latency = min(latency, own_latency)
+        # A curve may bend: the least seconds per byte of any size.
+        per_byte = min(per_byte, float((work / sizes).min()))
+        share = max(share, own_share)
+    if not cluster.has_closed_form:
+        per_byte *= BETWEEN_PROBES
+    return _Wire(latency, per_byte, min(1.0, max(share, cluster.effects.latency_share)))
+
+
+def _probe_sizes(workload: Workload) -> Numbers:
+    """Return sizes from one element to all bytes: of a straight line every one says the same."""
+    least = workload.gradients[0].bytes_per_element
+    return np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
+
+
+def _server_wire(cluster: Cluster) -> _Wire:
+    """Return the least of a push: over the busier of a node's link, its GPUs and the servers."""
+    effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
+    inside = (per_node - 1) / per_node / (effects.inside_bandwidth * effects.closed_ring_share)
+    per_byte, share = 2 * inside, effects.inside_share
+    if nodes > 1:
+        k = cluster.default_servers
+        beside = cluster.server_place == "workers' nodes"
+        quickest = min([1.0, *dict(cluster.unlike.link).values()])
+        link = (1 - 1 / k if beside else 1.0) / effects.between_bandwidth * quickest
+        if cluster.topology or cluster.changes:
+            link = 0.0  # some links may be wider than the effects say
+        summing = nodes / k / effects.sum_bandwidth
+        per_byte = max(per_byte, link, summing)
+        share = 1.0
+    return _Wire(0.0, per_byte, min(1.0, max(share, effects.latency_share)))

@@ -1,0 +1,91 @@
+"""The best merging of neighbours by dynamic programming, under overlap with the backward pass.
+
+A message may start when its last gradient is ready and the one before it has arrived. Whoever is
+finished earlier with the first gradients is finished no later with all, so it is enough to know,
+for every number of first gradients, how early they can have arrived (MG-WFBP's problem: Shi, Chu
+and Li, INFOCOM 2019, solved here for any seconds of messages, and with the rates that computation
+leaves the network).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.search.costs import Cost
+from ddlnb.workloads.workload import Workload
+
+Numbers = NDArray[np.float64]
+MOST_GRADIENTS = 1500  # a table of so many squared: 54 MB
+
+
+def best_merging(workload: Workload, cluster: Cluster, costs: list[Cost]) -> tuple[int, ...] | None:
+    """Return the ends of the groups that have all arrived first; each takes its quickest cost.
+
+    None for more than MOST_GRADIENTS gradients.
+    """
+    sizes = np.array([gradient.bytes for gradient in workload.gradients], dtype=np.int64)
+    count = len(sizes)
+    if count > MOST_GRADIENTS:
+        return None
+    total = np.concatenate([[0], sizes.cumsum()])
+    first, last = np.triu_indices(count)
+    bytes_of = total[last + 1] - total[first]
+    merged = (last > first) * (2 * bytes_of / cluster.effects.copy_bandwidth)
+    choices = [cost.parts(bytes_of) for cost in costs]
+    quick = np.argmin(np.stack([latency + work for latency, work, _ in choices]), axis=0)
+    latency = np.array([latency for latency, _, _ in choices])[quick] + merged
+    work = np.stack([work for _, work, _ in choices])[quick, np.arange(len(quick))]
+    share = np.array([share for _, _, share in choices])[quick]
+    start = np.concatenate([[0], np.cumsum(np.arange(count, 0, -1))])[:-1] - np.arange(count)
+    ready = ready_seconds(workload, cluster)
+    return tuple(_ends(ready, start, latency, work, share, cluster.effects.latency_share).tolist())
+
+
+def ready_seconds(workload: Workload, cluster: Cluster) -> Numbers:
+    """Return when each gradient is ready after the start of backward, if nobody disturbs it."""
+    effects = cluster.effects
+    parallel = effects.parallel_factor if cluster.workers > 1 else 1.0
+    return np.array(workload.ready_seconds) * effects.compute_factor * parallel
+
+
+@njit(cache=True)
+def _ends(
+    ready: Numbers,
+    start: NDArray[np.int64],
+    latency: Numbers,
+    work: Numbers,
+    share: Numbers,
+    latency_share: float,
+) -> Any:
+    """Groups i..j have their values at start[i] + j."""
+    count = len(ready)
+    quiet = ready[-1]
+    arrived = np.full(count + 1, np.inf)
+    arrived[0] = 0.0
+    before = np.zeros(count + 1, np.int64)
+    for j in range(count):
+        for i in range(j + 1):
+            at = start[i] + j
+            now = max(ready[j], arrived[i])
+            left, todo = latency[at], work[at]
+            if now < quiet:
+                part = min(quiet - now, left / latency_share)
+                left -= part * latency_share
+                now += part
+                part = min(quiet - now, todo / share[at])
+                todo -= part * share[at]
+                now += part
+            now += left + todo
+            if now < arrived[j + 1]:
+                arrived[j + 1], before[j + 1] = now, i
+    ends = []
+    at = count
+    while at > 0:
+        ends.append(at)
+        at = before[at]
+    return np.array(ends[::-1])

@@ -1,0 +1,139 @@
+"""What a search chooses from: the space of plans, and one choice in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.errors import InputError, require
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.plans.bucketing import message_of, partitioned
+from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
+from ddlnb.plans.priority_order import by_priority
+from ddlnb.plans.requests import SPLIT
+from ddlnb.search.costs import all_reduce_costs
+from ddlnb.workloads.workload import Workload
+
+SEARCHED = "searched"  # the name of plans that are found
+# All-reduces that a message may take, if they run among the workers.
+COLLECTIVES = ("ring", "tree", "double-tree", "halving-doubling", "hierarchical")
+MOST_PARTS = 4096  # messages of a plan that is tried; the player takes some milliseconds for it
+
+
+@dataclass(frozen=True)
+class Space:
+    """What plans may do; everything by default.
+
+    ``partition`` says whether tensors may be cut, ``gates`` what forward passes may wait for,
+    ``orders`` whether messages start as backward makes them ready ("ready") or by the layer that
+    needs them ("priority"), ``split`` whether all-reduces may go in halves. ``collectives`` are the
+    names that every message may choose from; "auto" are those of COLLECTIVES that run among the
+    workers, none leaves every message to the cluster's own. ``servers`` says whether plans of
+    parameter servers count, where the cluster has a place for them, and ``methods`` whether those
+    of the methods do, which any result is then at least as fast as. Raises InputError for a space
+    that holds nothing, UnknownName for a collective that there is not.
+
+    >>> import ddlnb
+    >>> from ddlnb.plans.plan import Gate
+    >>> plain = ddlnb.Space(gates=(Gate.ALL_LAYERS,), split=False, collectives=(), servers=False)
+    >>> plain.orders
+    ('ready', 'priority')
+    """
+
+    partition: bool = True
+    gates: tuple[Gate, ...] = (Gate.ALL_LAYERS, Gate.OWN_LAYER)
+    orders: tuple[str, ...] = ("ready", "priority")
+    split: bool = True
+    collectives: str | tuple[str, ...] = "auto"
+    servers: bool = True
+    methods: bool = True
+
+    def __post_init__(self) -> None:
+        require(bool(self.gates), "a space without gates holds no plan; give at least one")
+        require(
+            bool(self.orders) and set(self.orders) <= {"ready", "priority"},
+            f"orders {self.orders!r} must be of 'ready' and 'priority'",
+        )
+
+    def collectives_on(self, cluster: Cluster) -> tuple[str, ...]:
+        """Return the names of collectives that a message may take instead of the cluster's own."""
+        if self.collectives != "auto":
+            names = (self.collectives,) if isinstance(self.collectives, str) else self.collectives
+            for name in names:
+                get_collective(name, cluster.workers, per_node=cluster.workers_per_node)
+            return names
+        found = []
+        for name in COLLECTIVES:
+            if cluster.workers == 1 or name == cluster.all_reduce:
+                continue
+            try:
+                get_collective(name, cluster.workers, per_node=cluster.workers_per_node)
+            except InputError:  # is not made for so many workers
+                continue
+            found.append(name)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of all-reduces: groups of neighbours in backward order, and how they travel.
+
+    ``ends`` are the positions behind the last gradient of every group; ``partition`` is the most
+    bytes of a message, None for no limit; ``chooses`` says whether every message takes the quickest
+    collective, rather than the cluster's own.
+    """
+
+    ends: tuple[int, ...]
+    gate: Gate = Gate.ALL_LAYERS
+    prioritised: bool = False
+    split: bool = False
+    partition: int | None = None
+    chooses: bool = False
+
+    def plan(self, workload: Workload, cluster: Cluster, names: Sequence[str]) -> Plan | None:
+        """Return the plan, None for one of more messages than are tried."""
+        listed = workload.gradients
+        messages = [message_of(workload, listed[a:b]) for a, b in pairwise((0, *self.ends))]
+        if self.partition is not None:
+            size = listed[0].bytes_per_element
+            limit = max(size, self.partition)
+            if sum(message.elements * size // limit + 1 for message in messages) > MOST_PARTS:
+                return None
+            messages = partitioned(messages, size, limit)
+        if self.prioritised:
+            messages = by_priority(messages, workload, cluster.cost, 1)
+        return Plan(
+            method=SEARCHED,
+            gradients=listed,
+            messages=tuple(messages),
+            exchange=SPLIT if self.split else "all_reduce",
+            launch=Launch.WHEN_READY,
+            order=Order.LISTED,
+            gate=self.gate,
+            collectives=self._collectives(workload, messages, cluster, names),
+        )
+
+    def _collectives(
+        self,
+        workload: Workload,
+        messages: Sequence[Message],
+        cluster: Cluster,
+        names: Sequence[str],
+    ) -> tuple[str, ...]:
+        if not self.chooses or self.split or not names:
+            return ()
+        sizes = np.array([message.elements for message in messages], dtype=np.int64)
+        return quickest(cluster, names, sizes * workload.gradients[0].bytes_per_element)
+
+
+def quickest(
+    cluster: Cluster, names: Sequence[str], sizes: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> tuple[str, ...]:
+    """Return the quickest collective for a message of each size, "" for the cluster's own."""
+    listed = ["", *names]
+    seconds = [cost.seconds(sizes) for cost in all_reduce_costs(cluster, listed)]
+    return tuple(listed[i] for i in np.argmin(np.stack(seconds), axis=0))

@@ -1,0 +1,60 @@
+"""Laws of the search: its plans are plans, no worse than any method, and none beats the bound."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from ddlnb.plans.plan import Plan
+from ddlnb.search.bound import lower_bound
+from ddlnb.search.search import search_plan
+from ddlnb.search.space import Space
+from ddlnb.simulator.forecast import methods_on
+from ddlnb.simulator.player import play
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import plan_on
+from tests.simulator.test_simulate import clusters, free_situations, situations, workloads
+
+FEW = 40  # plans that a search plays here
+
+
+def sent(plan: Plan) -> dict[str, set[int]]:
+    """The elements of every gradient that are in the messages."""
+    found: dict[str, set[int]] = {}
+    for message in plan.messages:
+        for piece in message.pieces:
+            elements = set(range(piece.start, piece.stop))
+            assert not found.setdefault(piece.gradient, set()) & elements
+            found[piece.gradient] |= elements
+    return found
+
+
+@settings(max_examples=25)
+@given(workloads(), clusters())
+def test_a_searched_plan_loses_and_repeats_nothing_and_is_no_worse_than_any_method(
+    workload, cluster
+):
+    found = search_plan(workload, cluster, most_plans=FEW)
+    assert sent(found.plan) == {g.name: set(range(g.elements)) for g in workload.gradients}
+    assert set(found.fixed) == {method.name for method in methods_on(cluster)}
+    for name, seconds in found.fixed.items():
+        program = lower(workload, cluster, plan_on(cluster, workload, name))
+        assert play(program).iteration_seconds == pytest.approx(seconds, rel=1e-9)
+        assert found.iteration_seconds <= seconds
+    played = play(lower(workload, cluster, found.plan))
+    assert played.iteration_seconds == pytest.approx(found.iteration_seconds, rel=1e-9)
+    assert found.lower_bound_seconds <= found.iteration_seconds * (1 + 1e-9)
+
+
+@settings(max_examples=150)
+@given(situations() | free_situations())
+def test_no_plan_is_quicker_than_the_bound(situation):
+    workload, cluster, plan = situation
+    played = play(lower(workload, cluster, plan))
+    if not played.is_steady:
+        return
+    names = Space().collectives_on(cluster) if cluster.workers > 1 else ()
+    names = tuple({*names, *(name for name in plan.collectives if name)})
+    bound = lower_bound(workload, cluster, names, servers=plan.servers > 0)
+    if plan.servers <= cluster.default_servers:
+        assert bound.seconds <= played.iteration_seconds * (1 + 1e-9), bound
