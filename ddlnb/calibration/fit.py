@@ -84,6 +84,21 @@ class Calibration:
         """Return the median of the errors."""
         return float(np.median(self.errors))
 
+    @property
+    def in_words(self) -> str:
+        """Return how far off the fit is, or why that says nothing of it."""
+        values, effects = len(self.observations), len(self.parameters)
+        spread = f"forecasts count with a model error of {self.model_error:.1%}"
+        if values < effects:
+            return (
+                f"{effects} effects were fitted to {values} values, so how close it comes to them "
+                f"says nothing; {spread}."
+            )
+        return (
+            f"The fit is off by {self.mean_error:.1%} on average and {self.median_error:.1%} in "
+            f"the median; {spread}."
+        )
+
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Return the 90 % intervals of the parameters in their units."""

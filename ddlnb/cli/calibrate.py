@@ -50,9 +50,6 @@ def calibrate(
     print_table(result.parameter_rows(), csv, f"Effects fitted to {len(found.observations)} values")
     if csv:
         return
-    typer.echo(
-        f"The fit is off by {found.mean_error:.1%} on average and {found.median_error:.1%} in the "
-        f"median; forecasts count with a model error of {found.model_error:.1%}."
-    )
+    typer.echo(found.in_words)
     for path in result.paths:
         typer.echo(f"written: {path}")

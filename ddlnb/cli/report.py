@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.cli.notebooks import Notebook
+from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.page import (
     Picture,
     pictures_of,
@@ -34,22 +34,6 @@ HEADINGS = {
     Verdict.UNDECIDED: "What is undecided",
     Verdict.HOLDS: "What holds",
 }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one notebook.
-
-    ``status`` is done, kept (from an earlier call), failed, or not here, where this machine lacks
-    something that it needs; ``error`` says what. ``made`` is the provenance of its execution, empty
-    where none was noted.
-    """
-
-    notebook: Notebook
-    status: str
-    seconds: float = float("nan")
-    error: str = ""
-    made: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_pages(

@@ -23,8 +23,9 @@ from ddlnb.cli.notebooks import (
     get_notebook,
     parameters_of,
 )
+from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.progress import Progress
-from ddlnb.cli.report import Outcome, write_pages
+from ddlnb.cli.report import write_pages
 from ddlnb.cli.run_times import TIMES, notebook_seconds
 from ddlnb.cli.survey_index import entries, write_index
 from ddlnb.cli.warm import preloaded

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlnb.cli.notebooks import Notebook, all_notebooks
-from ddlnb.cli.report import Outcome
+from ddlnb.cli.outcome import Outcome
 from ddlnb.errors import InputError
 from ddlnb.paths import NOTEBOOKS, ROOT
 from ddlnb.results.items import HOW

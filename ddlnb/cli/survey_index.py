@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.page import render
-from ddlnb.cli.report import Outcome
 from ddlnb.cli.survey_evidence import Evidence, evidence
 from ddlnb.errors import InputError
 from ddlnb.files import write_atomically

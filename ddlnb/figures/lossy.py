@@ -110,7 +110,7 @@ def target_speedups(table: pd.DataFrame) -> Figure:
     ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`, for several numbers of
     workers. Speed-ups are over the quickest lossless method, which is quicker below the dashed
     line. Bars are 95 % intervals over seeds; where a run never reaches the target there is no
-    point.
+    point, and a method without any says "never".
     """
     lossy = table[~table["is_dense"].astype(bool)]
     require(not lossy.empty, "there are no lossy methods to draw")
@@ -125,7 +125,8 @@ def target_speedups(table: pd.DataFrame) -> Figure:
             low, high = rows["speedup_low"].astype(float), rows["speedup_high"].astype(float)
             reach = [(speedups - low).clip(lower=0), (high - speedups).clip(lower=0)]
             look: dict[str, Any] = {"marker": "o", "markersize": 4, "elinewidth": 0.9, "capsize": 2}
-            look |= {"label": short(method), **line_look(number)}
+            ever = bool((lossy.loc[lossy["method"] == method, "speedup"] > 0).any())
+            look |= {"label": short(method) + " (never)" * (not ever), **line_look(number)}
             ax.errorbar(x, speedups, yerr=reach, **look)
         ax.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
         doubling_axis(ax, sorted(lossy["workers"].unique()))

@@ -53,6 +53,13 @@ def test_known_parameters_come_back_within_three_standard_deviations(fitted):
     assert fitted.identifiability.unidentified == ()
 
 
+def test_a_fit_to_fewer_values_than_effects_claims_no_small_error(fitted):
+    assert f"off by {fitted.mean_error:.1%} on average" in fitted.in_words
+    few = replace(fitted, observations=fitted.observations[: len(PARAMETERS) - 1])
+    assert f"{len(PARAMETERS)} effects were fitted to {len(PARAMETERS) - 1} values" in few.in_words
+    assert "off by" not in few.in_words
+
+
 def drawn_values(count):
     """Values drawn from the priors: for these, and only on average, intervals are what they say."""
     objective = Objective([], PARAMETERS)

@@ -17,7 +17,7 @@ import ddlnb
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.cli.execute import ENDING_SECONDS, run_notebook
 from ddlnb.cli.notebooks import all_notebooks, catalogue, check_parameters, get_notebook
-from ddlnb.cli.report import Outcome
+from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.survey_evidence import NOT_JUDGED
 from ddlnb.cli.survey_index import entries
 from ddlnb.errors import DdlnbError, UnknownName

@@ -11,8 +11,9 @@ import nbformat
 import pytest
 
 from ddlnb.cli.notebooks import Notebook
+from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.page import pictures_of, read_executed, write_page
-from ddlnb.cli.report import Outcome, write_pages
+from ddlnb.cli.report import write_pages
 from ddlnb.cli.survey_evidence import Evidence
 from ddlnb.cli.survey_index import Entry, write_index
 from ddlnb.results.items import Item

@@ -9,7 +9,7 @@ import pytest
 
 import ddlnb
 from ddlnb.cli.notebooks import all_notebooks
-from ddlnb.cli.report import Outcome
+from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.survey_evidence import NOT_RUN, evidence, evidence_of_tests
 from ddlnb.cli.survey_index import NOT_REPRODUCED, Entry, entries, write_index
 from ddlnb.errors import InputError, UnknownName
