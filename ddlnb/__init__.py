@@ -32,6 +32,7 @@ from typing import Any
 _HOME = {
     "advice.advise": ("advise",),
     "advice.prices": ("Prices",),
+    "advice.scaling": ("scaling",),
     "calibration.calibrate": ("calibrate",),
     "calibration.collectives.forecast": ("collectives",),
     "choices": ("several",),

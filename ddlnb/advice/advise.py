@@ -27,6 +27,8 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlnb.workloads.tasks import Task
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -51,11 +53,14 @@ class Advice:
 
 
 def advise(
-    model: str | Workload,
+    model: str | Task | Workload,
     cluster: str | Cluster,
     *,
     gpus: int | None = None,
     local_batch: int | None = None,
+    sequence: int | None = None,
+    throughput: float | None = None,
+    precision: str = "",
     prices: Prices | None = None,
     optimizer: str = "adam",
     measured: float | None = None,
@@ -65,13 +70,14 @@ def advise(
 ) -> Advice:
     """Return what to do with a model on machines, what comes of it, and why.
 
-    ``model`` and ``cluster`` are those of `ddlnb.forecast`, ``gpus`` the number in use, by default
-    all. ``prices`` are per hour of a GPU and of a server. ``optimizer`` is sgd, momentum or adam:
-    what it keeps is counted into memory. ``measured`` is a throughput in samples/s that
-    ``measured_method`` reached: the advice then says what would explain the difference to the
-    forecast. ``str(advice)`` is the answer in sentences; ``advice.options`` ranks what can be done,
-    with throughput in samples/s, its 90 % interval, memory in bytes and cost; ``advice.reasons``
-    are simulated again with one thing changed each. Raises what `ddlnb.forecast` raises.
+    ``model``, ``cluster``, ``sequence``, ``throughput`` and ``precision`` are those of
+    `ddlnb.forecast`, ``gpus`` the number in use, by default all. ``prices`` are per hour of a GPU
+    and of a server. ``optimizer`` is sgd, momentum or adam: what it keeps is counted into memory.
+    ``measured`` is a throughput in samples/s that ``measured_method`` reached: the advice then says
+    what would explain the difference to the forecast. ``str(advice)`` is the answer in sentences;
+    ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
+    memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each.
+    Raises what `ddlnb.forecast` raises.
 
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, draws=0)
@@ -81,7 +87,16 @@ def advise(
     'twice the bandwidth between nodes'
     """
     on = get_cluster(cluster, gpus)
-    question = question_about(model, on, local_batch, prices, optimizer)
+    question = question_about(
+        model,
+        on,
+        local_batch,
+        prices,
+        optimizer,
+        sequence=sequence,
+        throughput=throughput,
+        precision=precision,
+    )
     return advise_on(
         question,
         measured=measured,

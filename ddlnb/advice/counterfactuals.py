@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 BETWEEN = ("between_bandwidth", "connection_bandwidth", "duplex_bandwidth", "server_bandwidth")
 INSIDE = ("inside_bandwidth", "copy_bandwidth")
+LIMITS = {
+    "the bandwidth between nodes": dict.fromkeys(BETWEEN, UNLIMITED),
+    "the bandwidth inside nodes": dict.fromkeys(INSIDE, UNLIMITED),
+    "latency": NO_LATENCY,
+    "contention of communication with computation": NO_CONTENTION,
+}
 NEGLIGIBLE = 0.01  # a change that gains less is none
 
 

@@ -63,7 +63,7 @@ def option_rows(question: Question, options: Sequence[Option], played: Played) -
                 "speedup": rate / single,
                 "chance_best": chance[number],
                 **_costs(question, cell.cluster.workers, option.server_machines, rate),
-                **_memory(question, cell.workload.local_batch),
+                **_memory(question, option.held_batch),
                 "iterations": 1.0 if option.keeps_learning else math.nan,
                 "learning": option.learning,
             }

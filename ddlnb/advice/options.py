@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError
-from ddlnb.plans.methods import Method
+from ddlnb.plans.methods import BASELINES, Method
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
 from ddlnb.training.cost.machines import server_machines
@@ -17,7 +17,8 @@ from ddlnb.workloads.workload import Workload
 LARGER_BATCHES = (2, 4)
 FEWER = (2, 4, 8)
 MORE_SERVERS = (2, 4)
-HALF = 2  # bytes of a number in half precision
+ACCUMULATED = (2, 4)
+HALF = "fp16"
 
 
 class Kind(StrEnum):
@@ -27,6 +28,7 @@ class Kind(StrEnum):
     PLAN = "searched plan"
     PRECISION = "16-bit gradients"
     BATCH = "larger batch"
+    ACCUMULATION = "gradient accumulation"
     COMPRESSION = "compression"
     SYNCHRONISATION = "local steps"
     SERVERS = "more servers"
@@ -38,11 +40,15 @@ UNCHANGED = ""  # what an option that computes the same says of its effect on le
 
 @dataclass(frozen=True)
 class Option:
-    """Something to do that is played as a cell; ``learning`` says what it changes of learning."""
+    """Something to do that is played as a cell; ``learning`` says what it changes of learning.
+
+    ``held_batch`` is the number of samples that are in a GPU's memory at once.
+    """
 
     name: str
     kind: Kind
     cell: Cell
+    held_batch: int
     learning: str = UNCHANGED
 
     @property
@@ -58,10 +64,11 @@ class Option:
 
 
 def method_options(question: Question) -> list[Option]:
-    """Return every method that the cluster can run."""
+    """Return every method that the cluster can run, and DistributedDataParallel as it is."""
+    workload = question.workload
     return [
-        Option(one.name, Kind.METHOD, Cell(question.workload, question.cluster, one))
-        for one in methods_on(question.cluster)
+        Option(one.name, Kind.METHOD, Cell(workload, question.cluster, one), workload.local_batch)
+        for one in (*methods_on(question.cluster), *BASELINES.values())
     ]
 
 
@@ -78,7 +85,7 @@ def other_options(question: Question) -> Iterator[list[Option]]:
             question,
             "16-bit gradients",
             Kind.PRECISION,
-            workload=in_half_precision(workload),
+            workload=workload.sent_as(HALF),
             learning="gradients are rounded to 16 bits before they are summed",
         )
     for factor in LARGER_BATCHES:
@@ -92,18 +99,22 @@ def other_options(question: Question) -> Iterator[list[Option]]:
                 learning=f"a step averages {factor * workload.local_batch * cluster.workers:,} "
                 f"samples: learning rates change, and more epochs may be needed",
             )
+    for count in ACCUMULATED:
+        yield _by_method(
+            question,
+            f"{count} batches per exchange",
+            Kind.ACCUMULATION,
+            workload=workload.accumulated(count),
+            held_batch=workload.local_batch,
+            learning=f"a step averages {count * workload.local_batch * cluster.workers:,} "
+            f"samples: learning rates change, and more epochs may be needed",
+        )
     for factor in MORE_SERVERS:
         yield _with_servers(question, factor)
     for divisor in FEWER:
         workers = cluster.workers // divisor
         if workers >= 1 and workers * divisor == cluster.workers and _can_use(question, workers):
             yield _by_method(question, f"{workers} GPUs", Kind.FEWER, workers=workers)
-
-
-def in_half_precision(workload: Workload) -> Workload:
-    """Return the workload whose gradients travel as 16-bit numbers."""
-    halved = (replace(one, bytes_per_element=HALF) for one in workload.gradients)
-    return replace(workload, gradients=tuple(halved))
 
 
 def _by_method(
@@ -113,12 +124,15 @@ def _by_method(
     *,
     workload: Workload | None = None,
     workers: int | None = None,
+    held_batch: int | None = None,
     learning: str = UNCHANGED,
 ) -> list[Option]:
     used = question.workload if workload is None else workload
     on = question.cluster if workers is None else question.cluster.with_workers(workers)
+    held = used.local_batch if held_batch is None else held_batch
     made = [
-        Option(f"{name}, {one.name}", kind, Cell(used, on, one), learning) for one in methods_on(on)
+        Option(f"{name}, {one.name}", kind, Cell(used, on, one), held, learning)
+        for one in methods_on(on)
     ]
     return [one for one in made if not one.server_machines] or made
 
@@ -132,7 +146,9 @@ def _with_servers(question: Question, factor: int) -> list[Option]:
         question.workload, cluster, one, servers
     )
     return [
-        Option(f"{servers} servers, {one.name}", Kind.SERVERS, made(one))
+        Option(
+            f"{servers} servers, {one.name}", Kind.SERVERS, made(one), question.workload.local_batch
+        )
         for one in methods_on(cluster)
         if one.architecture == "PS"
     ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ddlnb.advice.prices import Prices
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import UnknownName
-from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.workloads.footprint import Footprint, footprint, require_optimizer
 from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from ddlnb.workloads.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -41,40 +44,56 @@ class Question:
 
 
 def question_about(
-    model: str | Workload,
+    model: str | Task | Workload,
     cluster: Cluster,
     local_batch: int | None = None,
     prices: Prices | None = None,
     optimizer: str = "adam",
+    *,
+    sequence: int | None = None,
+    throughput: float | None = None,
+    precision: str = "",
 ) -> Question:
     """Return the question about a model on a cluster, with what is known of its memory.
 
-    A built-in model is traced for its memory; of a workload without a model none is known. What the
-    GPU has is looked up by the cluster's hardware. Raises UnknownName for an optimizer that is not
-    known.
+    ``model``, ``sequence``, ``throughput`` and ``precision`` are those of `workload_on`. A model is
+    traced for its memory; of a workload without a model none is known. What the GPU has is looked
+    up by the cluster's hardware. Raises UnknownName for an optimizer that is not known.
     """
-    workload = workload_on(model, cluster, local_batch)
     require_optimizer(optimizer)
+    workload = workload_on(
+        model,
+        cluster,
+        local_batch,
+        sequence=sequence,
+        throughput=throughput,
+        precision=precision,
+    )
     return Question(
         workload,
         cluster,
         Prices() if prices is None else prices,
-        _footprint(workload.model, optimizer),
+        _footprint(model, sequence, optimizer),
         _gpu_memory(cluster.hardware),
     )
 
 
-def _footprint(model: str, optimizer: str) -> Footprint | None:
+def _footprint(
+    model: str | Task | Workload, sequence: int | None, optimizer: str
+) -> Footprint | None:
+    """Return the footprint of a model that is at hand, None for a workload whose model is not."""
     from ddlnb.workloads.catalogue import TASKS
+    from ddlnb.workloads.resolve import resolve
 
-    return footprint(TASKS[model], optimizer) if model in TASKS else None
+    found = resolve(model, sequence=sequence)
+    if isinstance(found, Workload):
+        if found.model not in TASKS:
+            return None
+        found = TASKS[found.model]
+    return footprint(found, optimizer)
 
 
 def _gpu_memory(hardware: str) -> float:
     """Return the memory of a GPU of the catalogue, in bytes, NaN for other hardware."""
-    if not hardware or hardware.startswith("cpu"):
-        return math.nan
-    try:
-        return float(get_gpu(hardware).memory)
-    except UnknownName:
-        return math.nan
+    gpu = gpu_in(hardware)
+    return math.nan if gpu is None else float(gpu.memory)

@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.advice_tables import shown_options, shown_reasons
-from ddlnb.cli.forecast import OneCluster
+from ddlnb.cli.hardware import (
+    ClusterName,
+    GpuName,
+    GpusPerNode,
+    MachineName,
+    NetworkName,
+    Nodes,
+    PrecisionName,
+    SaveCluster,
+    chosen_cluster,
+)
 from ddlnb.cli.options import Batch, print_table
-from ddlnb.cli.workloads import ModelName, Throughput, workload_for
+from ddlnb.cli.workloads import ModelName, Throughput
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,10 +30,20 @@ def add_to(app: typer.Typer) -> None:
 
 def advise(
     model: ModelName = "",
-    cluster: OneCluster = "",
+    cluster: ClusterName = "",
+    gpu: GpuName = "",
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    network: NetworkName = "",
+    machine: MachineName = "",
+    save_cluster: SaveCluster = None,
     gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
     batch: Batch = None,
     throughput: Throughput = None,
+    precision: PrecisionName = "",
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens of a sample, for models of text.")
+    ] = None,
     optimizer: Annotated[
         str, typer.Option(help="sgd, momentum or adam: what it keeps takes memory.")
     ] = "adam",
@@ -54,15 +74,25 @@ def advise(
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file, write_atomically
 
-    require(bool(model and cluster), "give --model and --cluster; see `ddlnb clusters`")
+    require(bool(model), "give --model; see `ddlnb models`, or docs/own_model.md for yours")
     for path, example in ((csv, "options.csv"), (page, "advice.html")):
         if path is not None:
             require_writable_file(path, example)
     given = {"gpu_hour": gpu_price, "server_hour": server_price}
     prices = Prices(**{name: value for name, value in given.items() if value is not None})
-    on = get_cluster(cluster, gpus)
-    workload = workload_for(model, on, batch, throughput)
-    question = question_about(workload, on, prices=prices, optimizer=optimizer)
+    named = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
+    on = get_cluster(named, gpus)
+    question = question_about(
+        model,
+        on,
+        batch,
+        prices,
+        optimizer,
+        sequence=sequence,
+        throughput=throughput,
+        precision=precision,
+    )
+    workload = question.workload
     found = advise_on(question, measured=measured, measured_method=method, draws=draws)
     title = f"Simulated: {workload!r} on {on.label} ({on.network})"
     print_table(shown_options(found), False, f"{title}; options, the first one is to be taken")

@@ -24,6 +24,7 @@ from ddlnb.cli import (
     models,
     networks,
     scale,
+    scaling,
     strategies,
     survey,
     trace,
@@ -43,7 +44,7 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(models, methods, forecast, advise, calibrate, check, lossy, train, measure, survey),
+    *(models, methods, forecast, scaling, advise, calibrate, check, lossy, train, measure, survey),
     *(import_logs, trace, collectives, networks, hardware, scale, goodput, strategies),
 )
 for commands in COMMANDS:

@@ -23,6 +23,7 @@ _HOME = {
     "advice": (
         "advice_options",
         "advice_reasons",
+        "scaling_curves",
     ),
     "agreement": ("simulated_against_measured",),
     "architectures": (

@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS
-from ddlnb.figures.style import POINT, note, styled
+from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS, colour_of
+from ddlnb.figures.style import POINT, in_order, note, styled
 
 RATE = "throughput_samples_per_s"
 ROW = 0.32  # inches
@@ -67,6 +67,50 @@ def advice_reasons(reasons: pd.DataFrame) -> Figure:
     seconds = reasons["iteration_seconds"].iloc[0]
     ax.set_title(f"an iteration takes {seconds * 1e3:.4g} ms as it is", loc="left")
     note(figure, "source: simulated; dark bars can be bought")
+    return figure
+
+
+@styled
+def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
+    """The share of linear scaling that each method keeps, by the number of GPUs.
+
+    ``rows`` are those of `ddlnb.scaling`; the line across is the share that is good enough. The
+    band is the 90 % interval of the best method at each size.
+    """
+    figure, ax = plt.subplots(figsize=(7.5, 4))
+    for method in in_order(list(rows["method"].unique())):
+        line = rows[rows["method"] == method].sort_values("gpus")
+        ax.plot(
+            line["gpus"],
+            100 * line["efficiency"],
+            marker="o",
+            markersize=4,
+            color=colour_of(method),
+            label=method,
+        )
+    best = rows.loc[rows.groupby("gpus")[RATE].idxmax()].sort_values("gpus")
+    if best["low"].notna().any():
+        scale = 100 * best["efficiency"] / best[RATE]
+        ax.fill_between(
+            best["gpus"],
+            (scale * best["low"]).clip(0, 100),
+            (scale * best["high"]).clip(0, 100),
+            color=GREY,
+            alpha=0.2,
+            label="90 % interval of the best",
+        )
+    ax.axhline(100 * share, color=DARK, linewidth=0.8, linestyle=":")
+    ax.set_xscale("log", base=2)
+    ticks = sorted(rows["gpus"].unique())
+    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_ylim(0, 105)
+    ax.set_xlabel("GPUs")
+    ax.set_ylabel("share of linear scaling (%)")
+    if title:
+        ax.set_title(title, loc="left")
+    ax.legend(fontsize=8, ncols=2, loc="lower left")
+    note(figure, f"source: simulated; dotted: {share:.0%} of linear")
     return figure
 
 
