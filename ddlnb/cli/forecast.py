@@ -214,7 +214,7 @@ def forecast(
         {
             "GPUs": row["gpus"],
             "method": row["method"],
-            unit: f"{row['throughput_samples_per_s']:.4g}",
+            unit: _rate(row["throughput_samples_per_s"]),
             "90 % interval": _interval(row["low"], row["high"]) if draws else "-",
             "speed-up": f"{row['speedup']:.2f}",
             "efficiency": f"{row['speedup'] / row['gpus']:.0%}",
@@ -363,7 +363,17 @@ def _picture(lines: dict[str, Timeline], path: Path) -> Path:
 
 
 def _interval(low: float, high: float) -> str:
-    return "no interval" if math.isnan(low) else f"{low:.4g} to {high:.4g}"
+    return "no interval" if math.isnan(low) else f"{_rate(low)} to {_rate(high)}"
+
+
+def _rate(samples_per_second: float) -> str:
+    """Return a rate with four digits, and never with an exponent.
+
+    >>> _rate(12904.8), _rate(71.694)
+    ('12905', '71.69')
+    """
+    is_large = samples_per_second >= 1000
+    return f"{samples_per_second:.0f}" if is_large else f"{samples_per_second:.4g}"
 
 
 def _chance(share: float) -> str:
