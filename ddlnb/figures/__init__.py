@@ -85,6 +85,10 @@ _HOME = {
     "networks": ("network_loads",),
     "overview": ("techniques_overview",),
     "parallelism": ("parallelism_schematic",),
+    "pipelines": (
+        "layout_times",
+        "pipeline_schedules",
+    ),
     "sec5_challenges": (
         "density_steps",
         "gradient_histograms",

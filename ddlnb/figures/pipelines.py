@@ -1,0 +1,135 @@
+"""Pipeline schedules, stage by stage, and where the time of layouts goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from ddlnb.errors import require
+from ddlnb.figures.style import beside, legend, names_down, note, say_source, styled
+from ddlnb.results.timeline import Span, Timeline
+from ddlnb.units import MS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORWARD, BACKWARD, WEIGHTS = "#9ad0f0", "#0072B2", "#009E73"
+PASSES = {"forward": FORWARD, "backward": BACKWARD, "gradients of weights": WEIGHTS}
+PART_COLOURS = {
+    "computation": FORWARD,
+    "update": WEIGHTS,
+    "bubble": "#dddddd",
+    "tp": "#D55E00",
+    "cp": "#E69F00",
+    "ep": "#CC79A7",
+    "data": "#56329c",
+    "ends": "#8c6d31",
+}
+MEANINGS = {
+    "tp": "waits for tensor ranks",
+    "cp": "waits for context ranks",
+    "ep": "waits for experts",
+    "data": "waits for replicas",
+    "ends": "waits for the tied embedding",
+    "bubble": "bubble",
+}
+ROOM = 1.5  # of the longest bar, for the text behind it
+NUMBER = re.compile(r" (\d+)( weights)?$")  # of the micro batch, at the end of a span's name
+
+
+@styled
+def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
+    """What every pipeline stage does in one iteration, a panel for every schedule.
+
+    Boxes are passes of micro batches, with their numbers; white is the bubble. ``timelines`` are
+    those of `play_iteration`, by name; all panels share one axis of time.
+    """
+    require(bool(timelines), "there are no schedules to draw")
+    stages = [len({span.rank for span in line.spans}) for line in timelines.values()]
+    figure, axes = plt.subplots(
+        len(timelines),
+        1,
+        figsize=(11, 0.8 + sum(0.55 + 0.27 * count for count in stages)),
+        height_ratios=[0.8 + count for count in stages],
+        sharex=True,
+        squeeze=False,
+    )
+    end = max(span.stop_seconds for line in timelines.values() for span in line.spans)
+    for ax, (name, line), count in zip(axes[:, 0], timelines.items(), stages, strict=True):
+        _draw_stages(ax, line, end)
+        idle = sum(span.seconds for span in line.spans if span.name == "bubble")
+        whole = count * max(span.stop_seconds for span in line.spans)
+        ax.set_title(f"{name}: bubble {idle / whole:.0%}", loc="left", fontsize=10)
+        ax.set_yticks(range(count), [f"stage {stage}" for stage in range(count)])
+        ax.set_ylim(count - 0.4, -0.6)
+        ax.grid(False)
+    axes[-1, 0].set_xlim(0, end / MS)
+    axes[-1, 0].set_xlabel("time (ms)")
+    legend(figure, [Patch(color=colour, label=name) for name, colour in PASSES.items()])
+    note(figure, "source: " + ", ".join(sorted({line.source for line in timelines.values()})))
+    return figure
+
+
+def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
+    for stage in sorted({span.rank for span in line.spans}):
+        spans = [s for s in line.on(stage).spans if s.kind in ("forward", "backward")]
+        spans.sort(key=lambda span: span.start_seconds)
+        for (kind, number), run in groupby(spans, key=_pass):
+            own = list(run)
+            start, stop = own[0].start_seconds / MS, own[-1].stop_seconds / MS
+            ax.add_patch(
+                Rectangle(
+                    (start, stage - 0.4),
+                    stop - start,
+                    0.8,
+                    facecolor=PASSES[kind],
+                    edgecolor="white",
+                    linewidth=0.6,
+                )
+            )
+            if stop - start > 0.012 * end / MS:
+                colour = "black" if kind == "forward" else "white"
+                middle = (start + stop) / 2
+                ax.text(middle, stage, number, ha="center", va="center", color=colour, fontsize=7)
+
+
+def _pass(span: Span) -> tuple[str, str]:
+    """Return the kind of pass and the micro batch that a span belongs to."""
+    found = NUMBER.search(span.name)
+    if found is None:
+        return span.kind, ""
+    return ("gradients of weights" if found[2] else span.kind), found[1]
+
+
+@styled
+def layout_times(table: pd.DataFrame, source: str) -> Figure:
+    """Where the time of an iteration goes under every layout, averaged over pipeline stages.
+
+    ``table`` is that of `ddlnb.studies.scale_strategies.split_table`: a row per layout, seconds by
+    reason, ``seconds`` in all, ``tokens_per_second`` of a GPU and ``gigabytes`` of a rank.
+    """
+    require(not table.empty, "there are no layouts to draw")
+    figure, ax = plt.subplots(figsize=(9.5, 1.3 + 0.4 * len(table)))
+    parts = [part for part in PART_COLOURS if part in table]
+    for y, (_, row) in enumerate(table.iterrows()):
+        left = 0.0
+        for part in parts:
+            ax.barh(y, row[part], 0.72, left=left, color=PART_COLOURS[part], linewidth=0)
+            left += row[part]
+        text = f"{row['tokens_per_second']:,.0f} tokens/s, {row['gigabytes']:.0f} GB"
+        beside(ax, left, y, text)
+    names_down(ax, list(table.index))
+    ax.set_xlim(0, ROOM * table["seconds"].max())
+    ax.set_xlabel("time of an iteration (s)")
+    ax.grid(False, axis="y")
+    handles = [Patch(color=PART_COLOURS[one], label=MEANINGS.get(one, one)) for one in parts]
+    legend(figure, handles)
+    say_source(figure, source, "behind a bar: tokens per second and GPU, and memory of a rank")
+    return figure
