@@ -25,6 +25,7 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Strength
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
+from ddlnb.studies.scale_strategies import played_layouts, played_schedules, split_table
 from ddlnb.studies.sec2_intensity import IntensityRow
 from ddlnb.traces.jobs.table import job_of
 from ddlnb.traces.jobs.what_if import what_if
@@ -370,6 +371,12 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "loss_against_traffic": lambda: figures.loss_against_traffic(periods()),
     "throughput_with_a_slow_worker": lambda: figures.throughput_with_a_slow_worker(slowed()),
     "waiting_against_bound": lambda: figures.waiting_against_bound(waits()),
+    "pipeline_schedules": lambda: figures.pipeline_schedules(
+        played_schedules(["pp4 1f1b acc8", "pp2 vpp2 acc4", "pp4 zero-bubble acc8"])
+    ),
+    "layout_times": lambda: figures.layout_times(
+        split_table(played_layouts(["dp8 zero3", "tp8", "pp4 acc8"], nodes=1)), "simulated"
+    ),
     "job_stragglers": lambda: figures.job_stragglers(what_if(job_of(ToyJob().rows(), "toy"))),
     "learning_curves": lambda: figures.learning_curves(curves(), log_loss=True),
     "servers_needed": lambda: figures.servers_needed(servers()),
