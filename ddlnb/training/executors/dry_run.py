@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.size_only import size_only
 from ddlnb.training.executors.sized import rounds, sized
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker
@@ -22,6 +23,12 @@ from ddlnb.workloads.tasks import Batch
 
 class DryWorker(Worker):
     """A worker whose gradients and updates have a size and cost nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parameters.is_meta and self.compression is None:  # else it is slices, not sums
+            self.parameters = size_only(self.parameters)
+            self.flat_gradient = size_only(self.flat_gradient)
 
     def gradient(self) -> Tensor:
         """Return a flat tensor without values."""
