@@ -123,11 +123,15 @@ def _put_figures(content: NotebookNode, pictures: list[Picture]) -> None:
     """Replace pictures by elements that have captions, and drop the captions beneath them."""
     waiting = iter(pictures)
     for output in _outputs(content):
-        data = output.get("data", {})
-        if PNG in data:
+        if PNG in output.get("data", {}):
             output["data"], output["metadata"] = {"text/html": next(waiting).element}, {}
-        elif output.get("metadata", {}).get("text/markdown", {}).get("is_caption"):
-            output["data"] = {"text/plain": ""}
+    for cell in content["cells"]:
+        if "outputs" in cell:
+            cell["outputs"] = [output for output in cell["outputs"] if not _is_caption(output)]
+
+
+def _is_caption(output: dict[str, Any]) -> bool:
+    return bool(output.get("metadata", {}).get("text/markdown", {}).get("is_caption"))
 
 
 def _outputs(content: NotebookNode) -> Iterator[dict[str, Any]]:

@@ -126,6 +126,7 @@ def test_a_figure_has_its_caption_once_and_a_text_in_its_place(report):
         assert html.unescape(alt.group(2)) == SAID["alt"]
     page = (report.parent / "one.html").read_text()
     assert page.count("Bars of &lt;throughput&gt;.") == 1
+    assert not re.search(r"<pre>\s*</pre>", page)  # where the caption was
     assert (report.parent / "figures" / "one-1.png").read_bytes() == b"a picture"
 
 
