@@ -221,6 +221,29 @@ def test_what_is_posted_together_ends_when_the_last_of_it_has_its_peer():
     assert ends[is_receive].tolist() == [5.0, 5.0]
 
 
+@pytest.mark.parametrize("most", [5e-3, 0.3])
+def test_clocks_that_disagree_are_set(most):
+    """By what they were off, so that the answer is that of agreeing clocks."""
+
+    def slow(kind, place, mb, step):
+        return usual(kind, place, mb, step) * (1.7 if place == (1, 2) else 1)
+
+    rows = ToyJob(data=3, seconds=slow).rows()
+    draw = np.random.default_rng(2)
+    off = rows.groupby(["step", "rank"])["rank"].transform(lambda _: draw.uniform(-most, most))
+    found = explained_rows(rows.assign(start_ts=rows["start_ts"] + off))
+    agreeing = explained_rows(rows)
+    assert found.job.clocks_set_seconds == pytest.approx(off.abs().max(), rel=0.5)
+    assert agreeing.job.clocks_set_seconds == 0
+    np.testing.assert_allclose(found.causes["seconds"], agreeing.causes["seconds"], atol=1e-9)
+    assert any("Clocks of workers differed" in said for said in sentences(found))
+
+
+def test_clocks_of_published_jobs_agree():
+    assert published("AR").job.clocks_set_seconds == 0
+    assert published("ST").job.clocks_set_seconds == 0
+
+
 def test_missing_operations_are_counted_and_the_rest_is_replayed():
     rows = ToyJob(steps=3).rows()
     lost = rows[(rows["optype"] == "forward-recv") & (rows["step"] == 1)].index[[0, 3]]

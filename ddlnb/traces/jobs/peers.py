@@ -54,7 +54,7 @@ def find_peers(job: Job) -> Peers:
     rows = job.rows
     group = np.full(len(rows), -1, dtype=np.int64)
     scope_of: dict[str, str] = {}
-    messages = _messages(rows, job.stages)
+    messages = message_numbers(rows, job.stages)
     early = _join(group, messages, rows)
     for name in rows["optype"].unique():
         if family_of(name) != COLLECTIVE:
@@ -78,7 +78,7 @@ def _batches(rows: pd.DataFrame) -> Indices:
     return _without_singles(number)
 
 
-def _messages(rows: pd.DataFrame, stages: int) -> pd.Series[int]:
+def message_numbers(rows: pd.DataFrame, stages: int) -> pd.Series[int]:
     """Return a number for every message, for its send and its receive alike."""
     found = []
     for send, receive, direction in MESSAGES:

@@ -25,10 +25,12 @@ class Job:
     Columns are those of the file and ``end_ts``, ``worker`` (a number for each rank), ``lane``
     (which of the ranks of its stage and data-parallel rank, from 0) and ``number`` (the how
     manieth of its kind on its worker in this step). Times are seconds from the start of the step.
+    ``clocks_set_seconds`` is by how much a worker's clock was set at most.
     """
 
     name: str
     rows: pd.DataFrame
+    clocks_set_seconds: float = 0.0
 
     @property
     def data_ranks(self) -> int:

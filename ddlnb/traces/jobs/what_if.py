@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.errors import require
+from ddlnb.traces.jobs.clocks import with_agreeing_clocks
 from ddlnb.traces.jobs.factors import Factors
 from ddlnb.traces.jobs.kinds import COLLECTIVE, COMPUTE, POINT_TO_POINT, family_of
 from ddlnb.traces.jobs.replay import Replay
@@ -107,6 +108,7 @@ def what_if(job: Job) -> WhatIf:
     >>> found.causes.set_index("cause").loc["slow stages", "share"].round(2)
     np.float64(0.13)
     """
+    job = with_agreeing_clocks(job)
     replay, factors = Replay.of(job), Factors.of(job)
     work, launches = replay.work, replay.launches
     fair = _usual_transfers(replay)

@@ -73,6 +73,11 @@ def _reasons(found: WhatIf) -> Iterator[str]:
 
 def _remarks(found: WhatIf) -> Iterator[str]:
     job, peers, launches = found.job, found.replay.peers, found.replay.launches
+    if job.clocks_set_seconds:
+        yield (
+            f"Clocks of workers differed by up to {show_seconds(job.clocks_set_seconds)} from "
+            f"their mean, and were set by the ends of messages and collectives."
+        )
     for barrier in found.replay.barriers.found:
         yield f"A barrier that the trace does not record was found {barrier}."
     pauses = launches.pauses[launches.pauses > 0]
@@ -94,5 +99,5 @@ def _remarks(found: WhatIf) -> Iterator[str]:
         share = peers.early / len(job.rows)
         yield (
             f"{peers.early:,} operations ({share:.1%}) ended before a peer of theirs had begun "
-            f"and are replayed alone: clocks of workers differ, or numbers (seq_id) do not match."
+            f"and are replayed alone: their numbers (seq_id) may not match."
         )
