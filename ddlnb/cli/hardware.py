@@ -97,7 +97,7 @@ def chosen_cluster(
 
 def assumptions(cluster: Cluster) -> str:
     """Return in one line what a cluster of named hardware is, and what nobody gave."""
-    missing = [f"{what} {text}" for what, text in cluster.facts.items() if "not given" in text]
+    missing = [f"{what} {text}" for what, text in cluster.facts.items() if text.startswith("not ")]
     said = f"Cluster {cluster.about}: rates of data sheets, less what open measurements say is lost"
     said += "; servers on extra machines" if cluster.server_place else ""
     return "; ".join([said, *missing]) + "."
@@ -105,29 +105,32 @@ def assumptions(cluster: Cluster) -> str:
 
 def hardware(
     name: Annotated[
-        str | None, typer.Argument(help="Show one GPU, network or machine with its sources.")
+        str | None,
+        typer.Argument(help="gpus, networks or machines; or one of them, shown with its sources."),
     ] = None,
     csv: Csv = False,
 ) -> None:
     """List the GPUs, networks and machines that are known by name, or show one."""
-    from ddlnb.hardware.catalogue import gpus, interconnects, machines, protocols
+    from ddlnb.errors import require
+    from ddlnb.hardware.catalogue import gpus, interconnects, machines
 
-    if name is not None:
-        return _show(name, csv)
-    tables: dict[str, list[dict[str, Any]]] = {
-        "GPUs (dense TFLOP/s; GB/s)": [_gpu_row(one) for one in gpus().values()],
-        "Networks (--network also reads words such as '2x100 Gb/s RoCE')": [
-            _network_row(one) for one in interconnects().values()
-        ],
-        "Machines (--machine)": [_machine_row(one) for one in machines().values()],
+    tables: dict[str, tuple[str, list[dict[str, Any]]]] = {
+        "gpus": ("GPUs (dense TFLOP/s; GB/s)", [_gpu_row(one) for one in gpus().values()]),
+        "networks": (
+            "Networks (--network also reads words such as '2x100 Gb/s RoCE')",
+            [_network_row(one) for one in interconnects().values()],
+        ),
+        "machines": ("Machines (--machine)", [_machine_row(one) for one in machines().values()]),
     }
-    for title, rows in tables.items():
-        print_table(rows, csv, title)
-    if not csv:
-        for protocol in protocols().values():
-            typer.echo(
-                f"{protocol.name}: {_interval(protocol.share)} of the line; {protocol.share.source}"
-            )
+    require(
+        not csv or name is not None,
+        f"--csv prints one table; name {', '.join(tables)}, or one GPU, network or machine",
+    )
+    if name is not None and name not in tables:
+        return _show(name, csv)
+    for kind, (title, rows) in tables.items():
+        if name in (None, kind):
+            print_table(rows, csv, title)
 
 
 def _show(name: str, csv: bool) -> None:

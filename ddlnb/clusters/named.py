@@ -73,7 +73,10 @@ def cluster_of(
     if nodes > 1 and network == "":
         network = usual_network(kind, gpus_per_node)
         facts["network"] = f"not given: {network}, as is usual with {kind.name}"
-    joined = get_interconnect(network) if nodes > 1 else None
+    joined = get_interconnect(network) if network != "" else None
+    if nodes == 1 and joined is not None:
+        facts["network"] = f"not used: {joined.name}, as there is one node"
+        joined = None
     known = dict(_effects(kind, joined, gpus_per_node, server_place is not None and nodes > 1))
     if gpus_per_node > 1:
         rate = f"{kind.inside_bandwidth / GB:g} GB/s per direction"

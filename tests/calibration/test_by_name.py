@@ -12,6 +12,7 @@ from benchmarks.by_name_h100 import KEPT as KEPT_H100
 from benchmarks.by_name_h100 import summary as summary_h100
 from ddlnb.calibration.testbed import cell_as_run, fig4_workload
 from ddlnb.clusters.named import cluster_of
+from ddlnb.paths import HARDWARE, ROOT
 from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.workloads.roofline import estimate
@@ -50,3 +51,14 @@ def test_kept_forecasts_are_those_of_today(network):
         assert cell.samples / found.iteration_seconds == pytest.approx(
             kept[cell.method.name], rel=1e-3
         )
+
+
+def test_the_page_quotes_the_kept_rows():
+    page = (ROOT / "docs" / "own_cluster.md").read_text()
+    [overall] = summary(ROWS, []).to_dict("records")
+    runs = pd.read_csv(KEPT_H100).query("method == 'BSP-A2A'")
+    error = (runs["forecast"] / runs["published"] - 1).abs().median()
+    left_out = pd.read_csv(HARDWARE / "roofline_left_out.csv").query("left_out == 'model'")
+    off = (left_out["estimated_seconds"] / left_out["measured_seconds"] - 1).abs().median()
+    for share in (overall["median_error"], error, off):
+        assert f"| {100 * share:.1f} % |" in page

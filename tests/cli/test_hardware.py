@@ -48,7 +48,11 @@ def test_the_same_options_work_in_timeline_and_lossy(tmp_path):
 
 
 def test_hardware_is_listed_and_shown_with_its_sources():
-    listed = ddlnb("hardware", "--csv", check=True).stdout
+    listed = "".join(
+        ddlnb("hardware", kind, "--csv", check=True).stdout
+        for kind in ("gpus", "networks", "machines")
+    )
+    assert "name gpus, networks, machines" in ddlnb("hardware", "--csv").stderr
     for name in ("A100-SXM4-80GB", "200GbIB", "p4d.24xlarge"):
         assert name in listed
     assert "data sheet" in ddlnb("hardware", "A100", check=True).stdout

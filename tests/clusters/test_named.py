@@ -59,6 +59,12 @@ def test_a_single_node_needs_no_network():
     assert cluster.effects.between_bandwidth == Effects().between_bandwidth
 
 
+def test_a_network_that_joins_nothing_is_said():
+    cluster = cluster_of("A100", network="25GbE")
+    assert cluster.network == "no network"
+    assert cluster.facts["network"] == "not used: 25GbE, as there is one node"
+
+
 def test_more_bandwidth_is_never_slower():
     workload = read_profile("resnet50_b64_rtx2080ti")
     networks = [f"{rate} Gb/s {protocol}" for protocol in ("RoCE",) for rate in (1, 10, 40, 100)]
