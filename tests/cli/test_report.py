@@ -14,6 +14,7 @@ from ddlnb.cli.notebooks import Notebook
 from ddlnb.cli.outcome import Outcome
 from ddlnb.cli.page import pictures_of, read_executed, write_page
 from ddlnb.cli.report import write_pages
+from ddlnb.cli.reproduce import notebook_runs
 from ddlnb.cli.survey_evidence import Evidence
 from ddlnb.cli.survey_index import Entry, write_index
 from ddlnb.results.items import Item
@@ -147,3 +148,13 @@ def test_a_notebook_that_is_gone_leaves_no_page_and_no_picture(report):
     assert not (folder / "two.html").exists()
     assert not list((folder / "figures").glob("two-*"))
     assert "failed: it broke" in report.read_text()
+
+
+@pytest.mark.parametrize("profile", ["quick", "full"])
+def test_the_nine_panels_are_told_apart_by_model_and_network(profile):
+    runs = [run for run in notebook_runs(profile) if run.notebook.path.stem == "fig4_forecast"]
+    assert len({run.notebook.title for run in runs}) == 9
+    for run in runs:
+        said = run.notebook.title.casefold().replace("-", "")
+        assert str(run.parameters["model"]).replace("-", "") in said
+        assert str(run.parameters["network"]).casefold() in said
