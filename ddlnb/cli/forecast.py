@@ -31,6 +31,7 @@ from ddlnb.cli.options import (
     print_table,
     refuse_unused,
 )
+from ddlnb.cli.searched import bounds
 from ddlnb.cli.workloads import (
     Accumulate,
     Gradients,
@@ -227,7 +228,8 @@ def forecast(
     )
     if str(on.unlike):
         typer.echo(f"Unlike workers: {on.unlike}.")
-    for said in (advice(rows, on), *remarks(rows, on, chosen, drawn=draws > 0)):
+    found = bounds(rows, workload, on, chosen)
+    for said in (advice(rows, on), *found, *remarks(rows, on, chosen, drawn=draws > 0)):
         typer.echo(said)
     if csv is not None:
         typer.echo(f"Rows in {csv}")

@@ -44,6 +44,10 @@ def option(name: str, *flags: str) -> Any:
 Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method, or 'all'; repeatable.")
 ]
+KeptPlans = Annotated[
+    list[Path] | None,
+    typer.Option("--plan", help="A plan of `ddlnb plan --out` to run as it is; repeatable."),
+]
 Engines = Annotated[list[str] | None, option("engine", "--engine")]
 Baselines = Annotated[bool, option("baselines")]
 Workers = Annotated[
@@ -72,6 +76,7 @@ Profile = Annotated[
 def measure(
     model: Model,
     method: Methods = None,
+    plan: KeptPlans = None,
     profile: Profile = None,
     batch: LocalBatch = None,
     workers: Workers = None,
@@ -145,7 +150,7 @@ def measure(
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
-    methods = method or "all"
+    methods = _methods(method, plan)
     seconds = estimated_seconds(task, methods, workers=counts, settings=settings, out=out)
     announce(seconds, yes)
     with watched_load() as watch:
@@ -171,6 +176,16 @@ def measure(
         typer.echo(watch.load)
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
+
+
+def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
+    """Return what to run: methods by name and kept plans, or all methods where neither is given."""
+    if not plans:
+        return named or "all"
+    from ddlnb.plans.kept import method_of
+    from ddlnb.plans.plan_file import read_plan
+
+    return [*(named or []), *(method_of(read_plan(path)) for path in plans)]
 
 
 def _counts(workers: list[int] | None, profile: str | None) -> list[int]:

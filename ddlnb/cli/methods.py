@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +19,10 @@ from ddlnb.cli.options import (
     refuse_unused,
 )
 from ddlnb.cli.workloads import Gradients, Sequence
+
+if TYPE_CHECKING:
+    from ddlnb.plans.methods import Method
+    from ddlnb.plans.plan import Plan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -58,7 +63,7 @@ def methods(csv: Csv = False) -> None:
 
 def plan(
     model: Model,
-    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, or DDP.")],
+    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, DDP, or searched.")],
     batch: Batch = None,
     servers: Servers = 1,
     partition: Partition = None,
@@ -78,14 +83,33 @@ def plan(
     precision: PrecisionName = "",
     sequence: Sequence = None,
     gradients: Gradients = "",
+    cluster: Annotated[
+        str, typer.Option(help="Plan for this cluster of `ddlnb clusters`, or file, instead.")
+    ] = "",
+    gpus: Annotated[int | None, typer.Option(help="Workers of the cluster; default: all.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds that a search may take; default: to its end.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the plan to this file (.json).")
+    ] = None,
 ) -> None:
     """Print a method's plan: which gradients travel together, in what order."""
+    from ddlnb.cli.searched import plan_on_cluster
     from ddlnb.errors import require
+    from ddlnb.files import require_writable_file
     from ddlnb.plans.alpha_beta import AlphaBeta
-    from ddlnb.plans.methods import get_method, require_tunable
     from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.workload import read_profile
 
+    if out is not None:
+        require_writable_file(out, "plan.json")
+    if cluster:
+        refuse_unused("seconds are those of the workload on the cluster", profile=profile, gpu=gpu)
+        chosen = _tuned(method, partition, credit)
+        made = plan_on_cluster(model, cluster, gpus, chosen, batch, sequence, gradients, time_limit)
+        return _print_plan(made, out)
+    refuse_unused("without --cluster there is none", gpus=gpus, time_limit=time_limit)
     if profile is not None:
         refuse_unused(
             f"profile {profile!r} has a batch and seconds of its own",
@@ -97,9 +121,7 @@ def plan(
         refuse_unused("--precision is that of a data sheet (--gpu)", precision=precision)
     require(latency >= 0, f"latency {latency} must not be negative")
     require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
-    named = get_method(method)
-    require_tunable([named], partition=partition, credit=credit)
-    chosen = named.tuned(partition=partition, credit=credit)
+    chosen = _tuned(method, partition, credit)
     if profile is not None:
         workload = read_profile(profile)
         task = get_task(model)
@@ -124,4 +146,22 @@ def plan(
     cost = AlphaBeta(latency, 1 / bandwidth)
     if chosen.needs_cost:
         typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
-    typer.echo(chosen.plan(workload, cost=cost, servers=servers))
+    _print_plan(chosen.plan(workload, cost=cost, servers=servers), out)
+
+
+def _tuned(name: str, partition: str | None, credit: str | None) -> Method:
+    """Return the method with these sizes. Raises InputError for one that it does not have."""
+    from ddlnb.plans.methods import get_method, require_tunable
+
+    named = get_method(name)
+    require_tunable([named], partition=partition, credit=credit)
+    return named.tuned(partition=partition, credit=credit)
+
+
+def _print_plan(plan: Plan, out: Path | None) -> None:
+    """Print the plan, and write it where that is asked for."""
+    typer.echo(plan)
+    if out is not None:
+        from ddlnb.plans.plan_file import write_plan
+
+        typer.echo(f"Plan {plan.digest} in {write_plan(plan, out)}")

@@ -8,6 +8,7 @@ from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import get_optimizer, optimizer_name
 from ddlnb.engines.probes import profile_rank, time_all_reduce
+from ddlnb.engines.searching import searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
@@ -16,6 +17,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
+from ddlnb.search.method import Searching
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.replay import replayed
@@ -39,6 +41,7 @@ class Bench:
         self.task = slowed(get_task(task), ranks.site.scale)
         self.ranks, self.settings = ranks, settings
         self.local_batch = settings.batch_of(self.task)
+        self._searched: dict[Searching, Plan] = {}
 
     @cached_property
     def workload(self) -> Workload:
@@ -95,6 +98,11 @@ class Bench:
     def plan(self, method: str | Method) -> Plan:
         """Return the plan of a method for this model on these workers."""
         method = get_method(method)
+        if isinstance(method.planner, Searching):
+            if method.planner not in self._searched:
+                plan = searched_plan(method.planner, self.workload, self.cost, self.settings)
+                self._searched[method.planner] = plan
+            return self._searched[method.planner]
         cost = self.cost if method.needs_cost else None
         return method.plan(self.workload, cost=cost, servers=self.settings.server_count)
 

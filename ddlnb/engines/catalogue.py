@@ -16,6 +16,7 @@ from typing import Any
 from ddlnb.engines.byteps import runtime
 from ddlnb.engines.horovod import runtime as horovod_runtime
 from ddlnb.errors import InputError, MissingPart, UnknownName
+from ddlnb.plans.kept import KeptPlan
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.requests import SPLIT
 
@@ -59,6 +60,13 @@ class Engine:
         return _named(self.serve)
 
 
+def _names_collectives(method: Method) -> str:
+    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+    if plan is None or not plan.collectives:
+        return ""
+    return "has one all-reduce of its own for all messages, and the plan names collectives"
+
+
 def _named(path: str) -> Callable[..., Any]:
     module, name = path.split(":")
     return getattr(import_module(module), name)
@@ -74,7 +82,8 @@ _LISTED = [
            exchanges=frozenset({"all_reduce", "push_pull", SPLIT})),
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
            "ddlnb.engines.horovod.engine:start", baseline="horovod",
-           exchanges=frozenset({"all_reduce", SPLIT}), missing=horovod_runtime.missing),
+           exchanges=frozenset({"all_reduce", SPLIT}), refusal=_names_collectives,
+           missing=horovod_runtime.missing),
     Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
            "ddlnb.engines.byteps.engine:start", "ddlnb.engines.byteps.engine:serve",
            exchanges=frozenset({"push_pull"}), missing=runtime.missing),

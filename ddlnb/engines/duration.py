@@ -20,7 +20,7 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.engines.cells import cells_of, missing_runs
 from ddlnb.engines.contenders import Contender, Methods, contenders
 from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import METHODS, Method
 from ddlnb.provenance import cores
 from ddlnb.results.rows import ResultsFile
 from ddlnb.simulator.simulate import Cell, steady_seconds
@@ -76,14 +76,18 @@ def _run_seconds(
     """Return the real seconds of one run of each."""
     cluster = _cluster(settings)
     alone = workload.compute_seconds
-    cells = [
-        Cell(workload, cluster, one.method or LIKE_DDP, settings.server_count) for one in chosen
-    ]
+    cells = [Cell(workload, cluster, _estimated_as(one), settings.server_count) for one in chosen]
     iterations = (settings.iterations + settings.warmup) / settings.site.scale
     return [
         RUN_SECONDS + iterations * (alone if one.engine == "single" else found.iteration_seconds)
         for one, found in zip(chosen, steady_seconds(cells), strict=True)
     ]
+
+
+def _estimated_as(contender: Contender) -> Method:
+    """Return the method that stands for a contender; a search takes too long for an estimate."""
+    method = contender.method
+    return LIKE_DDP if method is None or method.planner is not None else method
 
 
 def _workload(task: Task, settings: MeasurementSettings) -> Workload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ddlnb.clusters.cluster import Cluster
@@ -16,20 +17,24 @@ from ddlnb.workloads.workload import Workload
 WITHOUT_SERVERS = Space(servers=False)
 
 
-def searched(workload: Workload, cluster: Any = None) -> Plan:
-    """Return the plan that is found without parameter servers. Raises InputError without a cluster.
+@dataclass(frozen=True)
+class Searching:
+    """A planner that searches a space, with a fixed seed: the same plan for the same arguments."""
 
-    It is searched with a fixed seed, so that it is the same for the same workload and cluster.
-    """
-    if not isinstance(cluster, Cluster):
-        raise InputError(
-            "method 'searched' makes its plan for a cluster; name one (cluster=..., --cluster), or "
-            "take a kept plan (--plan)"
-        )
-    return search_plan(workload, cluster, space=WITHOUT_SERVERS, progress=False).plan
+    space: Space = WITHOUT_SERVERS
+
+    def __call__(self, workload: Workload, cluster: Any = None) -> Plan:
+        """Return the plan that is found. Raises InputError without a cluster."""
+        if not isinstance(cluster, Cluster):
+            raise InputError(
+                "method 'searched' makes its plan for a cluster; name one (cluster=..., "
+                "--cluster), or take a kept plan (--plan)"
+            )
+        return search_plan(workload, cluster, space=self.space, progress=False).plan
 
 
-# Exchange, launch and gate are those of its plan.
+# Exchange, launch and gate are those of its plan. It goes without parameter servers, which would
+# be more machines.
 SEARCHED_METHOD = Method(
     name=SEARCHED,
     scheduling="searched",
@@ -38,5 +43,5 @@ SEARCHED_METHOD = Method(
     launch=Launch.WHEN_READY,
     priority=False,
     gate=Gate.ALL_LAYERS,
-    planner=searched,
+    planner=Searching(),
 )

@@ -1,0 +1,77 @@
+"""Plans on a cluster, and what is said of a searched one: how far it is from its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlnb.clusters.cluster import Cluster
+    from ddlnb.plans.methods import Method
+    from ddlnb.plans.plan import Plan
+    from ddlnb.workloads.workload import Workload
+
+
+def bounds(
+    rows: pd.DataFrame, workload: Workload, on: Cluster, methods: Sequence[Method]
+) -> list[str]:
+    """Return a sentence for every number of GPUs on which a plan was searched."""
+    from ddlnb.search.bound import lower_bound
+    from ddlnb.search.method import Searching
+    from ddlnb.units import show_seconds
+
+    said = []
+    for method in methods:
+        if not isinstance(method.planner, Searching):
+            continue
+        for row in rows[rows["method"] == method.name].to_dict("records"):
+            cluster = on.with_workers(row["gpus"])
+            names = method.planner.space.collectives_on(cluster)
+            bound = lower_bound(workload, cluster, names)
+            seconds = row["iteration_seconds"]
+            said.append(
+                f"{method.name} on {row['gpus']} GPUs: {show_seconds(seconds)} per iteration; "
+                f"without servers no plan takes less than {show_seconds(bound.seconds)} "
+                f"({bound.limit}): {seconds / bound.seconds - 1:.1%} above."
+            )
+    return said
+
+
+def plan_on_cluster(
+    model: str,
+    cluster: str,
+    gpus: int | None,
+    method: Method,
+    batch: int | None,
+    sequence: int | None,
+    gradients: str,
+    time_limit: float | None,
+) -> Plan:
+    """Return the plan of a method on a cluster; of a searched one, print how good it is."""
+    import sys
+
+    import typer
+
+    from ddlnb.cli.workloads import workload_for
+    from ddlnb.clusters.file import get_cluster
+    from ddlnb.errors import require
+    from ddlnb.search.method import Searching
+    from ddlnb.search.search import search_plan
+    from ddlnb.simulator.simulate import plan_on
+
+    on = get_cluster(cluster, gpus)
+    workload = workload_for(model, on, batch, None, sequence=sequence, gradients=gradients)
+    typer.echo(f"{workload!r} on {on!r}; {workload.source}")
+    if not isinstance(method.planner, Searching):
+        require(
+            time_limit is None,
+            f"--time-limit ends a search, and {method.name} is a rule; leave it out",
+        )
+        return plan_on(on, workload, method)
+    show = sys.stderr.isatty()
+    space = method.planner.space
+    found = search_plan(workload, on, space=space, time_limit=time_limit, progress=show)
+    typer.echo(str(found).partition("\n")[2])
+    return found.plan

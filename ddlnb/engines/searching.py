@@ -1,0 +1,45 @@
+"""The searched plan of a measurement: for a cluster that has the measured cost of an all-reduce."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.plan import Plan
+from ddlnb.search.method import Searching
+from ddlnb.workloads.workload import Workload
+
+SOFTWARE = 0.5  # of the latency; each half of a split all-reduce pays it
+
+
+def measured_cluster(cost: AlphaBeta, workers: int) -> Cluster:
+    """Return workers on nodes of their own, in a ring whose all-reduce has this cost.
+
+    Half of its latency is taken for software, half for hops.
+    """
+    hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
+    effects = Effects()
+    if workers > 1:
+        effects = replace(
+            effects,
+            operation_latency=SOFTWARE * cost.latency_seconds,
+            between_latency=(1 - SOFTWARE) * cost.latency_seconds / hops,
+            between_bandwidth=min(share * cost.bytes_per_second, effects.between_bandwidth),
+        )
+    return Cluster("as measured", "measured", workers, 1, effects)
+
+
+def searched_plan(
+    planner: Searching, workload: Workload, cost: AlphaBeta, settings: MeasurementSettings
+) -> Plan:
+    """Return the plan that is searched for the measured seconds of layers and all-reduces.
+
+    All messages take the engine's own all-reduce, the only one whose cost was measured; where the
+    settings say how all-reduces travel, none is split.
+    """
+    is_plain = settings.collective is None and settings.topology == "ring"
+    space = replace(planner.space, collectives=(), split=planner.space.split and is_plain)
+    return replace(planner, space=space)(workload, measured_cluster(cost, settings.workers))
