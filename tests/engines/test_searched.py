@@ -1,0 +1,67 @@
+"""Searched and kept plans on real ranks: exact like any other, by our engine and by Horovod."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddlnb.engines.catalogue import ENGINES, get_engine
+from ddlnb.engines.measure import measure
+from ddlnb.engines.searching import measured_cluster
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.kept import method_of
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan_file import read_plan, write_plan
+from ddlnb.search.search import search_plan
+from ddlnb.search.space import Space
+from ddlnb.workloads.workload import read_profile
+from tests.toy import TOY
+
+LACK = get_engine("horovod").missing()
+SMALL = "small-conv_b64_cpu-1thread"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "engine",
+    ["torch", pytest.param("horovod", marks=pytest.mark.skipif(bool(LACK), reason=LACK))],
+)
+def test_a_searched_and_a_kept_plan_are_measured(engine, six_ranks, tmp_path):
+    """`Bench.run` raises where ranks end with different parameters."""
+    workload = read_profile(SMALL)
+    cluster = measured_cluster(AlphaBeta(1e-3, 1e-9), workers=2)
+    space = Space(servers=False, collectives=())
+    kept = search_plan(workload, cluster, space=space, most_plans=60).plan
+    kept = read_plan(write_plan(replace(kept, method="mine"), tmp_path / "plan.json"))
+    rows = measure(
+        "small-conv",
+        ["searched", method_of(kept)],
+        engine=engine,
+        ranks=six_ranks,
+        workers=2,
+        iterations=2,
+        warmup=1,
+        repetitions=1,
+        baselines=False,
+    ).set_index("method")
+    assert rows.loc["mine", "plan"] == kept.digest
+    assert rows.loc["mine", "messages"] == len(kept.messages)
+    assert (rows["throughput_samples_per_s"] > 0).all()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_measured_cluster_has_the_measured_cost(workers):
+    cost = AlphaBeta(1e-3, 2e-9)
+    found = measured_cluster(cost, workers).cost
+    if workers > 1:
+        assert found.latency_seconds == pytest.approx(cost.latency_seconds)
+        assert found.seconds_per_byte == pytest.approx(cost.seconds_per_byte)
+
+
+def test_horovod_refuses_a_plan_that_names_collectives():
+    plan = METHODS["WFBP-A2A"].plan(TOY)
+    chosen = method_of(replace(plan, method="mine", collectives=("ring", "", "tree")))
+    assert "the plan names collectives" in ENGINES["horovod"].refuses(chosen)
+    assert ENGINES["torch"].refuses(chosen) == ""
+    assert ENGINES["byteps"].refuses(chosen) != ""
