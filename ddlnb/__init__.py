@@ -64,6 +64,8 @@ _HOME = {
     "parallelism.forecast.layouts": ("scale",),
     "parallelism.forecast.shapes": ("get_shape",),
     "parallelism.goodput.month": ("Job", "goodput"),
+    "parallelism.layout": ("Layout",),
+    "parallelism.simulated.iteration": ("play_iteration",),
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",

@@ -49,7 +49,7 @@ def strategies(
     cases = [Case(text, models[model], Layout.parse(text)) for text in layout or ()]
     found = strategy_rows(cases or CASES, seed=seed)
     shown = found if rows or csv else _for_people(strategy_table(found))
-    print_table(shown.to_dict("records"), csv, "Strategies: predicted and counted")
+    print_table(shown.to_dict("records"), csv, "Strategies, predicted = counted")
     if not found["equal"].all():
         raise typer.Exit(1)
 
@@ -59,9 +59,7 @@ def _for_people(table: pd.DataFrame) -> pd.DataFrame:
     shown = table[["strategy", "layout"]].copy()
     for what in ("operations", "bytes"):
         both = zip(table[f"{what} predicted"], table[f"{what} counted"], strict=True)
-        shown[f"{what}, predicted and counted"] = [
-            f"{one:,} {'=' if one == other else '!='} {other:,}" for one, other in both
-        ]
+        shown[what] = [f"{one:,} {'=' if one == other else '!='} {other:,}" for one, other in both]
     shown["memory off by"] = table["memory off by"].map("{:.1%}".format)
     shown["off one worker"] = table["off one worker"].map("{:.0e}".format)
     shown["equal"] = table["equal"].map({True: "yes", False: "NO"})
