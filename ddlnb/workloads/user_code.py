@@ -79,7 +79,15 @@ def _run_file(path: Path) -> ModuleType:
         ) from error
     finally:
         sys.path.remove(str(full.parent))
+    _travels_by_value(module)
     return module
+
+
+def _travels_by_value(module: ModuleType) -> None:
+    """Let what is defined there travel to ranks, which cannot import it by its name."""
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
 
 
 def _import(place: str) -> ModuleType:
@@ -87,7 +95,7 @@ def _import(place: str) -> ModuleType:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        return importlib.import_module(place)
+        module = importlib.import_module(place)
     except ModuleNotFoundError as error:
         raise ModelError(f"module {place!r} cannot be imported: {error}; {ATTRIBUTES}") from error
     except DdlnbError:
@@ -98,3 +106,6 @@ def _import(place: str) -> ModuleType:
         ) from error
     finally:
         sys.path.remove(here)
+    if Path(getattr(module, "__file__", None) or "/").parent == Path(here):
+        _travels_by_value(module)
+    return module

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 
+import cloudpickle
 import pytest
 from torch import nn
 
@@ -78,6 +80,15 @@ def test_a_task_in_a_file_or_a_module_is_found_by_its_name(here, name):
 
 def test_a_file_is_found_by_its_path(here):
     assert resolve(f"{here}/my.py:task").local_batch == 8
+
+
+@pytest.mark.parametrize("name", ["my.py:task", "my:task"])
+def test_a_task_of_a_file_travels_to_a_process_that_does_not_have_it(here, name):
+    packed = cloudpickle.dumps(resolve(name))
+    code = f"import cloudpickle; print(cloudpickle.loads({packed!r}).batch(3, 0)[0].shape)"
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout == "torch.Size([3, 5])\n"
 
 
 @pytest.mark.parametrize(
