@@ -4,6 +4,7 @@ import gzip
 import json
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -53,21 +54,23 @@ def test_a_real_trace_has_the_layers_and_gradients_of_the_model(recorded):
 
 
 def test_seconds_are_those_that_hooks_measured_in_the_same_iterations(recorded):
-    """From the first layer to the last, and from the first gradient to the last.
+    """Of the typical layer and gradient: a busy machine may come between a hook and an operation.
 
-    What lies outside belongs to the loss and to calling backward(), which hooks do not see.
+    The first gradient and the last layer are left out, which begin and end with the loss.
     """
     file, structure, measured = recorded
     trace = read_trace(file)
     assert len(trace.iterations) == ITERATIONS
     spans = trace.timeline(structure).spans
-    for number, one in enumerate(measured):
-        own = [span for span in spans if span.iteration == number]
-        forward = [span.seconds for span in own if span.kind == "forward"]
-        backward = [span.seconds for span in own if span.kind == "backward"]
-        hooks = list(one.forward_seconds.values()), list(one.backward_seconds.values())
-        assert sum(forward[:-1]) == pytest.approx(sum(hooks[0][:-1]), rel=0.1, abs=1e-3)
-        assert sum(backward[1:]) == pytest.approx(sum(hooks[1][1:]), rel=0.1, abs=1e-3)
+    for kind, part in (("forward", slice(None, -1)), ("backward", slice(1, None))):
+        traced, hooks = [], []
+        for number, one in enumerate(measured):
+            own = [s.seconds for s in spans if (s.iteration, s.kind) == (number, kind)]
+            seconds = one.forward_seconds if kind == "forward" else one.backward_seconds
+            traced += own[part]
+            hooks += list(seconds.values())[part]
+        off = np.median(np.abs(np.subtract(traced, hooks)))
+        assert off < 0.15 * np.mean(hooks)
 
 
 def test_every_operation_of_a_real_trace_is_explained(recorded):
