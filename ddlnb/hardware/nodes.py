@@ -16,7 +16,9 @@ from ddlnb.paths import HARDWARE
 from ddlnb.units import bandwidth_from, seconds_from
 
 PATH = HARDWARE / "nodes.yaml"
-LinkName = Literal["NVLink", "PCIe with peers", "PCIe through the host"]
+LinkName = Literal[
+    "NVLink", "NVLink with adding switches", "PCIe with peers", "PCIe through the host"
+]
 WITHOUT_PEERS = ("RTX",)  # families of GPUs whose drivers copy through the host's memory
 
 
@@ -58,7 +60,8 @@ def link_inside(gpu: Gpu) -> InsideLink:
     ['NVLink', 'PCIe with peers', 'PCIe through the host']
     """
     if gpu.nvlink is not None:
-        return node_costs().links["NVLink"]
+        adding = " with adding switches" if gpu.nvlink.reduces else ""
+        return node_costs().links[f"NVLink{adding}"]
     peers = not gpu.family.startswith(WITHOUT_PEERS)
     return node_costs().links["PCIe with peers" if peers else "PCIe through the host"]
 

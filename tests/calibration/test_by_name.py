@@ -12,9 +12,10 @@ from benchmarks.by_name_h100 import KEPT as KEPT_H100
 from benchmarks.by_name_h100 import summary as summary_h100
 from ddlnb.calibration.testbed import cell_as_run, fig4_workload
 from ddlnb.clusters.named import cluster_of
-from ddlnb.paths import HARDWARE, ROOT
+from ddlnb.paths import HARDWARE, PUBLISHED, ROOT
 from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.simulate import steady_seconds
+from ddlnb.units import US
 from ddlnb.workloads.roofline import estimate
 
 ROWS = pd.read_csv(KEPT)
@@ -62,3 +63,21 @@ def test_the_page_quotes_the_kept_rows():
     off = (left_out["estimated_seconds"] / left_out["measured_seconds"] - 1).abs().median()
     for share in (overall["median_error"], error, off):
         assert f"| {100 * share:.1f} % |" in page
+
+
+@pytest.mark.parametrize(
+    ("block", "words", "most"),
+    [
+        ("oci-a100-2n", {"gpu": "A100-40GB", "nodes": 2, "network": "RoCE 8x200 Gb/s"}, 0.15),
+        ("309-2n", {"gpu": "H100", "nodes": 2, "network": "8x400GbIB"}, 0.3),
+        ("mle-8xH200", {"gpu": "H200", "nodes": 1}, 0.2),
+    ],
+)
+def test_all_reduces_of_named_clusters_are_like_those_of_nccl_tests(block, words, most):
+    """Messages of 16 MiB to 2 GiB; on two nodes NCCL has a tree that sends but half as much."""
+    rows = pd.read_csv(PUBLISHED / "collectives_upto2nodes.csv").query("block == @block")
+    rows = rows[rows["size_bytes"].between(2**24, 2**31)]
+    latency, per_byte, _ = cluster_of(gpus_per_node=8, **words).all_reduce_seconds
+    seconds = latency + per_byte * rows["size_bytes"]
+    assert len(rows) > 5
+    assert (seconds / (rows["time_us_out_of_place"] * US) - 1).abs().median() < most
