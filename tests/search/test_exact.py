@@ -1,0 +1,51 @@
+"""The solver's optimum against all merges counted out, and the search against the solver."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from benchmarks.search_regret import instance, regret
+from ddlnb.errors import InputError
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.plan import Gate
+from ddlnb.search.exact import GAP, MOST_GRADIENTS, proven_best
+from ddlnb.search.space import Candidate
+from ddlnb.simulator.player import play
+from ddlnb.simulator.program import lower
+from ddlnb.workloads.workload import Gradient, Layer, Workload
+
+
+@pytest.mark.parametrize("gate", Gate)
+@pytest.mark.parametrize("seed", [2, 5])
+def test_the_solver_finds_the_best_of_all_merges(seed, gate):
+    workload, cluster = instance(seed, most=7)
+    count = len(workload.gradients)
+    seconds = {}
+    for inner in range(count):
+        for cuts in combinations(range(1, count), inner):
+            ends = (*cuts, count)
+            plan = Candidate(ends, gate).plan(workload, cluster, ())
+            seconds[ends] = play(lower(workload, cluster, plan)).iteration_seconds
+    latency, per_byte, _ = cluster.all_reduce_seconds
+    best = proven_best(workload, AlphaBeta(latency, per_byte), gate)
+    assert len(seconds) == 2 ** (count - 1)
+    least = min(seconds.values())
+    assert best.proven_seconds * (1 - 1e-6) <= least <= seconds[best.ends]
+    assert seconds[best.ends] <= least * (1 + GAP)
+
+
+@pytest.mark.parametrize("gate", Gate)
+@pytest.mark.parametrize("seed", [3, 11])
+def test_the_search_is_within_two_percent_of_the_proven_optimum(seed, gate):
+    row = regret(seed, gate, most=14)
+    assert -1e-6 <= row["regret"] <= 0.02
+    assert row["bound_seconds"] <= row["best_seconds"] * (1 + 1e-6)
+
+
+def test_too_many_gradients_are_refused():
+    names = [f"g{i}" for i in range(MOST_GRADIENTS + 1)]
+    many = Workload("many", 1, (Layer("l"),), tuple(Gradient(n, "l", 1) for n in names), "by hand")
+    with pytest.raises(InputError, match="has 41 gradients, and optima are proven for at most 40"):
+        proven_best(many, AlphaBeta(1.0, 1.0), Gate.ALL_LAYERS)
