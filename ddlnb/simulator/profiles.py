@@ -60,7 +60,15 @@ def workload_on(
         from ddlnb.workloads.tracing import trace
 
         traced = trace(found, found.local_batch if local_batch is None else local_batch)
+        traced = _measured(traced, cluster) if is_plain else traced
     return _with_seconds(traced, cluster, throughput, precision)
+
+
+def _measured(traced: Workload, cluster: Cluster) -> Workload:
+    """Return the kept profile of the same structure for the cluster's hardware, if there is one."""
+    names = _profiles(traced.model, cluster, traced.local_batch) if cluster.hardware else []
+    kept = (read_profile(name) for name in names)
+    return next((one for one in kept if one.structure == traced.structure), traced)
 
 
 def _with_seconds(

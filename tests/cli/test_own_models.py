@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 import ddlnb
 from ddlnb.cli.workloads import workload_for
 from ddlnb.errors import InputError, ModelError, UnknownName
+from ddlnb.simulator import profiles
+from ddlnb.workloads.catalogue import get_task as task_of
 from tests.command_line import ddlnb as run
 
 MINE = """
@@ -78,6 +82,17 @@ def test_a_kept_profile_is_taken_where_there_is_one_for_the_hardware():
     assert "fitted by ddlnb calibrate survey" in rows.attrs["seconds"]
     other = ddlnb.forecast("resnet50", "survey-10GbE", "DDP", local_batch=5, gpus=8, draws=0)
     assert "data sheet of RTX2080Ti" in other.attrs["seconds"]
+
+
+def test_a_profile_of_one_s_own_is_taken_if_it_is_of_the_same_model(mine, cluster, monkeypatch):
+    traced = ddlnb.trace(mine, 256)
+    kept = ddlnb.from_throughput(traced, 5e4, "my own log", hardware=cluster.hardware)
+    monkeypatch.setattr(profiles, "_profiles", lambda *_: ["mine_b256_a100"])
+    monkeypatch.setattr(profiles, "read_profile", lambda name: kept)
+    assert profiles.workload_on(task_of(mine), cluster) == kept
+    other = replace(kept, layers=kept.layers[::-1])
+    monkeypatch.setattr(profiles, "read_profile", lambda name: other)
+    assert "data sheet" in profiles.workload_on(task_of(mine), cluster).source
 
 
 def test_a_traced_workload_takes_seconds_from_the_cluster_s_gpu(mine, cluster):
