@@ -41,15 +41,17 @@ MEANINGS = {
     "bubble": "bubble",
 }
 ROOM = 1.5  # of the longest bar, for the text behind it
-NUMBER = re.compile(r" (\d+)( weights)?$")  # of the micro batch, at the end of a span's name
+# The end of a span's name: its chunk, unless that is the first; micro batch; which gradients.
+PASS = re.compile(r"(?: chunk (\d+),)? (\d+)( weights)?$")
+LATER_CHUNKS = 0.6  # their opacity
 
 
 @styled
 def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
     """What every pipeline stage does in one iteration, a panel for every schedule.
 
-    Boxes are passes of micro batches, with their numbers; white is the bubble. ``timelines`` are
-    those of `play_iteration`, by name; all panels share one axis of time.
+    Boxes are passes of micro batches, with their numbers, paler in later chunks of a stage; white
+    is the bubble. ``timelines`` are those of `play_iteration`, by name; all panels share one axis.
     """
     require(bool(timelines), "there are no schedules to draw")
     stages = [len({span.rank for span in line.spans}) for line in timelines.values()]
@@ -81,7 +83,7 @@ def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
     for stage in sorted({span.rank for span in line.spans}):
         spans = [s for s in line.on(stage).spans if s.kind in ("forward", "backward")]
         spans.sort(key=lambda span: span.start_seconds)
-        for (kind, number), run in groupby(spans, key=_pass):
+        for (kind, chunk, number), run in groupby(spans, key=_pass):
             own = list(run)
             start, stop = own[0].start_seconds / MS, own[-1].stop_seconds / MS
             ax.add_patch(
@@ -90,6 +92,7 @@ def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
                     stop - start,
                     0.8,
                     facecolor=PASSES[kind],
+                    alpha=LATER_CHUNKS if chunk else 1.0,
                     edgecolor="white",
                     linewidth=0.6,
                 )
@@ -100,12 +103,12 @@ def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
                 ax.text(middle, stage, number, ha="center", va="center", color=colour, fontsize=7)
 
 
-def _pass(span: Span) -> tuple[str, str]:
-    """Return the kind of pass and the micro batch that a span belongs to."""
-    found = NUMBER.search(span.name)
+def _pass(span: Span) -> tuple[str, str, str]:
+    """Return the kind of pass, the later chunk if it is one, and the micro batch of a span."""
+    found = PASS.search(span.name)
     if found is None:
-        return span.kind, ""
-    return ("gradients of weights" if found[2] else span.kind), found[1]
+        return span.kind, "", ""
+    return ("gradients of weights" if found[3] else span.kind), found[1] or "", found[2]
 
 
 @styled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,3 +85,24 @@ def test_an_order_that_waits_for_itself_is_refused():
         play(stuck, SECONDS)
     with pytest.raises(InputError, match="must be a multiple of the 4 stages"):
         schedule("interleaved", 4, 6, 2)
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 4, 3), (3, 9, 2), (1, 3, 2)])
+def test_interleaving_is_that_of_torch(p, m, v):
+    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    given = SimpleNamespace(
+        pp_group_size=p,
+        n_local_stages=v,
+        microbatches_per_round=p,
+        number_of_rounds=m // p,
+        _n_microbatches=m,
+    )
+    kind = torch_schedules.ScheduleInterleaved1F1B
+    for stage, operations in enumerate(schedule("interleaved", p, m, v)):
+        theirs = kind._calculate_single_rank_operations(given, stage)
+        told = [
+            Operation(one.computation_type.value, one.microbatch_index, one.stage_index // p)
+            for one in theirs
+            if one is not None
+        ]
+        assert list(operations) == told

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddlnb.errors import InputError
 from ddlnb.networks.islands import with_islands
 from ddlnb.networks.topologies import Star
-from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.layout import AXES, Layout
 from ddlnb.parallelism.play_schedule import play
 from ddlnb.parallelism.schedules import schedule
 from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
@@ -108,6 +108,14 @@ def test_more_bandwidth_and_more_flops_never_hurt(text, factor):
     plain = seconds(MODEL, text)
     assert seconds(MODEL, text, faster) <= plain * (1 + 1e-9)
     assert seconds(MODEL, text, flops=FLOPS * factor) <= plain * (1 + 1e-9)
+
+
+@given(st.permutations(AXES), st.sampled_from(["dp2 tp2 pp2 acc4 zero1", "dp2 cp2 tp2 zero3"]))
+@settings(max_examples=15)
+def test_where_all_links_are_alike_it_does_not_matter_which_rank_is_where(order, text):
+    flat = Star(8).network(10e9, 1e-6)
+    other = f"{text} order={'-'.join(order)}"
+    assert seconds(MODEL, other, flat) == pytest.approx(seconds(MODEL, text, flat))
 
 
 def test_an_all_reduce_takes_its_closed_form():

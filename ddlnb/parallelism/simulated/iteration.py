@@ -192,19 +192,19 @@ class _Player:
             self._weights(stage, pieces, one)
             return
         if one.kind == "F":
-            self._forward(stage, pieces, one.micro_batch)
+            self._forward(stage, pieces, one)
         else:
             self._backward(stage, pieces, one)
         step = 1 if one.kind == "F" else -1
         if 0 <= part + step < self.layout.pp * self.layout.vpp:
             self._send(stage, one, part, part + step)
 
-    def _forward(self, stage: _Stage, pieces: list[Piece], micro_batch: int) -> None:
+    def _forward(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
         gathered = self._gathered(stage, pieces[:1])
         for number, piece in enumerate(pieces):
             stage.wait("data", gathered)
             gathered = self._gathered(stage, pieces[number + 1 : number + 2])
-            stage.compute("forward", f"{piece.name} {micro_batch}", piece.forward)
+            stage.compute("forward", _name(piece, one), piece.forward)
             stage.exchange(piece.in_forward)
 
     def _backward(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
@@ -215,14 +215,14 @@ class _Player:
             stage.wait("data", gathered)
             gathered = self._gathered(stage, backwards[number + 1 : number + 2])
             seconds = piece.again + piece.inputs + (0.0 if is_split else piece.weights)
-            stage.compute("backward", f"{piece.name} {one.micro_batch}", seconds)
+            stage.compute("backward", _name(piece, one), seconds)
             stage.exchange(piece.in_backward)
             if not is_split:
                 self._reduce(stage, piece, one)
 
     def _weights(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
         for piece in pieces[::-1]:
-            stage.compute("backward", f"{piece.name} {one.micro_batch} weights", piece.weights)
+            stage.compute("backward", f"{_name(piece, one)} weights", piece.weights)
             self._reduce(stage, piece, one)
 
     def _gathered(self, stage: _Stage, pieces: list[Piece]) -> float:
@@ -251,3 +251,9 @@ class _Player:
         stop = stage.free + seconds
         stage.span("message", f"to stage {target}", stage.free, stop, round(size))
         self.arrived[one.kind, one.micro_batch, towards] = stop
+
+
+def _name(piece: Piece, one: Operation) -> str:
+    """Return the layer, the chunk if it is not the first, and the micro batch at the end."""
+    chunk = f" chunk {one.chunk}," if one.chunk else ""
+    return f"{piece.name}{chunk} {one.micro_batch}"
