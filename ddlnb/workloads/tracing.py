@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import DdlnbError, ModelError, require_whole
@@ -29,6 +27,7 @@ from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_batch, require_memory_for_values
 from ddlnb.workloads.tasks import Batch, Task, build_on_meta, require_trainable
 from ddlnb.workloads.traffic_counter import CPU_ATTENTION, TrafficCounter
+from ddlnb.workloads.watch import Count, Watch
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up
@@ -136,25 +135,16 @@ def between_arrivals(marks: Sequence[Mark], start: float) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class _Count:
-    """Work since the start of the run: FLOPs, and bytes of operations without and with FLOPs."""
-
-    flops: float
-    bytes: float
-    matrix_bytes: float
-
-
-@dataclass(frozen=True)
 class _Record:
     """What one forward and backward pass showed, with the counts when it did."""
 
     parameters: dict[str, nn.Parameter]
     layer_of: dict[str, str]
     outside: set[str]
-    entered: tuple[tuple[str, _Count], ...]
-    arrived: tuple[tuple[str, _Count], ...]
-    forward: _Count
-    total: _Count
+    entered: tuple[tuple[str, Count], ...]
+    arrived: tuple[tuple[str, Count], ...]
+    forward: Count
+    total: Count
 
 
 def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
@@ -165,11 +155,11 @@ def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
     counter = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
     with counter as flops, TrafficCounter() as traffic:
 
-        def count() -> _Count:
+        def count() -> Count:
             total = float(flops.get_total_flops())
-            return _Count(total, float(traffic.bytes), float(traffic.matrix_bytes))
+            return Count(total, float(traffic.bytes), float(traffic.matrix_bytes))
 
-        watch = _Watch(module, count)
+        watch = Watch(module, count)
         with torch.device(device), watch:
             loss = task.loss(module, batch)
         entered, forward = tuple(watch.entered), count()
@@ -300,73 +290,6 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-class _Watch(TorchFunctionMode):
-    """Notes which module is running when a torch function first gets each parameter."""
-
-    def __init__(self, module: nn.Module, count: Callable[[], _Count]):
-        super().__init__()
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.parameters = trained
-        self.count = count
-        self.layer_of: dict[str, str] = {}
-        self.outside: set[str] = set()
-        self.entered: list[tuple[str, _Count]] = []
-        self.arrived: list[tuple[str, _Count]] = []
-        self._names = {id(parameter): name for name, parameter in trained.items()}
-        self._running: list[str] = []
-        for name, submodule in module.named_modules():
-            submodule.register_forward_pre_hook(partial(self._enter, name), prepend=True)
-            submodule.register_forward_hook(self._leave, always_call=True)
-        for name, parameter in trained.items():
-            parameter.register_post_accumulate_grad_hook(partial(self._arrive, name))
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        # Asking for .shape or .dtype returns no tensor and reads no value; .T and .data do.
-        if func.__name__ != "__get__" or isinstance(result, Tensor):
-            self._note_reads((args, kwargs))
-        return result
-
-    def _note_reads(self, arguments: object) -> None:
-        for value in _tensors(arguments):
-            name = self._names.get(id(value))
-            if name is None or name in self.layer_of:
-                continue
-            if self._running:
-                self.layer_of[name] = self._running[-1]
-            else:
-                self.outside.add(name)
-
-    def _enter(self, name: str, module: nn.Module, args: object) -> None:
-        self._running.append(name)
-        self.entered.append((name, self.count()))
-
-    def _leave(self, module: nn.Module, args: object, result: object) -> None:
-        self._running.pop()
-
-    def _arrive(self, name: str, parameter: Tensor) -> None:
-        self.arrived.append((name, self.count()))
-
-
-def _tensors(value: object) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _tensors(inner)
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            yield from _tensors(inner)
-
-
 def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Workload:
     forward_flops, backward_flops = _by_layer(record, lambda count: count.flops)
     forward_bytes, backward_bytes = _by_layer(record, lambda count: count.bytes)
@@ -397,7 +320,7 @@ def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Wor
 
 
 def _by_layer(
-    record: _Record, of: Callable[[_Count], float]
+    record: _Record, of: Callable[[Count], float]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return what is counted of every layer's forward pass, and of its backward pass."""
     owners = set(record.layer_of.values())
