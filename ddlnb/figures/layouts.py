@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from ddlnb.errors import require
 from ddlnb.figures.colours import GREY, PALETTE
-from ddlnb.figures.style import legend, note, styled
+from ddlnb.figures.style import legend, say_source, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
         for i, model in enumerate(models)
     ]
     legend(figure, marks)
-    note(figure, source)
+    say_source(figure, source, "dashed: 20 % off")
     return figure
 
 
@@ -81,7 +81,7 @@ def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
     marks = [Line2D([], [], color=PALETTE[i + 1], linewidth=6, label=name)
              for i, name in enumerate(names)]  # fmt: skip
     legend(figure, marks)
-    note(figure, source)
+    say_source(figure, source, "a rule that only picks has no error")
     return figure
 
 
@@ -118,8 +118,9 @@ def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
     ax.set_xticks(range(len(rates.columns)), [str(int(pp)) for pp in rates.columns])
     ax.set_yticks(range(len(rates)), [str(int(tp)) for tp in rates.index])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set(xlabel="stages of the pipeline (pp)", ylabel="ranks of a tensor (tp)", title=title)
+    ax.set(xlabel="stages of the pipeline (pp)", ylabel="ranks of a tensor (tp)")
+    ax.set_title(f"{title}: tokens/s per GPU")
     ax.grid(False)
-    figure.colorbar(shown, ax=ax, label="tokens/s per GPU")
-    note(figure, source)
+    figure.colorbar(shown, ax=ax)
+    say_source(figure, source, "grey: nothing fits")
     return figure

@@ -322,7 +322,7 @@ def left_out_runs() -> pd.DataFrame:
         for kind, left_out in (("model", "llama-1B"), ("tp", "tp 8"))
         for model in ("llama-1B", "llama-3B")
         for forecast, share in (("ours", 1.03), ("constant MFU", 1.6))
-        for rate in (100.0, 1000.0, 20_000.0)
+        for rate in (20.0, 1000.0, 50_000.0)
     ]
     names = ["kind", "left_out", "model", "forecast", "measured", "tokens_per_s_per_gpu"]
     frame = pd.DataFrame(lines, columns=names)
