@@ -23,9 +23,10 @@ class Cases:
     """One column per quantity, one element per case; a single number counts for all cases.
 
     - layers, hidden, heads, kv_heads, ffn, vocab, sequence: the transformer; ``gated`` 1 for three
-      matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding.
-    - tp, pp, dp, cp, vpp, zero, sequence_parallel, recomputation, micro_batch, micro_batches: as in
-      `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
+      matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding;
+      experts, top_k: feed-forward parts of a layer, and how many of them a token takes.
+    - tp, pp, dp, cp, ep, vpp, zero, sequence_parallel, recomputation, micro_batch, micro_batches:
+      as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
       is never in fp8; sustained: the share of it that matrices of any size reach; memory,
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
@@ -42,10 +43,13 @@ class Cases:
     sequence: Column
     gated: Column
     tied: Column
+    experts: Column
+    top_k: Column
     tp: Column
     pp: Column
     dp: Column
     cp: Column
+    ep: Column
     vpp: Column
     zero: Column
     sequence_parallel: Column
@@ -111,9 +115,23 @@ class Cases:
 
     @cached_property
     def layer_parameters(self) -> Column:
-        """Parameters in the matrices of a layer."""
-        attention = ATTENTION_MATRICES * self.hidden**2 * (1 + self.kv_heads / self.heads)
-        return attention + (2 + self.gated) * self.hidden * self.ffn
+        """Parameters in the matrices of a layer that one token meets."""
+        return self.attention_parameters + self.top_k * self.expert_parameters
+
+    @cached_property
+    def held_layer_parameters(self) -> Column:
+        """Parameters of a layer that the ranks of a replica's tensor hold: its share of experts."""
+        return self.attention_parameters + self.experts / self.ep * self.expert_parameters
+
+    @cached_property
+    def attention_parameters(self) -> Column:
+        """Parameters in the matrices around attention."""
+        return ATTENTION_MATRICES * self.hidden**2 * (1 + self.kv_heads / self.heads)
+
+    @cached_property
+    def expert_parameters(self) -> Column:
+        """Parameters of one feed-forward part."""
+        return (2 + self.gated) * self.hidden * self.ffn
 
     @cached_property
     def head_parameters(self) -> Column:
@@ -123,7 +141,8 @@ class Cases:
     @cached_property
     def parameters(self) -> Column:
         """Parameters of the model, but for norms and biases."""
-        return self.layers * self.layer_parameters + (2 - self.tied) * self.head_parameters
+        layer = self.attention_parameters + self.experts * self.expert_parameters
+        return self.layers * layer + (2 - self.tied) * self.head_parameters
 
     @cached_property
     def stages(self) -> Dealt:
@@ -133,6 +152,7 @@ class Cases:
             self.layers,
             self.pp,
             self.layer_parameters,
+            self.held_layer_parameters,
             self.head_parameters,
             self.tied,
             by_cost[self.framework.astype(int)],

@@ -25,11 +25,15 @@ def dealt(
     layers: NDArray[np.float64],
     pp: NDArray[np.float64],
     layer_parameters: NDArray[np.float64],
+    held_parameters: NDArray[np.float64],
     head_parameters: NDArray[np.float64],
     tied: NDArray[np.float64],
     by_cost: NDArray[np.bool_],
 ) -> Dealt:
-    """Deal the layers of many cases. A tied embedding is a tensor of its own on another stage."""
+    """Deal the layers of many cases. A tied embedding is a tensor of its own on another stage.
+
+    ``layer_parameters`` are those that a token meets, ``held_parameters`` those that ranks hold.
+    """
     head_share = np.round(head_parameters / layer_parameters, 6)
     keys = np.stack([layers, pp, head_share, by_cost], axis=1)
     kinds, which = np.unique(keys, axis=0, return_inverse=True)
@@ -42,7 +46,7 @@ def dealt(
     held, heads = held[which.ravel()], heads[which.ravel()]
     embeddings = np.zeros_like(held)
     embeddings[:, 0] = 1 - tied * (pp == 1)
-    parameters = held * layer_parameters[:, None] + (heads + embeddings) * head_parameters[:, None]
+    parameters = held * held_parameters[:, None] + (heads + embeddings) * head_parameters[:, None]
     return Dealt(held, heads, embeddings, parameters)
 
 

@@ -22,6 +22,8 @@ SHARDING = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 
 ZERO = {"nanotron": 0, "fsdp": 3, "megatron": 1, "nemo": 1}  # where a row does not say
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
 PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
+EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
+TOP_K = 2  # experts of a token, where nobody says
 INTERLEAVED = re.compile(r"interleav|1f1b-i", re.IGNORECASE)
 YES = {"1", "1.0", "true", "yes"}
 NO = {"0", "0.0", "false", "no"}
@@ -184,8 +186,8 @@ def _model(row: Row) -> dict[str, float]:
         "vocab": row.whole("vocab", default=51200, told="51200"),
         "sequence": row.whole("seq_len", "sequence"),
     }
-    billions = row.number("params_b", default=0.0) if row.text("params_b") else 0.0
-    return model | _kind(row, model, billions)
+    billions = row.number("params_b") if row.text("params_b") else 0.0
+    return model | _kind(row, model, billions) | _experts(row, model, billions)
 
 
 def _kind(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
@@ -209,6 +211,24 @@ def _kind(row: Row, model: Mapping[str, float], billions: float) -> dict[str, fl
     return {"gated": gated, "tied": tied}
 
 
+def _experts(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
+    """Return the experts of a layer and how many a token takes: 1 and 1 for a dense model.
+
+    A name such as 8x7b says how many there are, otherwise the parameters do where ep is above 1.
+    """
+    experts = 1
+    if row.text("experts"):
+        experts = row.whole("experts")
+    elif found := EXPERTS.search(row.text("model")):
+        experts = int(found[1])
+    elif billions and row.whole("ep", default=1) > 1:
+        gated = _kind(row, model, 0.0)["gated"]
+        each = model["layers"] * (2 + gated) * model["hidden"] * model["ffn"] / 1e9
+        experts = max(1, round(billions / each))
+    top_k = row.whole("top_k", default=min(TOP_K, experts))
+    return {"experts": experts, "top_k": top_k}
+
+
 def _layout(row: Row, framework: str) -> dict[str, float]:
     ranks = row.whole("num_gpus", "gpus")
     tp, pp, cp = (row.whole(axis, default=1) for axis in ("tp", "pp", "cp"))
@@ -229,6 +249,7 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         "pp": pp,
         "dp": dp,
         "cp": cp,
+        "ep": row.whole("ep", default=1),
         "vpp": _chunks(row, pp),
         "zero": _zero(row, framework),
         "sequence_parallel": float(

@@ -152,7 +152,10 @@ def head_seconds(cases: Cases, values: Parameters) -> Column:
 
 
 def exchange_seconds(cases: Cases, values: Parameters) -> Column:
-    """Return seconds of a layer's tensor-parallel exchanges, and of keys and values with cp."""
+    """Return seconds of a layer's tensor-parallel exchanges, of keys and values, and of experts.
+
+    Keys and values go around a ring (cp); tokens go to their experts and back, twice (ep).
+    """
     passes = np.where(cases.recomputation == FULL, 1.5, 1)
     moved = EXCHANGES * passes + GATHERED_AGAIN * cases.sequence_parallel
     activations = ACTIVATION * cases.tokens * cases.hidden
@@ -161,7 +164,12 @@ def exchange_seconds(cases: Cases, values: Parameters) -> Column:
     inside = values.inside_share * cases.inside
     keys = 6 * activations * cases.kv_heads / cases.heads / cases.tp * (cases.cp - 1)
     ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
-    return tensor / np.where(spans(cases), across, inside) + keys / ring
+    dispatch = 4 * cases.top_k * activations / cases.tp * (cases.ep - 1) / cases.ep
+    ports = np.where(
+        cases.tp * cases.ep > cases.gpus_per_node, across / cases.gpus_per_node, inside
+    )
+    experts = np.where(cases.ep > 1, dispatch / ports, 0)
+    return tensor / np.where(spans(cases), across, inside) + keys / ring + experts
 
 
 def exchange_latency(cases: Cases, values: Parameters) -> Column:
@@ -175,7 +183,9 @@ def exchange_latency(cases: Cases, values: Parameters) -> Column:
 
 def gathered_seconds(cases: Cases, values: Parameters) -> Column:
     """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP)."""
-    per_layer = 3 * ACTIVATION * cases.layer_parameters / cases.tp  # twice gathered, once scattered
+    per_layer = (
+        3 * ACTIVATION * cases.held_layer_parameters / cases.tp
+    )  # twice gathered, once scattered
     inside, across = replica_rates(cases, values)
     return np.where(cases.zero >= 3, per_layer * (inside + across), 0)
 

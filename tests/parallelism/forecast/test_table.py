@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.forecast.rows import Notes, Row, cases
 from ddlnb.parallelism.forecast.table import ADDED, forecast_table
 from tests.parallelism.forecast.tables import RUN, write_table
 
@@ -92,3 +93,20 @@ def test_the_micro_batch_follows_from_the_batch(path: Path) -> None:
     given = first(path)["seconds"]
     assert first(path, micro_batch="")["seconds"] == given
     assert first(path, grad_accum="")["seconds"] == given
+
+
+MIXTURE = {
+    "model": "Mixtral-8x7B", "params_b": "46.7", "layers": "32", "hidden": "4096", "kv_heads": "8",
+    "ffn": "14336", "vocab": "32000", "framework": "NeMo", "tp": "1", "pp": "2", "dp": "8",
+    "micro_batch": "1", "grad_accum": "32",
+}  # fmt: skip
+
+
+def test_a_mixture_of_experts_computes_with_two_and_stores_all(path: Path) -> None:
+    found = cases([Row(2, RUN | MIXTURE | {"ep": ep}, Notes()) for ep in ("1", "8")])
+    assert found.parameters[0] / 1e9 == pytest.approx(46.7, rel=0.01)
+    assert found.model_flops[0] == found.model_flops[1]
+    one, eight = (first(path, **(MIXTURE | {"ep": ep})) for ep in ("1", "8"))
+    assert (one["fits"], eight["fits"]) == ("False", "True")
+    dense = first(path, **(MIXTURE | {"model": "llama"}))
+    assert float(dense["tokens_per_s_per_gpu"]) > float(eight["tokens_per_s_per_gpu"])

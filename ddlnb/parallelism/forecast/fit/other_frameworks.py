@@ -13,7 +13,14 @@ from ddlnb.parallelism.forecast.step import step
 
 # Of these frameworks' activations: 34 bytes per element (arXiv 2205.05198, equation 1), of which 16
 # are four times the feed-forward width's; starting kernels: a judgement, no run is bound by it.
-THEORY = {"kept": 18.0, "kept_inner": 4.0, "launch": 1.5e-3, "fixed": 0.03, "logits": 8.0}
+THEORY = {
+    "states": 0.0,
+    "kept": 18.0,
+    "kept_inner": 4.0,
+    "launch": 1.5e-3,
+    "fixed": 0.03,
+    "logits": 8.0,
+}
 FITTED = {
     "fsdp": (
         FOUNDRY,
