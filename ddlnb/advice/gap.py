@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ddlnb.advice.counterfactuals import BETWEEN
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
 from ddlnb.errors import require_positive
+from ddlnb.hardware.catalogue import interconnects
 from ddlnb.simulator.forecast import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import show_seconds
@@ -18,6 +20,7 @@ from ddlnb.units import show_seconds
 FACTORS = 2.0 ** (np.arange(33) / 4)  # an effect is tried up to 256 times as bad
 SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
 WITHIN = 3.0  # how far off one worker or one node is, where nobody knows: with 90 % certainty
+SAME_RATE = 0.1  # relative: a network that is as slow as a suspect
 CHANGED = 1.5  # how far an effect may have moved since it was fitted, with 90 % certainty
 OF_COMPUTATION = ("compute_factor", "parallel_factor", "compute_share")
 
@@ -185,8 +188,21 @@ def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
         math.log(factor) / (spread / Z90),
         _test_of(effect),
         unit.show(now),
-        unit.show(then),
+        unit.show(then) + _as_slow_as(effect, then),
     )
+
+
+def _as_slow_as(effect: str, rate: float) -> str:
+    """Return the network whose rate a suspect's bandwidth is, which the traffic may take."""
+    if effect not in BETWEEN:
+        return ""
+    near = {
+        name: abs(math.log(rate / one.line_rate))
+        for name, one in interconnects().items()
+        if one.protocol.name == "TCP"
+    }
+    name = min(near, key=lambda one: near[one])
+    return f" (about {name}: do bytes take that interface?)" if near[name] < SAME_RATE else ""
 
 
 def _outside(seconds: float) -> Suspect:

@@ -30,6 +30,7 @@ def sentences(
 ) -> list[str]:
     """Return the advice, sentence by sentence; what does not apply is left out."""
     said = [
+        _as_fast(rows),
         _what(question, rows),
         _scaling(question, rows),
         _why(reasons, waits),
@@ -55,6 +56,17 @@ def _what(question: Question, rows: pd.DataFrame) -> str:
         f"On {best['gpus']} GPUs of {question.cluster.name} take {best['option']}: "
         f"{_rate(best)}{sure}{ties}."
     )
+
+
+def _as_fast(rows: pd.DataFrame) -> str:
+    """Say, before all else, which smaller number of GPUs is no slower than all of them."""
+    best, smaller = rows.iloc[0], rows[rows["kind"] == str(Kind.FEWER)]
+    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]
+    if found.empty:
+        return ""
+    row = found.loc[found["gpus"].idxmin()]
+    what = "One GPU alone is" if row["gpus"] == 1 else f"{row['option']} are"
+    return f"{what} no slower than all {best['gpus']}: {_rate(row)}. Use no more, or send less."
 
 
 def _scaling(question: Question, rows: pd.DataFrame) -> str:
@@ -127,13 +139,11 @@ def _learning(rows: pd.DataFrame) -> str:
 
 
 def _fewer(question: Question, rows: pd.DataFrame) -> str:
-    """Say which smaller number of GPUs is as fast, or costs less by the sample and takes longer."""
+    """Say which smaller number of GPUs costs less by the sample, and how much longer it takes."""
     best = rows.iloc[0]
+    if _as_fast(rows):
+        return ""
     smaller = rows[rows["kind"] == str(Kind.FEWER)]
-    as_fast = smaller[smaller[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]
-    if len(as_fast):
-        row = as_fast.loc[as_fast["gpus"].idxmin()]
-        return f"{row['gpus']} GPUs are no slower: {_rate(row)} ({row['option']})."
     column = "cost" if question.prices.are_given else "gpu_hours"
     fewer = smaller[smaller[column] < (1 - TIE) * best[column]]
     if fewer.empty:
