@@ -40,6 +40,11 @@ class Exchange:
     when: str
 
     @property
+    def message_bytes(self) -> float:
+        """Bytes of the message of a collective: of an all-to-all, what all ranks put into it."""
+        return self.bytes * (self.ranks if self.operation == "all-to-all" else 1)
+
+    @property
     def sent_bytes(self) -> float:
         """Bytes that one rank sends in an iteration: all-reduce 2(n-1)/n, others (n-1)/n of it."""
         share = {"send": 1.0, "all-reduce": 2 * (self.ranks - 1) / self.ranks}

@@ -7,7 +7,7 @@ gradients run beside it, the last two one after the other, and a stage waits for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ddlnb.errors import require_positive
@@ -34,13 +34,17 @@ def play_iteration(
     memory_bandwidth: float = 1e12,
     precision: str | Precision = "mixed",
     startup: Startup = NO_STARTUP,
+    placement: Sequence[int] | None = None,
+    all_reduce: str = "ring",
+    overlap: bool = True,
 ) -> Timeline:
     """Return the timeline of one iteration, with a rank for every pipeline stage; simulated.
 
     ``flops_per_second`` is what a rank reaches in a layer, ``memory_bandwidth`` (bytes per second)
-    what the optimizer's update reads and writes all states with. Waits are named by their reason:
-    ``bubble``, or the axis that is waited for. Raises InputError for a layout that does not divide
-    the model or does not fit on the network.
+    what the optimizer's update reads and writes all states with. ``placement`` and ``all_reduce``
+    are those of `Links`. Without ``overlap`` gradients are reduced after all passes. Waits are
+    named by their reason: ``bubble``, or the axis that is waited for. Raises InputError for a
+    layout that does not divide the model or does not fit on the network.
 
     >>> from ddlnb.networks.topologies import Star
     >>> from ddlnb.parallelism.transformer import llama
@@ -54,7 +58,7 @@ def play_iteration(
     require_positive(flops_per_second=flops_per_second, memory_bandwidth=memory_bandwidth)
     require_fits(model, layout)
     precision = get_precision(precision)
-    links = Links(layout, network, startup)
+    links = Links(layout, network, startup, placement, all_reduce)
     stages = [
         _Stage(
             held,
@@ -64,7 +68,7 @@ def play_iteration(
         )
         for held in pipeline_stages(model, layout.pp, layout.vpp)
     ]
-    player = _Player(model, layout, precision, links, stages)
+    player = _Player(model, layout, precision, links, stages, overlap)
     player.play_passes()
     for stage in stages:
         player.finish(stage, memory_bandwidth)
@@ -101,6 +105,7 @@ class _Stage:
     free: float = 0.0
     line_free: float = 0.0
     at: int = 0
+    put_off: list[Wait] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
     def span(self, kind: str, name: str, start: float, stop: float, size: int = 0) -> None:
@@ -139,6 +144,7 @@ class _Player:
     precision: Precision
     links: Links
     stages: list[_Stage]
+    overlap: bool
     arrived: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
     def play_passes(self) -> None:
@@ -161,6 +167,8 @@ class _Player:
             if one.when == "update"
         ]
         self._at_once(stage, [one for one in after if one.axis in ("tp", "ends")])
+        for wait in stage.put_off:
+            stage.beside(wait, stage.free)
         stage.wait("data", stage.line_free)
         widths = self.precision
         shards = self.layout.shards if self.layout.zero else 1
@@ -234,7 +242,10 @@ class _Player:
         """Send gradients to the other replicas, once they are complete or sharded anyway."""
         if self.layout.zero >= 2 or one.micro_batch == self.layout.micro_batches - 1:
             for wait in piece.reduce:
-                stage.beside(wait, stage.free)
+                if self.overlap:
+                    stage.beside(wait, stage.free)
+                else:
+                    stage.put_off.append(wait)
 
     def _send(self, stage: _Stage, one: Operation, part: int, towards: int) -> None:
         layout = self.layout
