@@ -18,6 +18,7 @@ from ddlnb.cli import (
     goodput,
     hardware,
     import_logs,
+    iteration,
     lossy,
     measure,
     methods,
@@ -45,7 +46,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, scaling, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks, hardware, scale, goodput, strategies),
+    *(import_logs, trace, collectives, networks, hardware, scale, goodput, strategies, iteration),
 )
 for commands in COMMANDS:
     commands.add_to(app)
