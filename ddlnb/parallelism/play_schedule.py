@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddlnb.errors import InputError, require
@@ -41,16 +41,18 @@ class Played:
 
 def play(
     operations: Schedule,
-    seconds: Mapping[str, float],
+    seconds: Mapping[str, float] | Sequence[Mapping[str, float]],
     send_seconds: float = 0.0,
     chunks: int = 1,
 ) -> Played:
     """Return when each operation runs: in the stage's order, once what it needs has arrived.
 
-    ``seconds`` of F, B and W are those of one micro batch through one whole stage; a chunk takes
-    1/chunks of them. Without ``W`` in the schedule B stands for both. A forward pass needs the one
-    of the part before, a backward pass that of the part behind; each arrives ``send_seconds`` after
-    it ended. Raises InputError if the order can never be carried out.
+    ``seconds`` of F, B and W are those of one micro batch through one whole stage, of all stages or
+    of each; a chunk takes 1/chunks of them. Without ``W`` in the schedule B stands for both. A
+    forward pass needs the one of the part before, a backward pass that of the part behind; each
+    arrives ``send_seconds`` after it ended.
+
+    Raises InputError if the order can never be carried out.
 
     >>> from ddlnb.parallelism.schedules import schedule
     >>> played = play(schedule("1f1b", 4, 8), {"F": 1.0, "B": 2.0})
@@ -61,8 +63,11 @@ def play(
     parts = stages * chunks
     ended: dict[tuple[str, int, int], float] = {}
     times: list[list[tuple[Operation, float, float]]] = [[] for _ in range(stages)]
+    by_stage = [seconds] * stages if isinstance(seconds, Mapping) else list(seconds)
+    require(len(by_stage) == stages, f"{stages} stages have {len(by_stage)} seconds; give one each")
     for kind in sorted({one.kind for stage in operations for one in stage}):
-        require(kind in seconds, f"seconds of {kind!r} are missing; give those of F, B and W")
+        known = all(kind in own for own in by_stage)
+        require(known, f"seconds of {kind!r} are missing; give those of F, B and W")
     position, left = [0] * stages, sum(map(len, operations))
     while left:
         moved = False
@@ -74,7 +79,7 @@ def play(
                     break
                 free = times[stage][-1][2] if times[stage] else 0.0
                 start = max(free, ready)
-                stop = start + seconds[one.kind] / chunks
+                stop = start + by_stage[stage][one.kind] / chunks
                 times[stage].append((one, start, stop))
                 part = stage + one.chunk * stages
                 ended[one.kind, one.micro_batch, part] = stop
