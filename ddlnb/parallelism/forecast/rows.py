@@ -18,7 +18,13 @@ from ddlnb.parallelism.forecast.machines import sustained_share
 from ddlnb.units import BITS_PER_BYTE, GB
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
-SHARDING = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 0}
+SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
+SHARDINGS = {  # patterns of words, the first that is found counts
+    r"no_shard|^(zero-?)?0(\.0)?$|^ddp$": 0,
+    r"shard_grad|^(zero-?)?2(\.0)?$": 2,
+    r"full|hybrid|fsdp|^(zero-?)?3(\.0)?$": 3,
+    r"optim|distrib|^(zero-?)?1(\.0)?$": 1,
+}
 ZERO = {"nanotron": 0, "fsdp": 3, "megatron": 1, "nemo": 1}  # where a row does not say
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
 PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
@@ -141,7 +147,28 @@ def _gpu(row: Row) -> Gpu:
     try:
         return get_gpu(text)
     except UnknownName:
-        raise UnknownName(f"GPU in row {row.line}", text, gpus()) from None
+        found = _gpu_in(text)
+    if found is None:
+        raise UnknownName(f"GPU in row {row.line}", text, gpus())
+    row.notes.add(f"the usual name of the GPU {text!r}", found.name)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _gpu_in(words: str) -> Gpu | None:
+    """Return the GPU whose family these words have, with the memory that they name, if any."""
+    families = sorted({gpu.family for gpu in gpus().values()}, key=len, reverse=True)
+    said = words.upper()
+    for family in families:
+        if not re.search(rf"(?<![A-Z0-9]){re.escape(family.upper())}(?![0-9])", said):
+            continue
+        memory = re.search(r"(\d+)\s*GB", said)
+        for name in ([f"{family}-{memory[1]}GB"] if memory else []) + [family]:
+            try:
+                return get_gpu(name)
+            except UnknownName:
+                continue
+    return None
 
 
 @lru_cache(maxsize=256)
@@ -235,6 +262,10 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
     if ranks % (tp * pp * cp):
         raise row.error("num_gpus", f"{ranks} is no multiple of tp {tp} * pp {pp} * cp {cp}")
     dp = row.whole("dp", default=ranks // (tp * pp * cp))
+    ep = row.whole("ep", default=1)
+    if ep > 1 and dp * ep * tp * pp * cp == ranks:
+        row.notes.add("a dp that counts the ranks that share experts", "dp * ep")
+        dp *= ep
     if dp * tp * pp * cp != ranks:
         raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
     micro_batch, micro_batches = _batches(row, dp)
@@ -249,7 +280,7 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         "pp": pp,
         "dp": dp,
         "cp": cp,
-        "ep": row.whole("ep", default=1),
+        "ep": ep,
         "vpp": _chunks(row, pp),
         "zero": _zero(row, framework),
         "sequence_parallel": float(
@@ -294,12 +325,12 @@ def _batches(row: Row, dp: int) -> tuple[int, int]:
 
 
 def _zero(row: Row, framework: str) -> int:
-    text = row.text("zero_stage", "zero").lower()
-    if text:
-        if text.removesuffix(".0") not in ("0", "1", "2", "3"):
-            raise row.error("zero_stage", f"{text!r} must be 0, 1, 2 or 3")
-        return int(float(text))
-    sharding = row.text("sharding").lower()
-    if sharding and sharding not in SHARDING:
-        raise UnknownName(f"sharding in row {row.line}", sharding, SHARDING)
-    return SHARDING.get(sharding, ZERO[framework])
+    """Return the degree of ZeRO that a row says, in a number or in words, or its framework's."""
+    column = next((one for one in ("zero_stage", "zero", "sharding") if row.text(one)), None)
+    if column is None:
+        return ZERO[framework]
+    text = row.text(column).lower()
+    for pattern, degree in SHARDINGS.items():
+        if re.search(pattern, text):
+            return degree
+    raise row.error(column, f"{text!r} must be 0, 1, 2 or 3, or one of {', '.join(SHARDING)}")

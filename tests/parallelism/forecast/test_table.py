@@ -57,7 +57,7 @@ def test_what_was_taken_for_missing_cells_is_said_once_with_its_rows(path: Path)
         ({"layers": ""}, "row 2, column layers: is missing; fill it in"),
         ({"dp": "3"}, r"row 2, column dp: dp 3 \* tp 2 \* pp 2 \* cp 1 is not num_gpus 16"),
         ({"tp": "3"}, r"row 2, column num_gpus: 16 is no multiple of tp 3"),
-        ({"zero_stage": "4"}, "row 2, column zero_stage: '4' must be 0, 1, 2 or 3"),
+        ({"zero_stage": "4"}, "row 2, column zero_stage: '4' must be 0, 1, 2 or 3, or one of full"),
         ({"gpu": "A100", "precision": "fp8"}, r"row 2, column precision: .* no rate for fp8"),
     ],
 )
@@ -71,6 +71,31 @@ def test_a_bad_cell_is_named_by_row_and_column(
 def test_an_unknown_gpu_names_its_row_and_what_is_known(path: Path) -> None:
     with pytest.raises(UnknownName, match=r"unknown GPU in row 3 'H1000'.*did you mean"):
         forecast_table(write_table(path, {}, {"gpu": "H1000"}))
+
+
+@pytest.mark.parametrize(
+    ("words", "usual"),
+    [
+        ("A100-40GB-SXM", "A100-SXM4-40GB"),
+        ("H100 SXM (DGX H100)", "H100"),
+        ("B200-192GB-SXM", "B200"),
+        ("GB200 NVL72", "GB200"),
+    ],
+)
+def test_a_gpu_in_other_words_is_found_by_family_and_memory(
+    path: Path, words: str, usual: str
+) -> None:
+    assert first(path, gpu=words)["seconds"] == first(path, gpu=usual)["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "zero"),
+    [("FULL_SHARD", "3"), ("ZeRO-1", "1"), ("NO_SHARD", "0"), ("distributed optimizer", "1")],
+)
+def test_sharding_is_read_from_words(path: Path, words: str, zero: str) -> None:
+    said = first(path, zero_stage="", sharding=words)
+    number = first(path, zero_stage=zero)
+    assert {name: said[name] for name in ADDED} == {name: number[name] for name in ADDED}
 
 
 def test_bad_rows_can_be_left_empty(path: Path) -> None:
