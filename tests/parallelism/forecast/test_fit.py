@@ -39,6 +39,11 @@ def test_memory_is_near_and_what_ran_fits() -> None:
     assert found.fits.mean() > 0.97
 
 
+@pytest.mark.parametrize("path", [FOUNDRY, PAPERS])
+def test_runs_of_other_frameworks_fit(path) -> None:
+    assert forecast(observed(path).cases).fits.mean() > 0.97
+
+
 def test_what_asks_for_far_more_memory_than_there_is_does_not_fit() -> None:
     crashed = cases(rows_of(H100, measured=False))
     found = forecast(crashed)
