@@ -13,7 +13,8 @@ messages. For a gradient j, in backward order, ready at r_j and of m_j bytes:
     F_l     when the forward pass of layer l begins: after that of the layer before, and after
             E_j of its gradients (own layer), or after e of the last gradient (all layers)
 
-The least end of the forward pass is sought. With "where" as big-M constraints all are linear.
+The least end of the forward pass is sought. With "where" as big-M constraints all are linear. What
+follows for the last arrival is added: e_n >= r_j + a (z_j + .. + z_n) + b (m_j + .. + m_n).
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class _Program:
             self._at_least({s: 1}, size[j])
             self._at_least({e: 1, s: -per_unit, z: -slack}, ready[j] + a - slack)
             self._at_least({own: 1, e: -1, z: -slack}, -slack)
+            self._cut(j, ready[j] + per_unit * size[j:].sum(), a)
             if j + 1 < n:
                 self._at_least({own: 1, int(self.own[j + 1]): -1, z: slack}, 0.0)
         forwards = [layer.forward_seconds for layer in layers]
@@ -118,6 +120,14 @@ class _Program:
                 if gradient.layer == layer.name:
                     self._at_least({begins: 1, int(self.own[j]): -1}, 0.0)
         self._last_forward = forwards[-1]
+
+    def _cut(self, j: int, least: float, a: float) -> None:
+        """Say what follows anyway, so that the solver need not find it out.
+
+        No message with a gradient from j on starts before j is ready, and they go one by one.
+        """
+        latencies = {int(z): -a for z in self.z[j:]}
+        self._at_least({int(self.e[-1]): 1, **latencies}, least)
 
     def _at_least(self, coefficients: dict[int, float], least: float) -> None:
         self._rows.append((coefficients, float(least)))

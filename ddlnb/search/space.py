@@ -21,7 +21,7 @@ from ddlnb.workloads.workload import Workload
 SEARCHED = "searched"  # the name of plans that are found
 # All-reduces that a message may take, if they run among the workers.
 COLLECTIVES = ("ring", "tree", "double-tree", "halving-doubling", "hierarchical")
-MOST_PARTS = 4096  # messages of a plan that is tried; the player takes some milliseconds for it
+MOST_PARTS = 1200  # messages of a plan that is tried: more take long to try, and each has a latency
 
 
 @dataclass(frozen=True)
