@@ -74,7 +74,9 @@ def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
         ax.grid(False)
     axes[-1, 0].set_xlim(0, end / MS)
     axes[-1, 0].set_xlabel("time (ms)")
-    legend(figure, [Patch(color=colour, label=name) for name, colour in PASSES.items()])
+    drawn = {_pass(span)[0] for line in timelines.values() for span in line.spans}
+    handles = [Patch(color=color, label=name) for name, color in PASSES.items() if name in drawn]
+    legend(figure, handles)
     note(figure, "source: " + ", ".join(sorted({line.source for line in timelines.values()})))
     return figure
 
@@ -97,7 +99,7 @@ def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
                     linewidth=0.6,
                 )
             )
-            if stop - start > 0.012 * end / MS:
+            if stop - start > (0.003 + 0.009 * len(number)) * end / MS:
                 colour = "black" if kind == "forward" else "white"
                 middle = (start + stop) / 2
                 ax.text(middle, stage, number, ha="center", va="center", color=colour, fontsize=7)

@@ -17,7 +17,7 @@ def test_layouts_are_played_traced_and_drawn(tmp_path):
     words = ("--nodes", "2", "--csv")
     told = ddlnb("iteration", "--layout", along, "--layout", across, *words, check=True).stdout
     rows = pd.read_csv(io.StringIO(told)).set_index("layout")
-    assert rows.loc[across, "tp"] > 3 * rows.loc[along, "tp"]
+    assert rows.loc[across, "tp"] > 1.5 * rows.loc[along, "tp"]
     parts = rows[["computation", "update", "tp", "data"]].sum(axis=1)
     assert parts.tolist() == pytest.approx(rows["seconds"].tolist(), abs=1e-3)
     files = ("--trace", str(trace), "--picture", str(picture))
