@@ -71,6 +71,7 @@ types: env ## check types
 bench: env ## how quick forecasts and networks are, and our methods against DistributedDataParallel
 	$(BIN)/python -m benchmarks.forecast_speed
 	$(BIN)/python -m benchmarks.network_speed
+	$(BIN)/python -m benchmarks.scale_speed
 	$(BIN)/python -m benchmarks.against_ddp
 	$(BIN)/python -m benchmarks.against_ddp --batch-factor 8 --repetitions 3 --iterations 8 --methods WFBP-A2A MG-WFBP BSP-A2A
 	$(BIN)/python -m benchmarks.message_cost

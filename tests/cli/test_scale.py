@@ -1,0 +1,50 @@
+"""The command `ddlnb scale`: ranks layouts, forecasts tables, and says what is wrong."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ddlnb.cli.app import app
+from tests.parallelism.forecast.tables import write_table
+
+RUNNER = CliRunner()
+
+
+def test_the_best_layouts_are_printed_with_what_makes_the_next_slower() -> None:
+    done = RUNNER.invoke(app, ["scale", "--model", "llama-8b", "--nodes", "2", "--csv"])
+    assert done.exit_code == 0
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == 10
+    assert rows[0]["slower by"] == ""
+    assert all("+" in row["slower by"] for row in rows[1:])
+
+
+def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path: Path) -> None:
+    table, out = write_table(tmp_path / "in.csv", {}), tmp_path / "out.csv"
+    done = RUNNER.invoke(app, ["scale", "--table", str(table), "--out", str(out)])
+    assert done.exit_code == 0
+    assert "note: framework is missing in 1 row: taken as nanotron" in done.stderr
+    assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give --model"),
+        (["--table", "in.csv"], "give both --table"),
+        (["--table", "missing.csv", "--out", "out.csv"], "missing.csv cannot be read"),
+        (["--model", "llama-8b", "--top", "0"], "top 0 must be a whole number"),
+        (["--model", "llama-8b", "--precision", "int4"], "unknown precision"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = RUNNER.invoke(app, ["scale", *options])
+    assert done.exit_code != 0
+    assert message in str(done.exception)
