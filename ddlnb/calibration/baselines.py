@@ -22,7 +22,8 @@ def _link(latency: str, bandwidth: str) -> AlphaBeta:
     return AlphaBeta(seconds_from(latency), 1 / bandwidth_from(bandwidth))
 
 
-# Bandwidths as sold. Latencies from the survey's messages of 16 KB and 1 MB (A14, A15).
+# Bandwidths as sold. Latencies from the times of the survey's messages of 16 KB and 1 MB
+# (A14, A15).
 NOMINAL_LINKS = {
     "10GbE": _link("95.6 us", "10 Gb/s"),
     "100GbE": _link("22.4 us", "100 Gb/s"),

@@ -38,7 +38,7 @@ __all__ = [
     "slowdown_findings",
 ]
 
-# The survey's messages on 10GbE (items A14 and A15), as a + b M: 95.6 us and 9.07 Gb/s.
+# a + b M through the times of the survey's messages on 10GbE (A14, A15): 95.6 us, 9.07 Gb/s.
 ALPHA, BETA = 95.6e-6, 0.8816e-9
 
 

@@ -100,10 +100,11 @@ def bandwidth_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def quoted_fits() -> pd.DataFrame:
-    """Return the a + b M through the survey's two quoted messages, with what rounding allows.
+    """Return the a + b M of the survey's two quoted messages, with what rounding allows.
 
-    A quoted time and a quoted rate each bound the true time; low and high are the extremes of a and
-    of the bandwidth 1 / b over all pairs of times within these bounds.
+    A quoted time and a quoted rate each bound the true time. The line goes through the middle of
+    what both allow; low and high are the extremes of a and of the bandwidth 1 / b over all pairs of
+    times within these bounds.
     """
     import pandas as pd
 
@@ -207,13 +208,9 @@ def _line(small: float, large: float) -> tuple[float, float]:
 
 
 def _quoted_fit(network: str) -> dict[str, object]:
-    small, large = (_quoted_seconds(quote, network) for quote in ("A15", "A14"))
-    corners = [
-        _line(s, t)
-        for s in _bounds("A15", network)
-        for t in _bounds("A14", network)
-    ]  # fmt: skip
-    line = AlphaBeta(*_line(small, large))
+    small, large = (_bounds(quote, network) for quote in ("A15", "A14"))
+    corners = [_line(s, t) for s in small for t in large]
+    line = AlphaBeta(*_line(statistics.mean(small), statistics.mean(large)))
     latencies = [a / US for a, _ in corners]
     rates = [gigabits_per_second(1 / b) for _, b in corners]
     return {

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError
+from ddlnb.results.published import quoted
 from ddlnb.studies.sec2_message_size import (
+    NETWORKS,
+    TIME_ROUNDING,
     bandwidth_table,
     bert_large_example,
     beside_quoted,
@@ -20,10 +23,29 @@ from ddlnb.studies.sec2_message_size import (
 @pytest.mark.item("A14", "A15")
 def test_the_line_through_the_quoted_messages():
     fitted = quoted_fits()
-    assert fitted.loc["10GbE", "latency_us"] == pytest.approx(95.56, abs=0.01)
+    assert fitted.loc["10GbE", "latency_us"] == pytest.approx(95.02, abs=0.01)
     assert fitted.loc["100GbE", "gigabits_per_second"] == pytest.approx(17.2, abs=0.01)
-    assert fitted.loc["100GbIB", "half_peak_KiB"] == pytest.approx(71.7, abs=0.1)
-    assert (fitted["latency_us_low"] <= fitted["latency_us_high"]).all()
+    assert fitted.loc["100GbIB", "half_peak_KiB"] == pytest.approx(69.1, abs=0.1)
+
+
+@pytest.mark.item("A14", "A15")
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("quote", "text", "size"), [("A14", "1 MB", 2**20), ("A15", "16 KB", 2**14)]
+)
+def test_the_line_gives_the_quoted_times_and_rates_back(network, quote, text, size):
+    line = quoted_fits().loc[network]
+    seconds = line["latency_us"] * 1e-6 + 8 * size / (line["gigabits_per_second"] * 1e9)
+    time = quoted(quote, f"time of a {text} message over {network}") * 1e-3
+    rate = quoted(quote, f"rate of a {text} message over {network}")
+    assert seconds == pytest.approx(time, abs=1e-3 * TIME_ROUNDING[quote, network])
+    assert 8 * size / seconds / 1e9 == pytest.approx(rate, abs=0.05)
+
+
+def test_values_of_the_line_lie_in_their_ranges():
+    fitted = quoted_fits()
+    for name in ("latency_us", "gigabits_per_second"):
+        assert fitted[name].between(fitted[f"{name}_low"], fitted[f"{name}_high"]).all()
 
 
 def test_what_the_quoted_messages_say_is_computed():
