@@ -69,6 +69,7 @@ _HOME = {
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",
+        "SURVEYED",
         "Method",
         "get_method",
         "register_method",

@@ -22,7 +22,7 @@ from ddlnb.calibration.testbed import (
 )
 from ddlnb.errors import ResultsError, require
 from ddlnb.paths import CALIBRATION
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.progress import Show
 from ddlnb.results.schema import Column, Kind, Schema
 from ddlnb.simulator.simulate import Cell
@@ -75,7 +75,7 @@ def fig4_cells_to_forecast(
         for workload in map(fig4_workload, models)
         for network in networks
         for count in gpus
-        for method in METHODS
+        for method in SURVEYED
     ]
 
 

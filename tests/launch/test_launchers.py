@@ -25,7 +25,7 @@ from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.slurm import jobs_in_queue
 from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.paths import ROOT
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.studies.launchers import rank_inventory
 
 SCRIPTS = ROOT / "scripts" / "launchers"
@@ -222,7 +222,7 @@ def test_a_notebook_runs_all_methods_with_only_the_launcher_changed(launcher, ow
         for output in cell.outputs
     )
     assert shown.count(STARTED_BY[launcher]) == 3  # two workers and a server
-    assert all(method in shown for method in METHODS)
+    assert all(method in shown for method in SURVEYED)
 
 
 # ---------------------------------------------------------------- ranks
