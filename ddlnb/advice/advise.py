@@ -10,7 +10,13 @@ from ddlnb.advice.counterfactuals import counterfactual_table
 from ddlnb.advice.gap import Gap, explain_gap
 from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
 from ddlnb.advice.lossy_options import LOSSY, lossy_options
-from ddlnb.advice.options import Kind, Option, method_options, other_options
+from ddlnb.advice.options import (
+    Kind,
+    Option,
+    method_options,
+    other_options,
+    searched_option,
+)
 from ddlnb.advice.prices import Prices
 from ddlnb.advice.question import Question, question_about
 from ddlnb.advice.recommend import sentences
@@ -20,6 +26,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import get_method
+from ddlnb.search.result import SearchResult
 from ddlnb.simulator.forecast import DRAWS, LEAST_DRAWS, play_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.workload import Workload
@@ -30,13 +37,17 @@ if TYPE_CHECKING:
     from ddlnb.workloads.tasks import Task
 
 
+SEARCHED_PLANS = 250  # in two seconds or so: an answer comes within ten
+
+
 @dataclass(frozen=True)
 class Advice:
     """What to do, and why; ``str`` is the answer in sentences.
 
     ``options`` has a row per option, the best one first (columns: see
     `ddlnb.advice.judge.option_rows`); ``reasons`` one per counterfactual of the best option;
-    ``unknowns`` are sentences. ``gap`` explains a measured throughput, None without one.
+    ``unknowns`` are sentences. ``search`` is the searched plan with its lower bound, None for one
+    GPU; ``gap`` explains a measured throughput, None without one.
     """
 
     question: Question
@@ -45,6 +56,7 @@ class Advice:
     reasons: pd.DataFrame
     waits: LastMessage | None
     unknowns: tuple[str, ...]
+    search: SearchResult | None = None
     gap: Gap | None = None
     sentences: tuple[str, ...] = field(default=())
 
@@ -65,6 +77,7 @@ def advise(
     optimizer: str = "adam",
     measured: float | None = None,
     measured_method: str | None = None,
+    most_plans: int = SEARCHED_PLANS,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Advice:
@@ -77,10 +90,11 @@ def advise(
     what would explain the difference to the forecast. ``str(advice)`` is the answer in sentences;
     ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
     memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each.
-    Raises what `ddlnb.forecast` raises.
+    A search
+    plays ``most_plans`` for the searched plan, none with 0. Raises what `ddlnb.forecast` raises.
 
     >>> import ddlnb
-    >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, draws=0)
+    >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
     >>> found.options["option"].iloc[0]
     'MG-WFBP'
     >>> found.reasons["what"].iloc[1]
@@ -101,6 +115,7 @@ def advise(
         question,
         measured=measured,
         measured_method=measured_method,
+        most_plans=most_plans,
         draws=draws,
         seed=seed,
     )
@@ -112,6 +127,7 @@ def advise_on(
     lossy: Sequence[str] = LOSSY,
     measured: float | None = None,
     measured_method: str | None = None,
+    most_plans: int = SEARCHED_PLANS,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Advice:
@@ -125,7 +141,10 @@ def advise_on(
     require_whole(0, draws=draws)
     methods = method_options(question)
     require(bool(methods), f"no method runs on {question.cluster!r}")
+    searched = searched_option(question, most_plans)
     options = [*methods, *fastest_of_each(list(other_options(question)))]
+    if searched is not None:
+        options.append(searched[0])
     played = play_cells([one.cell for one in options], draws=draws, seed=seed)
     rows = option_rows(question, options, played)
     found = lossy_options(question, lossy, draws=LEAST_DRAWS if draws else 0, seed=seed)
@@ -135,8 +154,9 @@ def advise_on(
     waits = last_message(best.cell)
     gap = _gap(question, measured, measured_method, draws, seed)
     unknown = tuple(unknowns(question, found))
-    said = sentences(question, rows, reasons, waits, gap)
-    return Advice(question, rows, best, reasons, waits, unknown, gap, tuple(said))
+    search = None if searched is None else searched[1]
+    said = sentences(question, rows, reasons, waits, gap, search)
+    return Advice(question, rows, best, reasons, waits, unknown, search, gap, tuple(said))
 
 
 def _gap(

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ddlnb.advice.question import Question
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require_whole
 from ddlnb.plans.methods import BASELINES, Method
+from ddlnb.search.method import WITHOUT_SERVERS
+from ddlnb.search.result import SearchResult
+from ddlnb.search.search import search_plan
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
 from ddlnb.training.cost.machines import server_machines
@@ -70,6 +73,21 @@ def method_options(question: Question) -> list[Option]:
         Option(one.name, Kind.METHOD, Cell(workload, question.cluster, one), workload.local_batch)
         for one in (*methods_on(question.cluster), *BASELINES.values())
     ]
+
+
+def searched_option(question: Question, most_plans: int) -> tuple[Option, SearchResult] | None:
+    """Return the best of so many plans that a search plays, None where there is none to find.
+
+    It goes without parameter servers, which would be further machines.
+    """
+    require_whole(0, most_plans=most_plans)
+    if question.cluster.workers == 1 or most_plans == 0:
+        return None
+    found = search_plan(
+        question.workload, question.cluster, space=WITHOUT_SERVERS, most_plans=most_plans
+    )
+    cell = Cell(question.workload, question.cluster, found.method)
+    return Option("searched plan", Kind.PLAN, cell, question.workload.local_batch), found
 
 
 def other_options(question: Question) -> Iterator[list[Option]]:

@@ -11,6 +11,7 @@ from ddlnb.advice.judge import THROUGHPUT
 from ddlnb.advice.options import Kind
 from ddlnb.advice.question import Question
 from ddlnb.advice.waits import LastMessage
+from ddlnb.search.result import SearchResult
 from ddlnb.units import show_seconds
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ def sentences(
     reasons: pd.DataFrame,
     waits: LastMessage | None,
     gap: Gap | None,
+    search: SearchResult | None = None,
 ) -> list[str]:
     """Return the advice, sentence by sentence; what does not apply is left out."""
     said = [
         _as_fast(rows),
         _what(question, rows),
+        _bound(search),
         _scaling(question, rows),
         _why(reasons, waits),
         _machines(rows),
@@ -67,6 +70,17 @@ def _as_fast(rows: pd.DataFrame) -> str:
     row = found.loc[found["gpus"].idxmin()]
     what = "One GPU alone is" if row["gpus"] == 1 else f"{row['option']} are"
     return f"{what} no slower than all {best['gpus']}: {_rate(row)}. Use no more, or send less."
+
+
+def _bound(search: SearchResult | None) -> str:
+    """Say how much faster any plan could be that sends whole gradients without servers."""
+    if search is None:
+        return ""
+    return (
+        f"No plan that sends the same without servers takes less than "
+        f"{show_seconds(search.lower_bound_seconds)} per iteration; the searched one takes "
+        f"{show_seconds(search.iteration_seconds)}, {search.gap:.1%} more."
+    )
 
 
 def _scaling(question: Question, rows: pd.DataFrame) -> str:

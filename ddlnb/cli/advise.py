@@ -60,6 +60,9 @@ def advise(
     method: Annotated[
         str | None, typer.Option(help="The method that --measured was measured with.")
     ] = None,
+    plans: Annotated[
+        int, typer.Option(help="Plans that the search for the best schedule plays; 0: no search.")
+    ] = 250,
     draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
     csv: Annotated[Path | None, typer.Option(help="Also write the options to this file.")] = None,
     page: Annotated[
@@ -93,7 +96,9 @@ def advise(
         precision=precision,
     )
     workload = question.workload
-    found = advise_on(question, measured=measured, measured_method=method, draws=draws)
+    found = advise_on(
+        question, measured=measured, measured_method=method, most_plans=plans, draws=draws
+    )
     title = f"Simulated: {workload!r} on {on.label} ({on.network})"
     print_table(shown_options(found), False, f"{title}; options, the first one is to be taken")
     print_table(shown_reasons(found), False, f"{found.best.name}, with one thing changed")

@@ -89,6 +89,7 @@ _HOME = {
         "layout_times",
         "pipeline_schedules",
     ),
+    "search": ("search_gains",),
     "sec5_challenges": (
         "density_steps",
         "gradient_histograms",

@@ -31,7 +31,7 @@ def question():
 
 @pytest.fixture(scope="module")
 def advice(question):
-    return advise_on(question, lossy=("bsp + top-k(0.01) + feedback",), draws=40)
+    return advise_on(question, lossy=("bsp + top-k(0.01) + feedback",), most_plans=40, draws=40)
 
 
 def test_methods_are_forecast_as_forecast_does(question, advice):
@@ -74,9 +74,19 @@ def test_nothing_that_is_taken_away_makes_it_slower(question, method):
 
 def test_one_gpu_has_no_options_about_communication(question):
     alone = replace(question, cluster=question.cluster.with_workers(1))
-    found = advise_on(alone, draws=0)
+    found = advise_on(alone, lossy=(), draws=0)
     assert set(found.options["kind"]) == {"method"}
     assert found.waits is None or found.waits.arrived <= 0
+
+
+def test_the_searched_plan_is_an_option_with_its_bound(advice):
+    row = advice.options.set_index("option").loc["searched plan"]
+    fixed = advice.options[advice.options["kind"].eq("method")]
+    without = fixed[fixed["server_machines"].eq(0)][RATE].max()
+    assert row[RATE] >= without * (1 - 1e-9)
+    samples = advice.question.cluster.workers * advice.question.workload.local_batch
+    assert advice.search.lower_bound_seconds <= samples / row[RATE] * (1 + 1e-9)
+    assert any("No plan that sends the same without servers" in one for one in advice.sentences)
 
 
 def test_costs_are_hours_times_prices(question, advice):
@@ -91,10 +101,12 @@ def test_larger_batches_that_do_not_fit_are_no_options(question):
         footprint=ddlnb_footprint(fixed=1e9, per_sample=1e7),
         gpu_memory=1e9 + 1.5e7 * question.workload.local_batch,
     )
-    names = " ".join(advise_on(small, lossy=(), draws=0).options["option"])
+    names = " ".join(advise_on(small, lossy=(), most_plans=0, draws=0).options["option"])
     assert "batch 128" not in names
     large = replace(small, gpu_memory=1e12)
-    assert "batch 256 per GPU" in " ".join(advise_on(large, lossy=(), draws=0).options["option"])
+    assert "batch 256 per GPU" in " ".join(
+        advise_on(large, lossy=(), most_plans=0, draws=0).options["option"]
+    )
 
 
 def ddlnb_footprint(fixed, per_sample):

@@ -13,7 +13,7 @@ ASKED = ["advise", "--model", "resnet50", "--cluster", "survey-10GbE", "--gpus",
 
 
 def run(*words: str):
-    return CliRunner().invoke(app, [*ASKED, "--draws", "0", *words])
+    return CliRunner().invoke(app, [*ASKED, "--draws", "0", "--plans", "0", *words])
 
 
 def test_the_answer_names_the_first_option_and_writes_files(tmp_path):

@@ -39,7 +39,7 @@ def test_a_cell_that_is_not_published_is_refused_with_those_that_are():
 
 
 def test_two_machines_get_an_answer_without_a_measurement():
-    found = two_machines("resnet18", "RTX 3090", "1GbE", 32, draws=20)
+    found = two_machines("small-conv", "RTX 3090", "1GbE", 32, draws=20)
     assert found.question.cluster.workers == 2
     said = answer(found)
     assert found.options["option"].iloc[0] in said
