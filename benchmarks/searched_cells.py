@@ -1,0 +1,150 @@
+"""The cells of `benchmarks.searched_emulated`: an emulated network, a model, and what is planned.
+
+A plan is searched for the twin of the network, which knows its links from the micro-benchmark that
+`benchmarks.emulated` keeps. Twins are written beside the rows, so that a second call has the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.emulated import CREDIT, NETWORKS, PARTITION
+from ddlnb.calibration.micro_benchmark import read_micro_benchmark
+from ddlnb.calibration.twin import calibrate_here
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import read_cluster
+from ddlnb.clusters.write import write_cluster
+from ddlnb.launch.site import EMULATED, Site
+from ddlnb.paths import DATA
+from ddlnb.plans.kept import method_of
+from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.plan import Plan
+from ddlnb.search.result import SearchResult
+from ddlnb.search.search import search_plan
+from ddlnb.search.space import SEARCHED, Space
+from ddlnb.simulator.simulate import plan_on, simulate
+from ddlnb.workloads.workload import Workload, read_profile
+
+MICRO_BENCHMARKS = DATA / "measured" / "2026-11-21_two-cores_emulated"
+# All messages take the engine's mesh, the only all-reduce whose cost the twins know. Plans with
+# servers are those of the methods, whose sizes suit these models.
+SPACE = Space(collectives=(), split=False, servers=False)
+DISTURBED = "1Gb/s 50us"  # the network that new cells change
+SLOW_NODE = 2.0  # times as many seconds per byte of the first node's link, in the cells "unlike"
+LOSS = "1%"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model on so many emulated nodes: ``change`` is "", "unlike" or "loss"."""
+
+    network: str
+    profile: str
+    workers: int
+    change: str = ""
+
+    @property
+    def name(self) -> str:
+        """The cell in words, by which it is asked for."""
+        words = [self.network, self.change, self.workload.model, str(self.workers)]
+        return " ".join(word for word in words if word)
+
+    @property
+    def workload(self) -> Workload:
+        """What is replayed, in seconds at full speed."""
+        return read_profile(self.profile)
+
+    def site(self, nodes: int) -> Site:
+        """Return where the cell is run with so many nodes, servers among them."""
+        case = NETWORKS[self.network]
+        if self.change == "loss":
+            return Site(EMULATED, network=f"{self.network} loss {LOSS}", scale=case.scale)
+        if self.change == "unlike":
+            rate, latency = self.network.split()
+            half = f"{1000 / SLOW_NODE:g}Mb/s" if rate == "1Gb/s" else ""
+            links = (f"{half} {latency}", *[self.network] * (nodes - 1))
+            return Site(EMULATED, network=links, scale=case.scale)
+        return case.site(self.network)
+
+    def twin(self, folder: Path) -> Cluster:
+        """Return the simulated twin, calibrated once and kept in the folder.
+
+        Of a changed network it is that of the whole one: with the slow link, and without losses, of
+        which the simulator knows nothing.
+        """
+        twin = _calibrated(folder, self.network, self.workers)
+        return twin.with_unlike(link={0: SLOW_NODE}) if self.change == "unlike" else twin
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is searched among all-reduces, the plan that runs, and forecasts of all, by name.
+
+    The plan is the one that was found, or that of a method which is forecast to be quicker: with
+    parameter servers.
+    """
+
+    found: SearchResult
+    plan: Plan
+    forecasts: dict[str, float]
+
+    def contenders(self, fixed: int) -> list[Method]:
+        """Return the plan and the methods that are forecast to be the quickest."""
+        quickest = sorted(_methods(), key=lambda one: self.forecasts[one.name])
+        return [method_of(self.plan), *quickest[:fixed]]
+
+
+def planned(cell: Cell, folder: Path) -> Planned:
+    """Search the plan of a cell, and forecast it and every method on the same twin."""
+    twin, workload = cell.twin(folder), cell.workload
+    found = search_plan(workload, twin, space=SPACE, progress=False)
+    forecasts = {
+        one.name: simulate(workload, twin, one, servers=_servers(one, cell)).iteration_seconds
+        for one in _methods()
+    }
+    plan, seconds = found.plan, found.iteration_seconds
+    best = min(_methods(), key=lambda one: forecasts[one.name])
+    if forecasts[best.name] < seconds:
+        fixed = plan_on(twin, workload, best, _servers(best, cell))
+        plan, seconds = replace(fixed, method=SEARCHED), forecasts[best.name]
+    return Planned(found, plan, {**forecasts, SEARCHED: seconds})
+
+
+def _methods() -> list[Method]:
+    """Return the catalogue's methods, with sizes that suit models as small as these."""
+    return [one.tuned(partition=PARTITION, credit=CREDIT) for one in METHODS.values()]
+
+
+def _servers(method: Method, cell: Cell) -> int | None:
+    return cell.workers if method.architecture == "PS" else None
+
+
+def _calibrated(folder: Path, network: str, workers: int) -> Cluster:
+    site = NETWORKS[network].site(network)
+    path = folder / "twins" / f"{site.name}-{workers}-workers.yaml"
+    if not path.exists():
+        _, clusters = calibrate_here(read_micro_benchmark(MICRO_BENCHMARKS / site.name, site))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for one in clusters:
+            write_cluster(one, path.with_name(f"{one.name}.yaml"))
+    return read_cluster(path)
+
+
+def _cells() -> list[Cell]:
+    made = [
+        Cell(network, profile, workers)
+        for network, case in NETWORKS.items()
+        for workers in (4, 8)
+        for profile in case.profiles
+    ]
+    first = next(one for one in made if one.network == DISTURBED)
+    changed = [
+        replace(first, change=change, workers=workers)
+        for change in ("unlike", "loss")
+        for workers in (4, 8)
+    ]
+    return made + changed
+
+
+CELLS: dict[str, Cell] = {cell.name: cell for cell in _cells()}

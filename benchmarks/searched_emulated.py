@@ -1,0 +1,204 @@
+"""The searched plan against the best methods and DDP on emulated links, in alternating runs.
+
+    python -m benchmarks.searched_emulated [--out FOLDER] [--cells NAME ...] [--kept] [--list]
+
+For every cell a plan is searched on the twin of its network; then it, the methods with the best
+forecasts and DDP with its defaults run in turn. Rows are kept cell by cell, each with the load of
+the machine; a second call completes what is missing. Printed are the medians, ratios of pairs of
+runs with their 95 % intervals, and the lower bound that no plan of all-reduces among the workers
+goes below, by the same twin. With --kept nothing runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.searched_cells import CELLS, Cell, Planned, planned
+from ddlnb.calibration.comparison import WARMUP
+from ddlnb.calibration.kept_load import keeping_load, kept_loads
+from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.errors import UnknownName
+from ddlnb.files import write_atomically
+from ddlnb.launch.ranks import Ranks
+from ddlnb.paths import DATA
+from ddlnb.results.statistics import Interval, mean_interval
+from ddlnb.search.space import SEARCHED
+from ddlnb.workloads.replay import replayed
+
+KEPT = DATA / "measured" / "2026-11-22_two-cores_searched"
+DDP = "DDP"
+ROWS = "rows.csv"
+WARNED = "warnings.txt"
+FIXED = 2  # methods beside the searched plan
+TARGETS = {"over the best method": 1.08, "over DDP": 1.23}
+
+
+def run_cell(cell: Cell, folder: Path, *, iterations: int, repetitions: int) -> None:
+    """Run what the folder lacks of a cell, and keep its rows, its load and what was warned of."""
+    own = folder_of(cell, folder)
+    own.mkdir(parents=True, exist_ok=True)
+    methods = planned(cell, folder).contenders(FIXED)
+    nodes = cell.workers * (1 + any(one.architecture == "PS" for one in methods))
+    settings = MeasurementSettings(
+        site=cell.site(nodes),
+        workers=cell.workers,
+        servers=cell.workers,
+        cost=cell.twin(folder).planning,
+        topology="mesh",
+        iterations=iterations,
+        repetitions=repetitions,
+        warmup=WARMUP,
+        baselines=[DDP],
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with keeping_load(own / ROWS), Ranks.at(settings.site, nodes) as ranks:
+            measure(
+                replayed(cell.workload),
+                methods,
+                settings=settings,
+                ranks=ranks,
+                out=own / ROWS,
+                progress=True,
+            )
+    if caught:
+        known = (own / WARNED).read_text() if (own / WARNED).exists() else ""
+        said = dict.fromkeys(str(one.message) for one in caught)
+        write_atomically(own / WARNED, known + "".join(f"{line}\n" for line in said))
+
+
+def folder_of(cell: Cell, folder: Path) -> Path:
+    """Return where the rows of a cell are."""
+    return folder / cell.name.replace("/", "p").replace(" ", "-")
+
+
+def judged(cell: Cell, folder: Path) -> dict[str, object]:
+    """Return a row about a cell that was measured: seconds, bound, ratios and their intervals."""
+    own = folder_of(cell, folder)
+    made = planned(cell, folder)
+    seconds = paired_seconds(pd.read_csv((own / ROWS).with_suffix(".runs.csv")))
+    medians = seconds.median()
+    best = medians.drop([SEARCHED, DDP]).idxmin()
+    over_best = ratio(seconds[best], seconds[SEARCHED])
+    over_ddp = ratio(seconds[DDP], seconds[SEARCHED])
+    loads = [load.during + load.stolen for _, load in kept_loads(own)]
+    bound = made.found.bound.seconds
+    return {
+        "cell": cell.name,
+        "runs": len(seconds),
+        "searched ms": 1e3 * medians[SEARCHED],
+        "spread": seconds[SEARCHED].max() / seconds[SEARCHED].min() - 1,
+        "forecast ms": 1e3 * made.forecasts[SEARCHED],
+        "bound ms": 1e3 * bound,
+        "best method": best,
+        "best ms": 1e3 * medians[best],
+        "over best": over_best.estimate,
+        "best low": over_best.low,
+        "best high": over_best.high,
+        "most over best": medians[best] / bound,
+        "DDP ms": 1e3 * medians[DDP],
+        "over DDP": over_ddp.estimate,
+        "DDP low": over_ddp.low,
+        "DDP high": over_ddp.high,
+        "most over DDP": medians[DDP] / bound,
+        "load": max(loads, default=math.nan),
+    }
+
+
+def paired_seconds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return seconds of an iteration, a column for each contender, of repetitions that all ran.
+
+    >>> runs = pd.DataFrame({"repetition": [0, 0, 1], "method": ["a", "b", "a"],
+    ...                      "iteration_seconds": [1.0, 2.0, 3.0]})
+    >>> paired_seconds(runs).to_dict("list")
+    {'a': [1.0], 'b': [2.0]}
+    """
+    table = runs.pivot_table("iteration_seconds", "repetition", "method", sort=False)
+    return table.dropna()
+
+
+def ratio(slower: pd.Series, quicker: pd.Series) -> Interval:
+    """Return the geometric mean of the ratios of paired runs, with its t-interval."""
+    found = mean_interval(np.log(slower.to_numpy() / quicker.to_numpy()))
+    return Interval(*(math.exp(value) for value in found))
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """Return geometric means with their targets, and what the bound would allow, in words."""
+    lines = []
+    for (over, target), (column, low, high, most) in zip(
+        TARGETS.items(),
+        (
+            ("over best", "best low", "best high", "most over best"),
+            ("over DDP", "DDP low", "DDP high", "most over DDP"),
+        ),
+        strict=True,
+    ):
+        slower = int((rows[high] < 1).sum())
+        quicker = int((rows[low] > 1).sum())
+        lines.append(
+            f"searched {over}: geometric mean {_geometric(rows[column]):.3f} (target {target}), "
+            f"least {rows[column].min():.3f}, most {rows[column].max():.3f}, {len(rows)} of "
+            f"{len(CELLS)} cells; beyond noise quicker in {quicker}, slower in {slower}; the bound "
+            f"allows {_geometric(rows[most]):.3f} at most"
+        )
+    return "\n".join(lines)
+
+
+def _geometric(values: pd.Series) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def plan_text(cell: Cell, made: Planned) -> str:
+    """Return what is planned for a cell, and the forecasts, in a line."""
+    found = made.found
+    ranked = sorted(made.forecasts.items(), key=lambda item: item[1])
+    forecasts = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in ranked)
+    return (
+        f"{cell.name}: bound {1e3 * found.bound.seconds:.1f} ms, {len(made.plan.messages)} "
+        f"messages; forecast ms: {forecasts}"
+    )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run what is missing and print what is there."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=KEPT)
+    parser.add_argument("--cells", nargs="+", default=list(CELLS))
+    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
+    parser.add_argument("--list", action="store_true", help="print plans and forecasts alone")
+    asked = parser.parse_args(words)
+    for name in asked.cells:
+        if name not in CELLS:
+            raise UnknownName("cell", name, CELLS)
+    chosen = [CELLS[name] for name in asked.cells]
+    if asked.list:
+        for cell in chosen:
+            print(plan_text(cell, planned(cell, asked.out)), flush=True)
+        return
+    if not asked.kept:
+        for cell in chosen:
+            run_cell(cell, asked.out, iterations=asked.iterations, repetitions=asked.repetitions)
+    there = [one for one in chosen if (folder_of(one, asked.out) / ROWS).exists()]
+    if not there:
+        print(f"{asked.out} has none of these cells")
+        return
+    rows = pd.DataFrame([judged(cell, asked.out) for cell in there])
+    print(rows.round(3).to_string(index=False))
+    print(summary(rows))
+    if missing := [cell.name for cell in chosen if cell not in there]:
+        print(f"not run: {', '.join(missing)}")
+
+
+if __name__ == "__main__":
+    main()
