@@ -1,54 +1,161 @@
-"""What one small all-reduce costs: seconds, and processor time on every rank.
+"""What one small all-reduce costs every rank: seconds, and processor time of threads and kernel.
 
-python -m benchmarks.message_cost [--workers 4] [--bytes 256] [--count 600]
+    python -m benchmarks.message_cost [--workers 4] [--bytes 256] [--count 600]
+
+Three ways take turns: gloo alone, the engine's courier on gloo, and the courier on the mesh of
+`topology="mesh"`. Beside them stands the courier with a network that answers at once: that much of
+a message is ours.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import resource
+import statistics
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
+from ddlnb.plans.methods import get_method
+from ddlnb.plans.plan import Plan
 from ddlnb.provenance import machine
+from ddlnb.workloads.workload import Gradient, Layer, Workload
+
+WAYS = ("gloo", "courier on gloo", "courier on mesh", "courier alone")
 
 
-def cost(context: RankContext, size: int, count: int) -> tuple[float, float]:
-    """Return wall-clock and processor seconds of one all-reduce, the mean over a burst."""
+class Cost(NamedTuple):
+    """Of one message on one rank: seconds, processor seconds, those in the kernel, wake-ups."""
+
+    wall: float
+    processor: float
+    kernel: float
+    waits: float
+
+
+class Instant:
+    """A network that answers at once."""
+
+    bytes_sent = 0.0
+
+    def start(self, message: int, request: Any, released: Any = None, answered: Any = None) -> Any:
+        """Return a handle that has the answer."""
+        return _Answer(request.tensor)
+
+    def close(self) -> None:
+        """Do nothing: nothing was opened."""
+
+
+class _Answer:
+    def __init__(self, tensor: Any):
+        self._tensor = tensor
+
+    def wait(self) -> Any:
+        return self._tensor
+
+
+def plan_of(count: int, size: int) -> Plan:
+    """Return the plan of WFBP for gradients of so many bytes, each of a layer of its own."""
+    names = [f"layer{number}" for number in range(count)]
+    workload = Workload(
+        "messages",
+        1,
+        tuple(Layer(name, forward_seconds=1e-6) for name in names),
+        tuple(
+            Gradient(f"{name}.weight", name, max(1, size // 4), backward_seconds=1e-6)
+            for name in reversed(names)
+        ),
+        "made up: equal layers",
+    )
+    return get_method("WFBP-A2A").plan(workload)
+
+
+def costs(context: RankContext, size: int, count: int) -> dict[str, Cost]:
+    """Return the mean cost of a message in a burst, by the way it takes."""
     import torch
     import torch.distributed as dist
 
     from ddlnb.engines.process_group import process_group
+    from ddlnb.engines.transports.connect import transport_for
 
+    plan = plan_of(count, size)
     with process_group(context, context.store(), context.count):
         tensors = [torch.zeros(max(1, size // 4)) for _ in range(count)]
+
+        def alone() -> None:
+            for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+                work.wait()
+
+        gloo, mesh = (transport_for(context, None, plan, name) for name in ("ring", "mesh"))
+        ways = (alone, *(_courier(plan, one) for one in (gloo, mesh, Instant())))
+        found = {name: _timed(way, count) for name, way in zip(WAYS, ways, strict=True)}
         dist.barrier()
-        start, used = time.perf_counter(), os.times()
-        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-            work.wait()
-        seconds, now = time.perf_counter() - start, os.times()
-    return seconds / count, (now.user + now.system - used.user - used.system) / count
+        mesh.close()
+    return found
+
+
+def _courier(plan: Plan, transport: Any) -> Callable[[], None]:
+    """Return a burst of the plan's messages, as an iteration of training makes them."""
+    import torch
+
+    from ddlnb.engines.courier import Courier
+    from ddlnb.engines.memory import GradientMemory
+
+    courier = Courier(plan, GradientMemory(plan, torch.float32), transport)
+
+    def burst() -> None:
+        courier.begin()
+        for position in range(len(plan.gradients)):
+            courier.gradient_ready(position)
+        courier.backward_done()
+        for message in range(len(plan.messages)):
+            courier.wait(message)
+
+    return burst
+
+
+def _timed(burst: Callable[[], None], count: int) -> Cost:
+    import torch.distributed as dist
+
+    burst()
+    dist.barrier()
+    start, used = time.perf_counter(), _used()
+    burst()
+    now = _used()
+    wall = time.perf_counter() - start
+    user, system, waits = (after - before for after, before in zip(now, used, strict=True))
+    return Cost(*(value / count for value in (wall, user + system, system, waits)))
+
+
+def _used() -> tuple[float, float, float]:
+    """Return user and system seconds of all threads, and how often one of them had to wait."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime, usage.ru_stime, float(usage.ru_nvcsw)
 
 
 def main() -> None:
-    """Print both, for the mean rank."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    """Print the costs of each way, medians over repetitions of the mean rank."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--bytes", type=int, default=256)
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     with Ranks(options.workers) as ranks:
-        for _ in range(options.repetitions):
-            found = ranks.run(cost, options.bytes, options.count)
-            wall, processor = (
-                1e3 * sum(values) / len(found) for values in zip(*found, strict=True)
-            )
-            print(
-                f"{options.bytes} bytes among {options.workers} workers on {machine()}: "
-                f"{wall:.2f} ms, {processor:.2f} ms of processor time on every rank"
-            )
+        run = partial(ranks.run, costs, options.bytes, options.count)
+        found = [rank for _ in range(options.repetitions) for rank in run()]
+    print(f"{options.bytes} bytes among {options.workers} workers on {machine()}, of one message:")
+    for way in WAYS:
+        wall, processor, kernel, waits = (
+            statistics.median(values) for values in zip(*(one[way] for one in found), strict=True)
+        )
+        print(
+            f"{way:16} {1e3 * wall:6.3f} ms, {1e3 * processor:6.3f} ms of processor time on every "
+            f"rank ({1e3 * kernel:.3f} in the kernel), {waits:.1f} waits"
+        )
 
 
 if __name__ == "__main__":

@@ -108,7 +108,16 @@ def planned(cell: Cell, folder: Path) -> Planned:
     if forecasts[best.name] < seconds:
         fixed = plan_on(twin, workload, best, _servers(best, cell))
         plan, seconds = replace(fixed, method=SEARCHED), forecasts[best.name]
-    return Planned(found, plan, {**forecasts, SEARCHED: seconds})
+    return Planned(found, one_at_a_time(plan), {**forecasts, SEARCHED: seconds})
+
+
+def one_at_a_time(plan: Plan) -> Plan:
+    """Return the plan with a credit by which a message starts when the one before has arrived.
+
+    So the simulator has it. The engine's channels would send up to three at a time: what the next
+    forward pass needs first would share the link with what it needs last.
+    """
+    return plan if plan.servers or plan.credit_bytes else replace(plan, credit_bytes=1)
 
 
 def _methods() -> list[Method]:
