@@ -31,6 +31,8 @@ PART_COLOURS = {
     "ep": "#CC79A7",
     "data": "#56329c",
     "ends": "#8c6d31",
+    "pp": "#F0E442",
+    "fixed": "#999999",
 }
 MEANINGS = {
     "tp": "waits for tensor ranks",
@@ -39,6 +41,8 @@ MEANINGS = {
     "data": "waits for replicas",
     "ends": "waits for the tied embedding",
     "bubble": "bubble",
+    "pp": "transfers between stages",
+    "fixed": "the rest of a step",
 }
 ROOM = 1.5  # of the longest bar, for the text behind it
 # The end of a span's name: its chunk, unless that is the first; micro batch; which gradients.
@@ -115,10 +119,11 @@ def _pass(span: Span) -> tuple[str, str, str]:
 
 @styled
 def layout_times(table: pd.DataFrame, source: str) -> Figure:
-    """Where the time of an iteration goes under every layout, averaged over pipeline stages.
+    """Where the time of an iteration goes under every layout.
 
-    ``table`` is that of `ddlnb.studies.scale_strategies.split_table`: a row per layout, seconds by
-    reason, ``seconds`` in all, ``tokens_per_second`` of a GPU and ``gigabytes`` of a rank.
+    ``table`` is that of `ddlnb.studies.scale_strategies.split_table`, which averages over pipeline
+    stages, or of `ddlnb.studies.scale_case_study.time_table`: a row per layout, seconds by reason,
+    ``seconds`` in all, ``tokens_per_second`` of a GPU and ``gigabytes`` of a rank.
     """
     require(not table.empty, "there are no layouts to draw")
     figure, ax = plt.subplots(figsize=(9.5, 1.3 + 0.4 * len(table)))

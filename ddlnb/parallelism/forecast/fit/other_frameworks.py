@@ -37,15 +37,19 @@ LOOSE = 1.0  # by how much a parameter may differ from nanotron's: a standard de
 def with_frameworks(fitted: Fitted) -> Fitted:
     """Return the fit with what differs by framework, and its spread."""
     for name, (path, which) in FITTED.items():
-        runs = observed(path)
-        fitted = fit_framework(fitted, name, runs, which)
-        off = np.log(runs.seconds / step(runs.cases, fitted).seconds)
-        fitted = replace(fitted, spread=dict(fitted.spread) | {name: scale(off)})
+        fitted = with_framework(fitted, name, observed(path), which)
     later = {"nemo": fitted.frameworks["megatron"]}  # the same code, with flash attention
     spread = {"nemo": LATER_SPREAD * fitted.spread["megatron"]}
     return replace(
         fitted, frameworks={**fitted.frameworks, **later}, spread={**fitted.spread, **spread}
     )
+
+
+def with_framework(fitted: Fitted, name: str, runs: Observations, which: tuple[str, ...]) -> Fitted:
+    """Return the fit with these parameters of a framework fitted to its runs, and their spread."""
+    found = fit_framework(fitted, name, runs, which)
+    off = np.log(runs.seconds / step(runs.cases, found).seconds)
+    return replace(found, spread=dict(found.spread) | {name: scale(off)})
 
 
 def fit_framework(fitted: Fitted, name: str, runs: Observations, which: tuple[str, ...]) -> Fitted:
