@@ -176,13 +176,19 @@ def goodput(
 
 
 def play(
-    job: Job, per_second: float, seconds: float, slow_down: float, generator: np.random.Generator
+    job: Job,
+    per_second: float,
+    seconds: float,
+    slow_down: float,
+    generator: np.random.Generator,
+    *,
+    cold: bool = False,
 ) -> tuple[TimeSpent, int]:
     """Return how one job spent its time, and how often it failed.
 
     Between two failures the job restarts, and then works in segments, each closed by a checkpoint.
     What a failure interrupts is redone. Repaired nodes come back at the next restart, or at once
-    where the job waits for them.
+    where the job waits for them. A ``cold`` job begins with a restart.
     """
     interval = job.interval_seconds
     if math.isnan(interval):
@@ -191,7 +197,7 @@ def play(
     out_share = hardware_share()
     taken = dict.fromkeys((field.name for field in fields(TimeSpent)), 0.0)
     repaired: list[float] = []  # when nodes come back, a heap
-    now, failures, restart = 0.0, 0, 0.0
+    now, failures, restart = 0.0, 0, job.restart_seconds if cold else 0.0
     while now < seconds:
         while repaired and repaired[0] <= now:
             heapq.heappop(repaired)
