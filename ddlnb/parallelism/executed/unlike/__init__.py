@@ -1,0 +1,1 @@
+"""Batches and layers shared among real ranks that are slowed on purpose."""
