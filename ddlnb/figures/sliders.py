@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import ipywidgets as widgets
 
 from ddlnb.errors import DdlnbError
-from ddlnb.figures.colours import colour_of
+from ddlnb.figures.colours import colour_of, text_on
 from ddlnb.figures.gantt import KIND_COLOURS
 from ddlnb.figures.svg import MESSAGE, timeline_svg
+from ddlnb.search.result import SearchResult
+from ddlnb.search.space import SEARCHED
 from ddlnb.studies.explorer import (
     MODELS,
     SHOWN,
     WORKERS,
     Setting,
+    explored_search,
     explored_speeds,
     explored_timeline,
     save_explored,
@@ -23,6 +27,7 @@ from ddlnb.studies.explorer import (
 from ddlnb.units import show_seconds
 
 FULL = 420  # pixels of a bar of the fastest method
+REST = 0.5  # seconds without a move, after which the search begins
 LABEL = {"description_width": "9em"}
 WIDE = widgets.Layout(width="34em")
 
@@ -61,6 +66,10 @@ class Explorer(widgets.VBox):
         self.path = widgets.Text(value="my-cluster.yaml", description="file", style=LABEL)
         self.save = widgets.Button(description="save as cluster", icon="save")
         self.saved = widgets.Label()
+        self.bars[SEARCHED] = _bar(SEARCHED)
+        self.said[SEARCHED] = widgets.Label()
+        self.found: SearchResult | None = None  # of the setting that is shown
+        self._rest: Timer | None = None
         for name, bar in self.bars.items():
             bar.on_click(lambda _, name=name: self.choose(name))
         self.save.on_click(lambda _: self.keep())
@@ -100,16 +109,49 @@ class Explorer(widgets.VBox):
                     f"{row['throughput']:.4g} samples/s, {row['efficiency']:.0%} of linear, "
                     f"waits {row['waiting']:.0%}"
                 )
+        self.fastest = float(fastest)
+        self.found = None
+        self.bars[SEARCHED].layout.width = "130px"
+        self.said[SEARCHED].value = "searching when the sliders rest"
+        if self.chosen == SEARCHED:
+            self.chosen = SHOWN
         self.show()
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = Timer(REST, self.search)
+        self._rest.daemon = True
+        self._rest.start()
+
+    def search(self) -> None:
+        """Search a plan where the sliders stand, and draw it beside the methods."""
+        setting = self.setting
+        try:
+            found = explored_search(setting)
+        except DdlnbError as error:
+            self.said[SEARCHED].value = str(error)
+            return
+        if setting != self.setting:  # a slider moved meanwhile, and another search follows
+            return
+        self.found = found
+        rate = setting.workers * setting.batch / found.iteration_seconds
+        width = 130 + FULL * min(1.0, rate / self.fastest)
+        self.bars[SEARCHED].layout.width = f"{width:.0f}px"
+        self.said[SEARCHED].value = (
+            f"{rate:.4g} samples/s; no plan takes less than "
+            f"{show_seconds(found.lower_bound_seconds)}: {found.gap:.0%} above"
+        )
 
     def choose(self, method: str) -> None:
         """Show the timeline of this method."""
+        if method == SEARCHED and self.found is None:
+            return  # it is still searched
         self.chosen = method
         self.show()
 
     def show(self) -> None:
         """Draw the timeline of the chosen method."""
-        line = explored_timeline(self.setting, self.chosen)
+        method = self.found.method if self.chosen == SEARCHED and self.found else self.chosen
+        line = explored_timeline(self.setting, method)
         title = f"{self.chosen}: an iteration takes {show_seconds(line.iteration_seconds)}"
         colours = {**KIND_COLOURS, "message": MESSAGE}
         shown = {span.kind for span in line.spans}
@@ -164,5 +206,5 @@ def _log_slider(said: str, value: float, least: int, most: int) -> widgets.Float
 def _bar(method: str) -> widgets.Button:
     bar = widgets.Button(description=method, tooltip=f"show the timeline of {method}")
     bar.style.button_color = colour_of(method)
-    bar.style.text_color = "white"
+    bar.style.text_color = text_on(colour_of(method))
     return bar

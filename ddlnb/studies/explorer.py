@@ -18,8 +18,11 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import require
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import Method
 from ddlnb.results.timeline import Timeline
+from ddlnb.search.method import WITHOUT_SERVERS
+from ddlnb.search.result import SearchResult
+from ddlnb.search.search import search_plan
 from ddlnb.simulator.forecast import methods_on, single_seconds
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.studies.findings import Findings, findings
@@ -37,6 +40,7 @@ MODELS = {
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 BASE = "survey-10GbE"  # what no slider changes is as there: nodes of four GPUs on PCIe
 SHOWN = "MG-WFBP"  # the method whose timeline is shown first
+SEARCHED_PLANS = 60  # half a second or so: the search follows when the sliders rest
 PROMPT = 0.1  # seconds in which a reader takes a change as immediate
 STEADY = (1, 2)  # the iterations that a timeline shows
 
@@ -117,10 +121,21 @@ def explored_speeds(setting: Setting) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def explored_timeline(setting: Setting, method: str) -> Timeline:
+def explored_timeline(setting: Setting, method: str | Method) -> Timeline:
     """Return two steady iterations of a method, as one worker sees them."""
-    line = simulate(setting.workload, setting.cluster, METHODS[method], iterations=STEADY[1] + 1)
+    line = simulate(setting.workload, setting.cluster, method, iterations=STEADY[1] + 1)
     return line.window(*STEADY)
+
+
+def explored_search(setting: Setting) -> SearchResult:
+    """Return the searched plan at a setting, without servers; it takes a moment, not a move."""
+    return search_plan(
+        setting.workload,
+        setting.cluster,
+        space=WITHOUT_SERVERS,
+        most_plans=SEARCHED_PLANS,
+        progress=False,
+    )
 
 
 def redraw_seconds(setting: Setting, moves: int = 20) -> list[float]:

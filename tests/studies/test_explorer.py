@@ -18,7 +18,10 @@ START = Setting(workers=8)
 
 @pytest.fixture(scope="module")
 def widget():
-    return explorer(START)
+    """Sliders that never rest: a search begins when a test says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddlnb.figures.sliders.REST", 1e6)
+        yield explorer(START)
 
 
 def test_the_table_is_what_the_simulator_says():
@@ -37,12 +40,12 @@ def test_a_kept_cluster_is_forecast_as_the_explorer_shows(tmp_path):
 
 
 def test_a_moved_slider_changes_bars_words_and_timeline(widget):
-    before = {name: said.value for name, said in widget.said.items()}
+    before = {name: widget.said[name].value for name in explored_speeds(START)["method"]}
     picture = widget.picture.value
     widget.gigabits.value = 1.0
     assert all(widget.said[name].value != text for name, text in before.items())
     assert widget.picture.value != picture
-    widest = max(widget.bars, key=lambda name: float(widget.bars[name].layout.width[:-2]))
+    widest = max(before, key=lambda name: float(widget.bars[name].layout.width[:-2]))
     speeds = explored_speeds(widget.setting).set_index("method")["throughput"]
     assert speeds[widest] == speeds.max()
 
@@ -51,6 +54,20 @@ def test_a_click_on_a_bar_shows_its_timeline(widget):
     widget.bars["BSP-PS"].click()
     assert widget.chosen == "BSP-PS"
     assert "BSP-PS: an iteration takes" in widget.picture.value
+
+
+def test_the_searched_plan_follows_and_shows_its_timeline_on_click(widget):
+    widget.gigabits.value = 2.0
+    assert "searching" in widget.said["searched"].value
+    widget.bars["searched"].click()
+    assert widget.chosen != "searched"  # not there yet
+    widget.search()
+    assert "no plan takes less than" in widget.said["searched"].value
+    widget.bars["searched"].click()
+    assert "searched: an iteration takes" in widget.picture.value
+    speeds = explored_speeds(widget.setting)
+    a2a = speeds[~speeds["method"].str.endswith("PS")]["iteration_seconds"].min()
+    assert widget.found.iteration_seconds <= a2a * (1 + 1e-9)
 
 
 def test_what_cannot_be_kept_is_said_beside_the_button(widget, tmp_path):
