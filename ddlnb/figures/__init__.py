@@ -63,6 +63,12 @@ _HOME = {
         "time_spent",
     ),
     "intensity": ("intensity_bars",),
+    "layers": (
+        "layer_gains",
+        "layer_pairs",
+        "phase_slowdowns",
+        "traffic_maps",
+    ),
     "layouts": (
         "layout_errors",
         "layout_forecasts",

@@ -6,9 +6,11 @@ import functools
 import io
 import math
 from collections.abc import Callable
+from itertools import product
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,6 +27,8 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.results.claim import Strength
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
+from ddlnb.studies.layers_codesign import CHOICES, gain_table, pair_table, slowdown_table
+from ddlnb.studies.layers_overview import layout_traffic
 from ddlnb.studies.scale_strategies import played_layouts, played_schedules, split_table
 from ddlnb.studies.sec2_intensity import IntensityRow
 from ddlnb.traces.jobs.table import job_of
@@ -335,7 +339,26 @@ def split_rates() -> pd.DataFrame:
     return pd.DataFrame(rates, index=[1, 2], columns=[1, 2])
 
 
+def layer_rows() -> pd.DataFrame:
+    rows = []
+    for taken in product((False, True), repeat=len(CHOICES)):
+        gains = (1.5, 1.0, 1.1, 1.2)
+        seconds = float(1 / np.prod(np.where(taken, gains, 1.0)))
+        seconds /= 1.3 if taken[0] and taken[1] else 1
+        rows += [
+            {"topology": name, **dict(zip(CHOICES, taken, strict=True)), "seconds": seconds}
+            for name in ("two-tier(2, 2, 4.0, 2)", "rail-optimised(4, 8, 2)")
+        ]
+    return pd.DataFrame(rows)
+
+
 DRAWN: dict[str, Callable[[], Figure]] = {
+    "traffic_maps": lambda: figures.traffic_maps(
+        layout_traffic(["dp4", "pp4 acc2", "dp2 ep2"]), "formulas"
+    ),
+    "layer_gains": lambda: figures.layer_gains(gain_table(layer_rows()), "simulated"),
+    "layer_pairs": lambda: figures.layer_pairs(pair_table(layer_rows()), "simulated"),
+    "phase_slowdowns": lambda: figures.phase_slowdowns(slowdown_table([0.3, 0.6]), "simulated"),
     "layout_forecasts": lambda: figures.layout_forecasts(left_out_runs(), "published"),
     "layout_errors": lambda: figures.layout_errors(
         left_out_runs().drop_duplicates(["left_out", "forecast"]), "published"
