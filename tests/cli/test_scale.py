@@ -20,6 +20,7 @@ def test_the_best_layouts_are_printed_with_what_makes_the_next_slower() -> None:
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len(rows) == 10
     assert rows[0]["slower by"] == ""
+    assert not any("e+" in row["90 % interval"] for row in rows)
     assert all("+" in row["slower by"] for row in rows[1:])
 
 
@@ -37,6 +38,8 @@ def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path: Path) -
         ([], "give --model"),
         (["--table", "in.csv"], "give both --table"),
         (["--table", "missing.csv", "--out", "out.csv"], "missing.csv cannot be read"),
+        (["--model", "llama-8b", "--sequence", "0"], "sequence 0 must be a whole number"),
+        (["--model", "llama-8b", "--global-batch", "0"], "global_batch 0 must be a whole number"),
         (["--model", "llama-8b", "--top", "0"], "top 0 must be a whole number"),
         (["--model", "llama-8b", "--precision", "int4"], "unknown precision"),
     ],

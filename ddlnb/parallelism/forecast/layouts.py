@@ -144,9 +144,9 @@ def scale(
     shape, device = get_shape(model), get_gpu(gpu)
     if framework not in NAMES:
         raise UnknownName("framework", framework, NAMES)
-    sequence = sequence or shape.sequence
+    sequence = shape.sequence if sequence is None else sequence
     require_whole(sequence=sequence)
-    batch = global_batch or max(BATCH_TOKENS // sequence, 1)
+    batch = max(BATCH_TOKENS // sequence, 1) if global_batch is None else global_batch
     require_whole(global_batch=batch)
     gpus = nodes * gpus_per_node
     found = list(_layouts(shape, gpus, batch, framework))
