@@ -110,5 +110,7 @@ def test_wrong_jobs_have_one_sentence_each():
         Job(gpus=100)
     with pytest.raises(InputError, match="restart_seconds -1"):
         Job(gpus=64, restart_seconds=-1)
+    with pytest.raises(InputError, match="interval_seconds 0"):
+        Job(gpus=512, interval_seconds=0.0)  # which would never end
     with pytest.raises(InputError, match="ask for fewer draws, days or GPUs"):
         goodput(Job(gpus=64_000_000), draws=1000)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.parallelism.goodput.checkpoints import daly_interval
 from ddlnb.parallelism.goodput.failures import FailureRate, fit_failure_rate
 from ddlnb.parallelism.goodput.records import DAY, HOUR, hardware_share
@@ -70,6 +70,8 @@ class Job:
                 value >= 0 and math.isfinite(value),
                 f"{name} {value!r} must be a number of seconds from 0",
             )
+        if not math.isnan(self.interval_seconds):  # NaN: Daly's
+            require_positive(interval_seconds=self.interval_seconds)
 
     @property
     def nodes(self) -> int:
