@@ -175,6 +175,11 @@ def test_workers_that_a_cluster_does_not_have_are_refused(workers, told):
         simulate(WORK, cluster, "BSP-A2A", workers=workers)
 
 
+def test_one_node_is_no_nodes():
+    with pytest.raises(InputError, match=r"\(1 node of 4\)"):
+        Cluster("mine", "free", 1, 4, Effects()).with_workers(16)
+
+
 # Files that are wrong: keys, effects, and what the error must say besides the file's name.
 
 WRONG_EFFECTS = [
