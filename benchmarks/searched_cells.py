@@ -15,6 +15,7 @@ from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster
 from ddlnb.clusters.write import write_cluster
+from ddlnb.engines.searching import one_at_a_time
 from ddlnb.launch.site import EMULATED, Site
 from ddlnb.paths import DATA
 from ddlnb.plans.kept import method_of
@@ -109,15 +110,6 @@ def planned(cell: Cell, folder: Path) -> Planned:
         fixed = plan_on(twin, workload, best, _servers(best, cell))
         plan, seconds = replace(fixed, method=SEARCHED), forecasts[best.name]
     return Planned(found, one_at_a_time(plan), {**forecasts, SEARCHED: seconds})
-
-
-def one_at_a_time(plan: Plan) -> Plan:
-    """Return the plan with a credit by which a message starts when the one before has arrived.
-
-    So the simulator has it. The engine's channels would send up to three at a time: what the next
-    forward pass needs first would share the link with what it needs last.
-    """
-    return plan if plan.servers or plan.credit_bytes else replace(plan, credit_bytes=1)
 
 
 def _methods() -> list[Method]:

@@ -8,7 +8,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan import Gate, Plan
 from ddlnb.search.method import Searching
 from ddlnb.workloads.workload import Workload
 
@@ -38,8 +38,23 @@ def searched_plan(
     """Return the plan that is searched for the measured seconds of layers and all-reduces.
 
     All messages take the engine's own all-reduce, the only one whose cost was measured; where the
-    settings say how all-reduces travel, none is split.
+    settings say how all-reduces travel, none is split. Where the network can tell when a message
+    has arrived, they go `one_at_a_time`.
     """
     is_plain = settings.collective is None and settings.topology == "ring"
     space = replace(planner.space, collectives=(), split=planner.space.split and is_plain)
-    return replace(planner, space=space)(workload, measured_cluster(cost, settings.workers))
+    plan = replace(planner, space=space)(workload, measured_cluster(cost, settings.workers))
+    return plan if settings.device == "cuda" else one_at_a_time(plan)
+
+
+def one_at_a_time(plan: Plan) -> Plan:
+    """Return the plan with a credit by which a message starts when the one before has arrived.
+
+    So the simulator has it. Backends on CPUs, and our channels, send two or three at a time: what
+    the next forward pass needs first would share the link with what it needs last. Where it waits
+    for all layers the order does not matter; parameter servers, split all-reduces and plans with a
+    credit have rules of their own.
+    """
+    has_rules = bool(plan.servers) or plan.is_split or plan.credit_bytes is not None
+    is_free = plan.gate is Gate.OWN_LAYER and not has_rules
+    return replace(plan, credit_bytes=1) if is_free else plan

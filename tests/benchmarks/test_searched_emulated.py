@@ -7,8 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from benchmarks.message_cost import plan_of
-from benchmarks.searched_cells import CELLS, one_at_a_time
+from benchmarks.searched_cells import CELLS
 from benchmarks.searched_emulated import folder_of, main, paired_seconds, ratio, summary
 from ddlnb.errors import UnknownName
 from ddlnb.launch.emulation.links import get_link
@@ -64,13 +63,6 @@ def test_the_summary_counts_what_is_beyond_noise():
     assert "quicker in 1, slower in 0" in ddp
     assert "allows 1.210" in best
     assert "allows 1.600" in ddp
-
-
-def test_messages_of_a_searched_plan_do_not_share_the_link():
-    plan = plan_of(3, 256)
-    assert one_at_a_time(plan).credit_bytes < min(plan.message_bytes)
-    with_credit = replace(plan, credit_bytes=1000)
-    assert one_at_a_time(with_credit) is with_credit
 
 
 def test_an_unknown_cell_is_refused():

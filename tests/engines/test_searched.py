@@ -8,11 +8,14 @@ import pytest
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.measure import measure
-from ddlnb.engines.searching import measured_cluster
+from ddlnb.engines.searching import measured_cluster, one_at_a_time, searched_plan
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Gate
 from ddlnb.plans.plan_file import read_plan, write_plan
+from ddlnb.search.method import SEARCHED_METHOD
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Space
 from ddlnb.workloads.workload import read_profile
@@ -65,3 +68,25 @@ def test_horovod_refuses_a_plan_that_names_collectives():
     assert "the plan names collectives" in ENGINES["horovod"].refuses(chosen)
     assert ENGINES["torch"].refuses(chosen) == ""
     assert ENGINES["byteps"].refuses(chosen) != ""
+
+
+def test_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
+    """The simulator sends one after the other; the backend's channels would send several."""
+    plan = METHODS["WFBP-A2A"].plan(TOY)
+    gated = replace(plan, gate=Gate.OWN_LAYER)
+    assert one_at_a_time(gated).credit_bytes < min(plan.message_bytes)
+    with_credit = replace(gated, credit_bytes=1000)
+    for unchanged in (plan, with_credit):
+        assert one_at_a_time(unchanged) is unchanged
+
+
+def test_on_gpus_where_the_end_of_a_message_is_not_seen_a_searched_plan_has_no_credit():
+    settings = MeasurementSettings(workers=2, topology="mesh")
+    workload, cost = read_profile(SMALL), AlphaBeta(1e-3, 4e-9)
+    searching = SEARCHED_METHOD.planner
+    on_cpu, on_gpu = (
+        searched_plan(searching, workload, cost, settings.changed(device=device))
+        for device in ("cpu", "cuda")
+    )
+    assert on_gpu.credit_bytes is None
+    assert on_cpu == one_at_a_time(on_gpu)
