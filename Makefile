@@ -79,6 +79,7 @@ bench: env ## how quick forecasts and networks are, and our methods against Dist
 bench-emulated: env ## all methods against DDP and Horovod on emulated links, and against forecasts (an hour)
 	$(BIN)/python -m benchmarks.emulated
 	$(BIN)/python -m benchmarks.emulated_networks
+	$(BIN)/python -m benchmarks.searched_emulated --out build/searched-emulated
 
 pictures: reproduce ## refresh the README's pictures from the report
 	mkdir -p docs/pictures
