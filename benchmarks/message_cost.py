@@ -14,7 +14,6 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from ddlnb.launch.rank import RankContext
@@ -73,8 +72,11 @@ def plan_of(count: int, size: int) -> Plan:
     return get_method("WFBP-A2A").plan(workload)
 
 
-def costs(context: RankContext, size: int, count: int) -> dict[str, Cost]:
-    """Return the mean cost of a message in a burst, by the way it takes."""
+def costs(context: RankContext, size: int, count: int, rounds: int) -> list[dict[str, Cost]]:
+    """Return the mean cost of a message in a burst, by the way it takes, round by round.
+
+    Every round begins with another way.
+    """
     import torch
     import torch.distributed as dist
 
@@ -90,8 +92,14 @@ def costs(context: RankContext, size: int, count: int) -> dict[str, Cost]:
                 work.wait()
 
         gloo, mesh = (transport_for(context, None, plan, name) for name in ("ring", "mesh"))
-        ways = (alone, *(_courier(plan, one) for one in (gloo, mesh, Instant())))
-        found = {name: _timed(way, count) for name, way in zip(WAYS, ways, strict=True)}
+        bursts = (alone, *(_courier(plan, one) for one in (gloo, mesh, Instant())))
+        ways = list(zip(WAYS, bursts, strict=True))
+        for _, burst in ways:
+            burst()
+        found = [
+            {name: _timed(burst, count) for name, burst in (*ways[at:], *ways[:at])}
+            for at in (one % len(ways) for one in range(rounds))
+        ]
         dist.barrier()
         mesh.close()
     return found
@@ -120,7 +128,6 @@ def _courier(plan: Plan, transport: Any) -> Callable[[], None]:
 def _timed(burst: Callable[[], None], count: int) -> Cost:
     import torch.distributed as dist
 
-    burst()
     dist.barrier()
     start, used = time.perf_counter(), _used()
     burst()
@@ -137,7 +144,7 @@ def _used() -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Print the costs of each way, medians over repetitions of the mean rank."""
+    """Print the costs of each way, medians over rounds and ranks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--bytes", type=int, default=256)
@@ -145,8 +152,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     with Ranks(options.workers) as ranks:
-        run = partial(ranks.run, costs, options.bytes, options.count)
-        found = [rank for _ in range(options.repetitions) for rank in run()]
+        rank_by_rank = ranks.run(costs, options.bytes, options.count, options.repetitions)
+    found = [one for rounds in rank_by_rank for one in rounds]
     print(f"{options.bytes} bytes among {options.workers} workers on {machine()}, of one message:")
     for way in WAYS:
         wall, processor, kernel, waits = (
