@@ -15,7 +15,7 @@ from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster
 from ddlnb.clusters.write import write_cluster
-from ddlnb.engines.searching import one_at_a_time
+from ddlnb.engines.searching import in_order
 from ddlnb.launch.site import EMULATED, Site
 from ddlnb.paths import DATA
 from ddlnb.plans.kept import method_of
@@ -109,7 +109,7 @@ def planned(cell: Cell, folder: Path) -> Planned:
     if forecasts[best.name] < seconds:
         fixed = plan_on(twin, workload, best, _servers(best, cell))
         plan, seconds = replace(fixed, method=SEARCHED), forecasts[best.name]
-    return Planned(found, one_at_a_time(plan), {**forecasts, SEARCHED: seconds})
+    return Planned(found, in_order(plan), {**forecasts, SEARCHED: seconds})
 
 
 def _methods() -> list[Method]:

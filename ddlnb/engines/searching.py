@@ -10,8 +10,10 @@ from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.search.method import Searching
+from ddlnb.units import KIB
 from ddlnb.workloads.workload import Workload
 
+IN_FLIGHT = 512 * KIB  # bytes of messages that start before the first of them has arrived
 SOFTWARE = 0.5  # of the latency; each half of a split all-reduce pays it
 
 
@@ -39,22 +41,23 @@ def searched_plan(
 
     All messages take the engine's own all-reduce, the only one whose cost was measured; where the
     settings say how all-reduces travel, none is split. Where the network can tell when a message
-    has arrived, they go `one_at_a_time`.
+    has arrived, they go `in_order`.
     """
     is_plain = settings.collective is None and settings.topology == "ring"
     space = replace(planner.space, collectives=(), split=planner.space.split and is_plain)
     plan = replace(planner, space=space)(workload, measured_cluster(cost, settings.workers))
-    return plan if settings.device == "cuda" else one_at_a_time(plan)
+    return plan if settings.device == "cuda" else in_order(plan)
 
 
-def one_at_a_time(plan: Plan) -> Plan:
-    """Return the plan with a credit by which a message starts when the one before has arrived.
+def in_order(plan: Plan) -> Plan:
+    """Return the plan with a credit of IN_FLIGHT: large messages start one after the other.
 
     So the simulator has it. Backends on CPUs, and our channels, send two or three at a time: what
-    the next forward pass needs first would share the link with what it needs last. Where it waits
-    for all layers the order does not matter; parameter servers, split all-reduces and plans with a
-    credit have rules of their own.
+    the next forward pass needs first would share the link with what it needs last. Small ones still
+    go together, since one alone leaves links idle while ranks wait and add. Where the forward pass
+    waits for all layers the order does not matter; parameter servers, split all-reduces and plans
+    with a credit have rules of their own.
     """
     has_rules = bool(plan.servers) or plan.is_split or plan.credit_bytes is not None
     is_free = plan.gate is Gate.OWN_LAYER and not has_rules
-    return replace(plan, credit_bytes=1) if is_free else plan
+    return replace(plan, credit_bytes=IN_FLIGHT) if is_free else plan

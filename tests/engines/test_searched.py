@@ -8,7 +8,7 @@ import pytest
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.measure import measure
-from ddlnb.engines.searching import measured_cluster, one_at_a_time, searched_plan
+from ddlnb.engines.searching import IN_FLIGHT, in_order, measured_cluster, searched_plan
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.kept import method_of
@@ -70,14 +70,14 @@ def test_horovod_refuses_a_plan_that_names_collectives():
     assert ENGINES["byteps"].refuses(chosen) != ""
 
 
-def test_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
-    """The simulator sends one after the other; the backend's channels would send several."""
+def test_large_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
+    """The simulator has one after the other; the backend's channels would send several."""
     plan = METHODS["WFBP-A2A"].plan(TOY)
     gated = replace(plan, gate=Gate.OWN_LAYER)
-    assert one_at_a_time(gated).credit_bytes < min(plan.message_bytes)
+    assert in_order(gated) == replace(gated, credit_bytes=IN_FLIGHT)
     with_credit = replace(gated, credit_bytes=1000)
     for unchanged in (plan, with_credit):
-        assert one_at_a_time(unchanged) is unchanged
+        assert in_order(unchanged) is unchanged
 
 
 def test_on_gpus_where_the_end_of_a_message_is_not_seen_a_searched_plan_has_no_credit():
@@ -89,4 +89,4 @@ def test_on_gpus_where_the_end_of_a_message_is_not_seen_a_searched_plan_has_no_c
         for device in ("cpu", "cuda")
     )
     assert on_gpu.credit_bytes is None
-    assert on_cpu == one_at_a_time(on_gpu)
+    assert on_cpu == in_order(on_gpu)
