@@ -121,6 +121,7 @@ _HOME = {
         "over_baselines",
         "throughput_bars",
     ),
+    "unlike": ("unlike_shares",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

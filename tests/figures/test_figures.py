@@ -29,6 +29,7 @@ from ddlnb.results.timeline import Span, Timeline
 from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
 from ddlnb.studies.layers_codesign import CHOICES, gain_table, pair_table, slowdown_table
 from ddlnb.studies.layers_overview import layout_traffic
+from ddlnb.studies.scale_heterogeneous import by_ratio, ways_of
 from ddlnb.studies.scale_strategies import played_layouts, played_schedules, split_table
 from ddlnb.studies.sec2_intensity import IntensityRow
 from ddlnb.traces.jobs.table import job_of
@@ -399,6 +400,9 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     ),
     "layout_times": lambda: figures.layout_times(
         split_table(played_layouts(["dp8 zero3", "tp8", "pp4 acc8"], nodes=1)), "simulated"
+    ),
+    "unlike_shares": lambda: figures.unlike_shares(
+        ways_of({"A100": 2, "V100": 2}, 32), by_ratio([1, 3], 2, 32)
     ),
     "job_stragglers": lambda: figures.job_stragglers(what_if(job_of(ToyJob().rows(), "toy"))),
     "learning_curves": lambda: figures.learning_curves(curves(), log_loss=True),
