@@ -279,7 +279,8 @@ class Cluster:
         require(
             self.workers <= self.most_workers,
             f"{self.workers} workers exceed the {self.most_workers} GPUs of cluster {self.name!r} "
-            f"({self.nodes} node{'s' * (self.nodes != 1)} of {self.gpus_per_node}); use fewer, or a larger cluster",
+            f"({self.nodes} node{'s' * (self.nodes != 1)} of {self.gpus_per_node}); use fewer, or "
+            "a larger cluster",
         )
         require(
             self.workers <= self.gpus_per_node or self.workers % self.gpus_per_node == 0,

@@ -96,9 +96,11 @@ def task(
     Workload('mine', batch=1, 2 gradients, 40 B, 0 us)
     """
     if not isinstance(module, nn.Module):
+        called = getattr(module, "__name__", "")  # of a class or a function; others have none
         raise ModelError(
-            f"model {module!r} is a {type(module).__name__}, not a torch.nn.Module; "
-            f"pass a module instance, such as torch.nn.Linear(4, 2)"
+            f"model {called or repr(module)} is a {type(module).__name__}, not a torch.nn.Module; "
+            f"pass a module instance, such as {called or 'torch.nn.Linear'}"
+            + ("(...)" if called else "(4, 2)")
         )
     name = name or type(module).__name__
     require_trainable(module, name)

@@ -128,6 +128,14 @@ def test_what_is_not_a_module_is_refused_with_an_example():
         task(nn.Linear, batch=draw, loss=mean_square)
 
 
+def test_a_function_that_builds_a_model_is_named_without_its_address():
+    def build():
+        return nn.Linear(4, 2)
+
+    with pytest.raises(ModelError, match=r"model build is a function, .* such as build\(\.\.\.\)"):
+        task(build, batch=draw, loss=mean_square)
+
+
 def test_modules_without_trainable_parameters_are_refused():
     frozen = nn.Linear(4, 2).requires_grad_(False)
     for module in (frozen, nn.ReLU()):
