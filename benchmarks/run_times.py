@@ -84,10 +84,14 @@ def time_commands(pattern: str) -> None:
 
 
 def keep_notebooks(profile: str, build: Path) -> None:
-    """Keep the times of a finished `ddlnb reproduce`; those of other profiles stay."""
-    rows = [row for row in kept_notebooks() if row["profile"] != profile]
-    for outcome in last_outcomes(profile, build=build):
-        if not outcome.error:
+    """Keep the times of a finished `ddlnb reproduce`; those that it did not execute stay."""
+    done = [outcome for outcome in last_outcomes(profile, build=build) if not outcome.error]
+    names = {outcome.notebook.name for outcome in done}
+    rows = [
+        row for row in kept_notebooks() if row["profile"] != profile or row["name"] not in names
+    ]
+    for outcome in done:
+        if outcome.made:
             made = {key: outcome.made[key] for key in ("machine", "commit", "time")}
             name, seconds = outcome.notebook.name, f"{outcome.seconds:.1f}"
             rows.append({"profile": profile, "name": name, "seconds": seconds, **made})
