@@ -40,12 +40,19 @@ class DescribedFigure(Figure):
             said += [_name(ax) if len(panels) > 1 else "", seen_in(ax, self)]
         if len(panels) > MOST_PANELS:
             said.append(f"{len(panels) - MOST_PANELS} more panels.")
+        said += [f"Colours show: {label}." for label in self._colours()]
         said.append(_sentence(self.get_supxlabel()))
         return one_line(" ".join(text for text in said if text))
 
     def _panels(self) -> list[Axes]:
         """Return the axes in sight, without bars that explain colours."""
         return [ax for ax in self.axes if ax.get_visible() and not hasattr(ax, "_colorbar")]
+
+    def _colours(self) -> list[str]:
+        """Return what the bars that explain colours are labelled with."""
+        bars = [ax for ax in self.axes if ax.get_visible() and hasattr(ax, "_colorbar")]
+        labels = [ax.get_ylabel() or ax.get_xlabel() for ax in bars]
+        return list(dict.fromkeys(one_line(label) for label in labels if label))
 
     def _ipython_display_(self) -> None:
         """Show the picture, and the caption beneath; their metadata travel to the report."""

