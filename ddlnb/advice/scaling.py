@@ -69,9 +69,10 @@ def scaling(
 ) -> Scaling:
     """Return how far training scales on a cluster, at a constant batch per GPU.
 
-    Arguments are those of `ddlnb.forecast`; ``gpus`` are by default one, two, four and so on to all
-    of the cluster. ``share`` is the share of linear scaling that is good enough. The bottleneck is
-    the effect without which the best method at the first size below it would be the fastest.
+    Arguments are those of `ddlnb.forecast`; ``gpus`` are by default one, two, four and so on to
+    all workers in use. ``share`` is the share of linear scaling that is good enough. The
+    bottleneck is the effect without which the best method at the first size below it would be the
+    fastest.
 
     >>> import ddlnb
     >>> found = ddlnb.scaling("bert-base", "survey-10GbE", draws=0)
@@ -110,21 +111,23 @@ def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes_of(cluster: Cluster) -> Iterator[int]:
-    """Yield the sizes to look at: one, two, four and so on GPUs of a node, then of nodes, and all.
+    """Yield the sizes to look at: one, two, four and so on GPUs of a node, then of nodes.
+
+    The last one is the number of workers in use.
 
     >>> import ddlnb
     >>> list(sizes_of(ddlnb.get_cluster("survey-10GbE")))
     [1, 2, 4, 8, 16, 32]
     """
     size = 1
-    while size < cluster.gpus_per_node:
+    while size < cluster.workers_per_node:
         yield size
         size *= 2
     nodes = 1
-    while nodes < cluster.nodes:
-        yield nodes * cluster.gpus_per_node
+    while nodes < cluster.nodes_in_use:
+        yield nodes * cluster.workers_per_node
         nodes *= 2
-    yield cluster.most_workers
+    yield cluster.workers
 
 
 def _bottleneck(cell: Cell) -> str:

@@ -24,7 +24,12 @@ ClusterName = Annotated[
 GpuName = Annotated[
     str, typer.Option("--gpu", help="A GPU of `ddlnb hardware`, such as A100, for a new cluster.")
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", help="Nodes of the new cluster. Default: 1.")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", help="Nodes of the new cluster, 1 by default; of --cluster, those in use."
+    ),
+]
 GpusPerNode = Annotated[
     int | None, typer.Option("--gpus-per-node", help="GPUs in each node. Default: the usual.")
 ]
@@ -68,8 +73,7 @@ def chosen_cluster(
     from ddlnb.files import require_writable_file
 
     named = {
-        "gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node, "network": network,
-        "machine": machine,
+        "gpu": gpu, "gpus_per_node": gpus_per_node, "network": network, "machine": machine,
     }  # fmt: skip
     if save is not None:
         require(
@@ -80,6 +84,7 @@ def chosen_cluster(
     if cluster:
         refuse_unused(f"--cluster {cluster} says what hardware there is", **named)
         found = get_cluster(cluster)
+        found = found if nodes is None else nodes_in_use(found, nodes)
     else:
         require(
             bool(gpu or machine),
@@ -93,6 +98,22 @@ def chosen_cluster(
     if save is not None:
         typer.echo(f"Cluster in {write_cluster(found, save)}", err=True)
     return found
+
+
+def nodes_in_use(cluster: Cluster, nodes: int) -> Cluster:
+    """Return the cluster with the GPUs of so many of its nodes in use.
+
+    Raises InputError for more nodes than it has.
+    """
+    from ddlnb.errors import require, require_whole
+
+    require_whole(nodes=nodes)
+    require(
+        nodes <= cluster.nodes,
+        f"nodes {nodes:,} exceed the {cluster.nodes:,} of cluster {cluster.name!r}; give at most "
+        f"{cluster.nodes:,}, or the hardware by name (--gpu, --gpus-per-node, --network)",
+    )
+    return cluster.with_workers(nodes * cluster.gpus_per_node)
 
 
 def assumptions(cluster: Cluster) -> str:

@@ -79,3 +79,20 @@ def test_what_cannot_be_gets_one_line(words, said):
     errors = [line for line in done.stderr.splitlines() if not line.startswith("Cluster ")]
     assert len(errors) == 1
     assert said in errors[0]
+
+
+def test_nodes_of_a_cluster_are_those_in_use():
+    words = ["forecast", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
+    words += ["--cluster", "survey-10GbE"]
+    some = ddlnb(*words, "--nodes", "2", check=True)
+    assert "On 8 GPUs of survey-10GbE" in some.stdout
+    assert some.stdout == ddlnb(*words, "--gpus", "8", check=True).stdout
+    many = ddlnb(*words, "--nodes", "9")
+    assert many.returncode != 0
+    assert "nodes 9 exceed the 8 of cluster 'survey-10GbE'" in many.stderr
+
+
+def test_scaling_goes_to_the_nodes_in_use():
+    words = ["scaling", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
+    done = ddlnb(*words, "--cluster", "survey-10GbE", "--nodes", "4", check=True)
+    assert "up to 16 GPUs, the largest size asked for" in done.stdout

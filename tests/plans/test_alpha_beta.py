@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
@@ -37,3 +37,12 @@ def test_ring_takes_the_seconds_derived_from_the_survey_s_message_times():
     """10GbE constants from A14/A15, 32 workers, 1 MiB: 7.72 ms."""
     link = AlphaBeta(95.6e-6, 0.8816e-9)
     assert ring_all_reduce(link, 32).seconds(MIB) == pytest.approx(7.72e-3, rel=2e-3)
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 1e9), st.floats(1e-7, 10.0)), min_size=2, max_size=8))
+def test_no_measured_times_make_a_latency_or_a_bandwidth_negative(pairs):
+    sizes, seconds = zip(*pairs, strict=True)
+    assume(len(set(sizes)) > 1)
+    found = fit_alpha_beta(sizes, seconds)
+    assert found.latency_seconds >= 0
+    assert found.seconds_per_byte >= 0
