@@ -29,6 +29,7 @@ from ddlnb.cli.execute_cells import execute_cells
 from ddlnb.paths import ROOT
 
 FORKS = sys.platform == "linux"  # macOS allows no fork after torch
+COLUMNS = 20  # of a table, as pandas shows them in a notebook
 LIBRARIES = (  # which the package's modules import late, or only through others
     *("papermill", "ipykernel.kernelapp", "ipywidgets", "tqdm.auto", "jinja2", "sklearn.datasets"),
     *("torch.distributed", "torch._dynamo", "transformers.models.auto.modeling_auto", "seaborn"),
@@ -172,7 +173,9 @@ def _fork_for_all(owner: socket.socket) -> None:
     os.environ["MPLBACKEND"] = INLINE  # as ipykernel does before matplotlib is imported
     _import_everything()
     import numpy as np
+    import pandas as pd
 
+    pd.set_option("display.max_columns", COLUMNS)  # it took this process for a terminal
     gc.freeze()  # so that no collection touches, and copies, the pages that all share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is gone at once
     owner.send(b"!")
