@@ -17,6 +17,7 @@ import pytest
 
 from ddlnb.cli.reproduce import reproduce
 from ddlnb.errors import DdlnbError, InputError, UnknownName
+from ddlnb.training.runs.parallel import JOBS_VARIABLE
 
 pytestmark = [pytest.mark.notebook, pytest.mark.usefixtures("notebooks_preloaded")]
 
@@ -294,6 +295,7 @@ def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
 
 def test_notebooks_side_by_side_share_the_cores(workshop, monkeypatch):
     monkeypatch.setattr("ddlnb.cli.reproduce.cores", lambda: 4)
+    monkeypatch.delenv(JOBS_VARIABLE, raising=False)  # the tests' own notebooks may share as well
     told = "import os, pathlib\npathlib.Path(name).write_text(os.environ.get('DDLNB_JOBS', 'all'))"
     workshop.add("beside", told)
     workshop.add("alone", told, timed=True)
