@@ -55,8 +55,9 @@ class Suspect:
 class Gap:
     """A measured throughput beside the forecast of it, and what would explain the difference.
 
-    ``low`` and ``high`` are the 90 % interval of the forecast. ``suspects`` stand with the least
-    surprising first; there are none where the measurement is within the interval.
+    ``low`` and ``high`` are the 90 % interval of the forecast, both the forecast itself without
+    draws. ``suspects`` stand with the least surprising first; there are none where the measurement
+    is within the interval.
     """
 
     measured: float
@@ -72,10 +73,10 @@ class Gap:
         return self.low <= self.measured <= self.high
 
     def __str__(self) -> str:
-        said = (
-            f"{self.method} was measured at {self.measured:.4g} samples/s, and "
-            f"{self.low:.4g} to {self.high:.4g} were forecast"
-        )
+        interval = f"{self.low:.4g} to {self.high:.4g} were forecast"
+        if self.low == self.high:
+            interval = f"{self.forecast:.4g} were forecast, without an interval"
+        said = f"{self.method} was measured at {self.measured:.4g} samples/s, and {interval}"
         if self.is_as_forecast:
             return f"{said}: nothing is wrong that the forecast knows of."
         word = "slower" if self.measured < self.low else "faster"
@@ -96,6 +97,8 @@ def explain_gap(cell: Cell, measured: float, *, draws: int = 200, seed: int = 0)
     played = play_cells([cell], draws=draws, seed=seed)
     forecast = cell.samples / float(played.seconds[0])
     low, high = (cell.samples / played.quantile(0, share) for share in (0.95, 0.05))
+    if math.isnan(low):
+        low = high = forecast
     gap = Gap(measured, forecast, low, high, cell.method.name, ())
     if gap.is_as_forecast:
         return gap
@@ -103,7 +106,7 @@ def explain_gap(cell: Cell, measured: float, *, draws: int = 200, seed: int = 0)
     target = cell.samples / measured
     found = [
         _suspect(effect, changed, cell, factor)
-        for effect, changed in _changes(cell.cluster, worse).items()
+        for effect, changed in _changes(cell, worse).items()
         if (factor := _needed_factor(cell, changed, target)) is not None
     ]
     found.sort(key=lambda one: one.surprise)
@@ -114,9 +117,9 @@ def explain_gap(cell: Cell, measured: float, *, draws: int = 200, seed: int = 0)
 Change = Callable[[float], Cluster]
 
 
-def _changes(cluster: Cluster, worse: bool) -> dict[str, Change]:
+def _changes(cell: Cell, worse: bool) -> dict[str, Change]:
     """Return, for every effect that is there, the cluster on which it is so many times as bad."""
-    default = Effects()
+    default, cluster = Effects(), cell.cluster
     changes: dict[str, Change] = {}
     for name in UNITS:
         value = getattr(cluster.effects, name)
@@ -125,7 +128,8 @@ def _changes(cluster: Cluster, worse: bool) -> dict[str, Change]:
             changes[name] = _scaled(cluster, name, value, worse)
     if worse and cluster.workers > 1 and cluster.is_alike:
         changes[SLOW_WORKER] = lambda factor: cluster.with_unlike(compute={0: factor})
-        if cluster.nodes_in_use > 1 and cluster.has_closed_form:
+        is_formula = cluster.has_closed_form and not cell.plan.collectives  # else played on a graph
+        if cluster.nodes_in_use > 1 and is_formula:
             changes[SLOW_LINK] = lambda factor: cluster.with_unlike(link={0: factor})
     return changes
 

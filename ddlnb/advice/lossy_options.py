@@ -56,19 +56,21 @@ class LossyOption:
 
 def lossy_options(
     question: Question, methods: Sequence[str] = LOSSY, *, draws: int = 0, seed: int = 0
-) -> list[LossyOption]:
-    """Return the lossy methods that the workload and the cluster can take.
+) -> tuple[list[LossyOption], list[str]]:
+    """Return the lossy methods that the workload and the cluster can take, and why not the others.
 
     Compression is free of cost, which is a bound. A method is left out that needs what is not
-    known, such as the shapes of tensors. Intervals are those of methods whose messages overlap the
-    backward pass; others are played by their own loop, which takes too long to be drawn often.
+    known, such as the shapes of tensors; its reason begins with its name. Intervals are those of
+    methods whose messages overlap the backward pass; others are played by their own loop, which
+    takes too long to be drawn often.
     """
     errors = np.random.default_rng([seed, draws]).standard_normal(draws)
-    found = []
+    found, left_out = [], []
     for name in methods if question.cluster.workers > 1 else ():
         try:
             cost = iteration_cost(question.workload, question.cluster, name)
-        except InputError:  # unknown shapes, gradients in half precision
+        except InputError as error:  # unknown shapes, gradients in half precision
+            left_out.append(f"{name}, as {error}")
             continue
         overlaps = training_method(name).overlaps
         drawn = [
@@ -84,7 +86,7 @@ def lossy_options(
         ratio, workers = measured_iterations(name, question.cluster.workers)
         seconds = Interval(cost.iteration_seconds, float(low), float(high))
         found.append(LossyOption(name, cost, seconds, ratio, workers))
-    return found
+    return found, left_out
 
 
 def measured_iterations(method: str, workers: int) -> tuple[Interval, int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.prices import Prices
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.errors import ModelError
 from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.workloads.footprint import Footprint, footprint, require_optimizer
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 class Question:
     """A workload, the cluster with the workers in use, prices, and memory where it is known.
 
-    ``footprint`` is what training takes of a GPU's memory, None where the model itself is not at
-    hand, and ``gpu_memory`` what the GPU has, in bytes, NaN where nobody knows.
+    ``footprint`` is what training takes of a GPU's memory, None where nobody knows, for the reason
+    ``why_no_footprint``, and ``gpu_memory`` what the GPU has, in bytes, NaN where nobody knows.
     """
 
     workload: Workload
@@ -30,6 +31,7 @@ class Question:
     prices: Prices = field(default_factory=Prices)
     footprint: Footprint | None = None
     gpu_memory: float = math.nan
+    why_no_footprint: str = "its model is not at hand"
 
     def memory_bytes(self, local_batch: int) -> float:
         """Return the bytes that training at this batch takes of one GPU, NaN if unknown."""
@@ -69,13 +71,16 @@ def question_about(
         throughput=throughput,
         precision=precision,
     )
-    return Question(
+    asked = Question(
         workload,
         cluster,
         Prices() if prices is None else prices,
-        _footprint(model, sequence, optimizer),
-        _gpu_memory(cluster.hardware),
+        gpu_memory=_gpu_memory(cluster.hardware),
     )
+    try:
+        return replace(asked, footprint=_footprint(model, sequence, optimizer))
+    except ModelError as error:
+        return replace(asked, why_no_footprint=str(error))
 
 
 def _footprint(

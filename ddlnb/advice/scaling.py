@@ -30,8 +30,9 @@ class Scaling:
     """Throughput by the number of GPUs, and what limits it; ``str`` says both in a sentence.
 
     ``rows`` are those of `ddlnb.forecast` with a column ``efficiency``, the share of linear
-    scaling. ``reach`` is the largest size up to which the best method has ``share`` of it,
-    ``beyond`` the next size, None where there is none, and ``bottleneck`` what limits it there.
+    scaling. ``reach`` is the largest size up to which the best method has ``share`` of it, 0 if not
+    even the smallest one has; ``beyond`` is the next size, None where there is none, and
+    ``bottleneck`` what limits it there.
     """
 
     rows: pd.DataFrame
@@ -42,15 +43,19 @@ class Scaling:
 
     def __str__(self) -> str:
         best = best_by_size(self.rows)
+        if self.beyond is not None:
+            row = best.set_index("gpus").loc[self.beyond]
+            there = f"{row['efficiency']:.0%} by {row['method']}"
+        if self.reach == 0:
+            return (
+                f"Less than {self.share:.0%} of linear on {gpus_in_words(int(best['gpus'].min()))} "
+                f"already: {there}. The bottleneck is {self.bottleneck}."
+            )
         least = best.loc[best["gpus"] <= self.reach, "efficiency"].min()
-        said = f"At least {self.share:.0%} of linear up to {self.reach} GPUs"
+        said = f"At least {self.share:.0%} of linear up to {gpus_in_words(self.reach)}"
         if self.beyond is None:
             return f"{said}, the largest size asked for ({least:.0%} there or better)."
-        row = best.set_index("gpus").loc[self.beyond]
-        return (
-            f"{said}; on {self.beyond}, {row['efficiency']:.0%} by {row['method']}: beyond, the "
-            f"bottleneck is {self.bottleneck}."
-        )
+        return f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}."
 
 
 def scaling(
@@ -99,9 +104,18 @@ def scaling(
     if poor.empty:
         return Scaling(rows, share, int(best["gpus"].max()), None, "")
     beyond = int(poor["gpus"].min())
-    reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > sizes[0] else 1
+    reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > sizes[0] else 0
     number = int(poor.index[poor["gpus"] == beyond][0])
     return Scaling(rows, share, reach, beyond, _bottleneck(cells[number]))
+
+
+def gpus_in_words(count: int) -> str:
+    """Return a number of GPUs in words.
+
+    >>> gpus_in_words(1), gpus_in_words(8)
+    ('1 GPU', '8 GPUs')
+    """
+    return f"{count} GPU{'s' * (count != 1)}"
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:

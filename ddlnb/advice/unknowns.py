@@ -13,8 +13,13 @@ from ddlnb.units import show_bytes
 NOTEWORTHY = 0.01  # relative: seconds that are known better are known
 
 
-def unknowns(question: Question, lossy: Sequence[LossyOption]) -> list[str]:
-    """Return sentences, each on one thing that nobody measured or gave."""
+def unknowns(
+    question: Question, lossy: Sequence[LossyOption], left_out: Sequence[str] = ()
+) -> list[str]:
+    """Return sentences, each on one thing that nobody measured or gave.
+
+    ``left_out`` are lossy methods that were not judged, each with its reason.
+    """
     cluster, workload = question.cluster, question.workload
     said = []
     if cluster.assumed:
@@ -33,7 +38,10 @@ def unknowns(question: Question, lossy: Sequence[LossyOption]) -> list[str]:
         )
     needed = question.memory_bytes(workload.local_batch)
     if math.isnan(needed):
-        said.append(f"Whether larger batches of {workload.model} fit into memory is unknown.")
+        said.append(
+            f"Whether larger batches of {workload.model} fit into memory is unknown: "
+            f"{question.why_no_footprint}."
+        )
     elif math.isnan(question.gpu_memory):
         said.append(
             f"Training takes about {show_bytes(int(needed))} of a GPU's memory; how much a GPU of "
@@ -44,6 +52,7 @@ def unknowns(question: Question, lossy: Sequence[LossyOption]) -> list[str]:
             f"How many iterations lossy methods need on {workload.model} is unknown; those given "
             f"are of a small task. Their compression is counted as free of cost."
         )
+    said += [f"Not judged: {one}." for one in left_out]
     if not question.prices.are_given:
         said.append("Prices were not given: costs are in GPU hours.")
     return said

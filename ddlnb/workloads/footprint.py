@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlnb.errors import UnknownName
+from ddlnb.errors import ModelError, UnknownName
 from ddlnb.workloads.memory import kept_bytes
 from ddlnb.workloads.tasks import Task, build_on_meta
 
@@ -28,17 +28,13 @@ class Footprint:
         """Return the bytes at this batch."""
         return self.fixed + self.per_sample * local_batch
 
-    def largest_batch(self, memory: float) -> int:
-        """Return the largest batch that fits into so many bytes, 0 if none does."""
-        return max(0, int((memory - self.fixed) // max(1.0, self.per_sample)))
-
 
 def footprint(task: Task, optimizer: str = "adam") -> Footprint:
     """Return the memory footprint of training a task; activations by runs on the meta device.
 
     Forward passes of two and of three samples are compared, so that what does not grow with the
     batch is not counted twice. Raises UnknownName for an optimizer other than sgd, momentum, adam,
-    and whatever the model raises where it cannot run without values.
+    and ModelError for a model that cannot run without values.
 
     >>> from ddlnb.workloads.catalogue import get_task
     >>> small = footprint(get_task("small-conv"), "sgd")
@@ -47,7 +43,14 @@ def footprint(task: Task, optimizer: str = "adam") -> Footprint:
     """
     require_optimizer(optimizer)
     module = build_on_meta(task)
-    two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
+    try:
+        two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
+    except Exception as error:  # whatever a user's code says to a tensor without values
+        raise ModelError(
+            f"the memory of model {task.name!r} is found without values, and it needs them "
+            f"({type(error).__name__}: {str(error).splitlines()[0]}); take out control flow that "
+            f"depends on data"
+        ) from error
     trained = [one for one in module.parameters() if one.requires_grad]
     frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
     copies = 2 + OPTIMIZER_COPIES[optimizer]  # the parameters and their gradients are there anyway

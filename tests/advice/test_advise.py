@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 import ddlnb
 from ddlnb.advice.advise import advise_on
@@ -139,6 +140,52 @@ def test_what_is_wrong_is_among_the_suspects_with_its_size(question, changed, ef
     sizes = {"compute_factor": 1.7, "between_bandwidth": 3.0, SLOW_WORKER: 1.6, SLOW_LINK: 3.0}
     assert suspects[effect].factor == pytest.approx(sizes[effect], rel=0.05)
     assert suspects[effect].test
+
+
+def test_a_gap_without_draws_says_so_and_knows_slower_from_faster(question):
+    cell = Cell(question.workload, question.cluster, get_method("MG-WFBP"))
+    forecast = cell.samples / steady_seconds([cell])[0].iteration_seconds
+    slow, fast = (explain_gap(cell, factor * forecast, draws=0) for factor in (0.5, 1.5))
+    assert "without an interval: slower" in str(slow)
+    assert "without an interval" in str(fast)
+    assert "slower" not in str(fast)
+    assert "nan" not in str(slow) + str(fast)
+
+
+def test_a_searched_plan_that_was_measured_is_explained_too(question):
+    gap = explain_gap(
+        Cell(question.workload, question.cluster, get_method("searched")), 100.0, draws=0
+    )
+    assert "compute_factor" in {one.effect for one in gap.suspects}
+
+
+class NeedsValues(torch.nn.Linear):
+    """A model whose control flow depends on data."""
+
+    def forward(self, inputs):
+        return super().forward(inputs if inputs.sum().item() > -1e9 else -inputs)
+
+
+def test_a_model_that_needs_values_is_advised_on_without_its_memory():
+    task = ddlnb.task(
+        NeedsValues(8, 2),
+        batch=lambda count, seed: (torch.ones(count, 8),),
+        loss=lambda module, batch: module(batch[0]).square().mean(),
+        name="needs-values",
+        local_batch=4,
+    )
+    cluster = ddlnb.cluster_of("A100", nodes=2, gpus_per_node=1, network="100GbE")
+    found = ddlnb.advise(task, cluster, throughput=1e7, most_plans=0, draws=0)
+    assert found.options["memory_bytes"].isna().all()
+    assert any("needs them" in one for one in found.unknowns)
+
+
+def test_a_lossy_method_that_is_left_out_is_named_with_its_reason(question):
+    halved = replace(question, workload=question.workload.sent_as("fp16"))
+    found = advise_on(halved, lossy=("bsp + qsgd(127)",), most_plans=0, draws=0)
+    said = [one for one in found.unknowns if one.startswith("Not judged: bsp + qsgd(127)")]
+    assert len(said) == 1
+    assert "float32" in said[0]
 
 
 def test_a_measurement_within_the_interval_has_no_suspects(question):

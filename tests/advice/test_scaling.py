@@ -60,3 +60,10 @@ def test_a_cluster_that_scales_says_so(workload):
 def test_a_share_that_is_none_is_refused(workload):
     with pytest.raises(InputError, match="share 80 must be above 0 and at most 1"):
         ddlnb.scaling(workload, "survey-10GbE", share=80)
+
+
+def test_not_even_the_smallest_size_may_be_good_enough(workload):
+    slow = ddlnb.get_cluster("survey-10GbE").with_effects(between_bandwidth=1e6)
+    found = ddlnb.scaling(workload, slow, METHODS, gpus=[8, 16], draws=0)
+    assert (found.reach, found.beyond) == (0, 8)
+    assert "Less than 80% of linear on 8 GPUs already" in str(found)
