@@ -136,3 +136,21 @@ def show_seconds(seconds: float) -> str:
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds / US:.3g} us"
+
+
+def show_rate(per_second: float) -> str:
+    """Return a rate, such as samples per second, with four digits and never with an exponent.
+
+    >>> show_rate(12904.8), show_rate(71.694)
+    ('12905', '71.69')
+    """
+    return f"{per_second:.0f}" if per_second >= 1000 else f"{per_second:.4g}"
+
+
+def show_rates(low: float, high: float) -> str:
+    """Return an interval of rates, of which NaN says that there is none.
+
+    >>> show_rates(99.5, 12904.8), show_rates(math.nan, math.nan)
+    ('99.5 to 12905', 'no interval')
+    """
+    return "no interval" if math.isnan(low) else f"{show_rate(low)} to {show_rate(high)}"

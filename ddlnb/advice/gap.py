@@ -15,7 +15,7 @@ from ddlnb.errors import require_positive
 from ddlnb.hardware.catalogue import interconnects
 from ddlnb.simulator.forecast import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.units import show_seconds
+from ddlnb.units import show_rate, show_rates, show_seconds
 
 FACTORS = 2.0 ** (np.arange(33) / 4)  # an effect is tried up to 256 times as bad
 SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
@@ -73,10 +73,10 @@ class Gap:
         return self.low <= self.measured <= self.high
 
     def __str__(self) -> str:
-        interval = f"{self.low:.4g} to {self.high:.4g} were forecast"
+        interval = f"{show_rates(self.low, self.high)} were forecast"
         if self.low == self.high:
-            interval = f"{self.forecast:.4g} were forecast, without an interval"
-        said = f"{self.method} was measured at {self.measured:.4g} samples/s, and {interval}"
+            interval = f"{show_rate(self.forecast)} were forecast, without an interval"
+        said = f"{self.method} was measured at {show_rate(self.measured)} samples/s, and {interval}"
         if self.is_as_forecast:
             return f"{said}: nothing is wrong that the forecast knows of."
         word = "slower" if self.measured < self.low else "faster"

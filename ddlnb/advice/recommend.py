@@ -12,7 +12,7 @@ from ddlnb.advice.options import Kind
 from ddlnb.advice.question import Question
 from ddlnb.advice.waits import LastMessage
 from ddlnb.search.result import SearchResult
-from ddlnb.units import show_seconds
+from ddlnb.units import show_rate, show_rates, show_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,8 +97,8 @@ def _scaling(question: Question, rows: pd.DataFrame) -> str:
 
 def _rate(row: pd.Series) -> str:
     if math.isnan(row["low"]):
-        return f"{row[THROUGHPUT]:.4g} samples/s"
-    return f"{row[THROUGHPUT]:.4g} samples/s ({row['low']:.4g} to {row['high']:.4g})"
+        return f"{show_rate(row[THROUGHPUT])} samples/s"
+    return f"{show_rate(row[THROUGHPUT])} samples/s ({show_rates(row['low'], row['high'])})"
 
 
 def _why(reasons: pd.DataFrame, waits: LastMessage | None) -> str:

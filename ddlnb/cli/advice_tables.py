@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def shown_options(found: Advice) -> list[dict[str, Any]]:
     """Return the options as texts, in columns that are worth their width."""
-    from ddlnb.units import show_bytes
+    from ddlnb.units import show_bytes, show_rate, show_rates
 
     rows = found.options
     has_memory = rows["memory_bytes"].notna().any()
@@ -22,8 +22,8 @@ def shown_options(found: Advice) -> list[dict[str, Any]]:
             "option": row["option"],
             "GPUs": row["gpus"],
             "servers": row["server_machines"],
-            "samples/s": f"{row['throughput_samples_per_s']:.4g}",
-            "90 % interval": _interval(row["low"], row["high"]),
+            "samples/s": show_rate(row["throughput_samples_per_s"]),
+            "90 % interval": show_rates(row["low"], row["high"]),
             "over the first": f"{row['over_best']:.2f}",
             "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
         }
@@ -53,7 +53,3 @@ def shown_reasons(found: Advice) -> list[dict[str, Any]]:
 
 def _fits(fits: bool | None) -> str:
     return "" if fits is None or fits else " (does not fit)"
-
-
-def _interval(low: float, high: float) -> str:
-    return "no interval" if math.isnan(low) else f"{low:.4g} to {high:.4g}"

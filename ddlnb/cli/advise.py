@@ -20,7 +20,7 @@ from ddlnb.cli.hardware import (
     chosen_cluster,
 )
 from ddlnb.cli.options import Batch, print_table
-from ddlnb.cli.workloads import ModelName, Throughput
+from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,9 +41,7 @@ def advise(
     batch: Batch = None,
     throughput: Throughput = None,
     precision: PrecisionName = "",
-    sequence: Annotated[
-        int | None, typer.Option(help="Tokens of a sample, for models of text.")
-    ] = None,
+    sequence: Sequence = None,
     optimizer: Annotated[
         str, typer.Option(help="sgd, momentum or adam: what it keeps takes memory.")
     ] = "adam",

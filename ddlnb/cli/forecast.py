@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from ddlnb.plans.methods import Method
     from ddlnb.results.timeline import Timeline
 
-OneCluster = Annotated[
-    str, typer.Option("--cluster", help="One of `ddlnb clusters`, or a .yaml file.")
-]
 Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method, 'all' (default) or DDP; repeatable.")
 ]
@@ -150,6 +147,7 @@ def forecast(
     from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.simulator.forecast import forecast as forecast_rows
     from ddlnb.simulator.forecast import sound_pairs
+    from ddlnb.units import show_rate, show_rates
 
     require_whole(0, draws=draws)
     if fig4:
@@ -215,8 +213,8 @@ def forecast(
         {
             "GPUs": row["gpus"],
             "method": row["method"],
-            unit: _rate(row["throughput_samples_per_s"]),
-            "90 % interval": _interval(row["low"], row["high"]) if draws else "-",
+            unit: show_rate(row["throughput_samples_per_s"]),
+            "90 % interval": show_rates(row["low"], row["high"]) if draws else "-",
             "speed-up": f"{row['speedup']:.2f}",
             "efficiency": f"{row['speedup'] / row['gpus']:.0%}",
             "fastest in": _chance(row["chance_best"]) if draws else "-",
@@ -362,20 +360,6 @@ def _picture(lines: dict[str, Timeline], path: Path) -> Path:
             drawn[name if len(ranks) == 1 else f"{name}, worker {rank}"] = line.on(rank)
     timelines(drawn, rank=None).savefig(image, format="png", dpi=150, bbox_inches="tight")
     return write_atomically(path, image.getvalue())
-
-
-def _interval(low: float, high: float) -> str:
-    return "no interval" if math.isnan(low) else f"{_rate(low)} to {_rate(high)}"
-
-
-def _rate(samples_per_second: float) -> str:
-    """Return a rate with four digits, and never with an exponent.
-
-    >>> _rate(12904.8), _rate(71.694)
-    ('12905', '71.69')
-    """
-    is_large = samples_per_second >= 1000
-    return f"{samples_per_second:.0f}" if is_large else f"{samples_per_second:.4g}"
 
 
 def _chance(share: float) -> str:

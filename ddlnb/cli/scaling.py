@@ -19,7 +19,7 @@ from ddlnb.cli.hardware import (
     chosen_cluster,
 )
 from ddlnb.cli.options import Batch, numbers, print_table
-from ddlnb.cli.workloads import ModelName, Throughput
+from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,9 +42,7 @@ def scaling(
     batch: Batch = None,
     throughput: Throughput = None,
     precision: PrecisionName = "",
-    sequence: Annotated[
-        int | None, typer.Option(help="Tokens of a sample, for models of text.")
-    ] = None,
+    sequence: Sequence = None,
     share: Annotated[float, typer.Option(help="Of linear scaling: what is good enough.")] = 0.8,
     draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
     csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
@@ -57,6 +55,7 @@ def scaling(
     from ddlnb.advice.scaling import scaling as scale
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file, write_atomically
+    from ddlnb.units import show_rate, show_rates
 
     require(bool(model), "give --model; see `ddlnb models`, or docs/own_model.md for yours")
     for path, example in ((csv, "scaling.csv"), (figure, "scaling.png")):
@@ -79,10 +78,8 @@ def scaling(
         {
             "GPUs": row["gpus"],
             "best method": row["method"] if row["gpus"] > 1 else "one GPU alone",
-            "samples/s": f"{row['throughput_samples_per_s']:.4g}",
-            "90 % interval": f"{row['low']:.4g} to {row['high']:.4g}"
-            if row["low"] == row["low"]
-            else "no interval",
+            "samples/s": show_rate(row["throughput_samples_per_s"]),
+            "90 % interval": show_rates(row["low"], row["high"]),
             "speed-up": f"{row['speedup']:.2f}",
             "of linear": f"{row['efficiency']:.0%}",
         }

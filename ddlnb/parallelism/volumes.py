@@ -18,9 +18,6 @@ from ddlnb.parallelism.precision import Precision, get_precision
 from ddlnb.parallelism.shares import Share, share_of, shares_by_layer
 from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
 
-OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send")
-WHENS = ("forward", "backward", "update")
-
 
 @dataclass(frozen=True)
 class Exchange:

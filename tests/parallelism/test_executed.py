@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, MissingPart
 from ddlnb.parallelism.executed.cases import CASES, DENSE, MIXTURE, Case
+from ddlnb.parallelism.executed.counting import Counting
 from ddlnb.parallelism.executed.table import (
     _compared,
     _predicted,
@@ -115,3 +116,8 @@ def test_the_small_models_are_those_of_their_shapes():
     for shape in (DENSE, MIXTURE):
         for layer, said in zip(layers_of(shape, 0).values(), shape.shape.layers, strict=True):
             assert sum(one.numel() for one in layer.parameters()) == said.parameters
+
+
+def test_an_operation_that_nobody_knows_is_named_and_not_counted_as_nothing():
+    with pytest.raises(MissingPart, match=r"operation c10d\.all_to_nobody_ cannot be counted"):
+        Counting()._count("c10d.all_to_nobody_", ())

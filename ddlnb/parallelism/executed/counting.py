@@ -15,6 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ddlnb.errors import MissingPart
+
 # Operation of torch -> what it is, and the argument that holds the buffer.
 _OPERATIONS = {
     "_c10d_functional.all_reduce": ("all-reduce", 0),
@@ -55,7 +57,10 @@ class Counting(TorchDispatchMode):
 
     def _count(self, name: str, args: tuple[Any, ...]) -> None:
         if name not in _OPERATIONS:
-            raise NotImplementedError(f"nobody said how many bytes {name} exchanges")
+            raise MissingPart(
+                f"the bytes of operation {name} cannot be counted, as this torch has it and nobody "
+                f"knew of it; add it to _OPERATIONS, or take the torch of environment.yml"
+            )
         operation, at = _OPERATIONS[name]
         tensors = args[at] if isinstance(args[at], list | tuple) else [args[at]]
         tensors = [one for one in tensors if one.is_floating_point()]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PRECISION = "fp64"
 ROUNDING = 1e-12  # of loss and parameters of order 1 in 8 bytes, after three iterations
 MEMORY_TOLERANCE = 0.05
-RANKS = 4
 Key = tuple[str, tuple[int, ...]]
 
 
