@@ -26,11 +26,12 @@ class Prices:
     server_hour: float = math.nan
 
     def __post_init__(self) -> None:
-        for name in ("gpu_hour", "server_hour"):
+        for name, of in (("gpu_hour", "a GPU"), ("server_hour", "a server")):
             value = getattr(self, name)
             if not isinstance(value, int | float) or value < 0 or math.isinf(value):
                 raise InputError(
-                    f"price {name} {value!r} must be a number from 0, per hour and in any currency"
+                    f"the price of {of} per hour, {value!r}, must be a number from 0, in any "
+                    f"currency ({name})"
                 )
 
     @property

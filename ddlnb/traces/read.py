@@ -45,6 +45,7 @@ def read_trace(path: str | Path) -> Job | KinetoTrace | Timeline | nx.DiGraph:
     Job('bytedance-trace-ST', 6,784 operations, 32 iterations, 2 data-parallel ranks x 4 stages)
     """
     path = Path(path)
+    require(not path.is_dir(), f"trace {str(path)!r} is a folder; give the file of one trace in it")
     if path.name.removesuffix(".gz").endswith(".csv"):
         return read_job(path)
     if path.suffix == ".gml":

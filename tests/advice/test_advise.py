@@ -205,7 +205,7 @@ def test_iterations_of_lossy_methods_are_those_that_were_measured():
 
 
 def test_wrong_questions_have_one_sentence_each(question):
-    with pytest.raises(InputError, match="price gpu_hour -1"):
+    with pytest.raises(InputError, match="price of a GPU per hour, -1"):
         ddlnb.Prices(gpu_hour=-1)
     with pytest.raises(InputError, match="give its name, such as DDP or MG-WFBP"):
         advise_on(question, measured=100.0, draws=0)

@@ -115,3 +115,8 @@ def test_a_graph_of_byteps_is_proven_to_have_no_circle(tmp_path):
     file.write_text("no graph")
     with pytest.raises(InputError, match="cannot be read"):
         read_byteps_graph(file)
+
+
+def test_a_folder_of_traces_is_no_trace(tmp_path):
+    with pytest.raises(InputError, match="is a folder; give the file of one trace in it"):
+        read_trace(tmp_path)

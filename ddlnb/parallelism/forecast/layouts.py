@@ -153,7 +153,7 @@ def scale(
     require(
         bool(found),
         f"a batch of {batch} sequences does not divide over {gpus} GPUs in any layout; use a "
-        f"multiple of {gpus}",
+        f"multiple of {gpus} (global_batch, --global-batch), or fewer nodes",
     )
     across = get_interconnect(network).line_rate if network else device.port * gpus_per_node
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
