@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
-TIE = 0.02  # of the throughput: less is not worth a change
+TIE = 0.02  # of the best throughput: less is not worth a change
 SUSPECTS = 4  # that are named
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast_remarks import SCRIPTS, remarks
 from ddlnb.cli.hardware import (
     ClusterName,
@@ -143,6 +142,7 @@ def forecast(
     """Forecast how fast every method trains on a cluster, with intervals, and recommend one."""
     import sys
 
+    from ddlnb.advice.of_forecast import advice
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.simulator.forecast import forecast as forecast_rows

@@ -9,9 +9,9 @@ from functools import partial
 import pandas as pd
 import pytest
 
+from ddlnb.advice.of_forecast import advice
 from ddlnb.calibration import survey
 from ddlnb.calibration.survey import calibrate_survey
-from ddlnb.cli.advice import advice
 from ddlnb.cli.forecast import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError

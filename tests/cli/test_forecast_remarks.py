@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ddlnb.cli.advice import advice
+from ddlnb.advice.of_forecast import advice
 from ddlnb.cli.forecast_remarks import remarks
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddlnb.advice.recommend import POOR, TIE
 from ddlnb.results.columns import RATE
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
 
 CHANCE = 0.1  # of the draws in which a method is the best: as much is no matter of chance alone
-TIE = 0.02  # of the best throughput: less is not worth a change of method
-POOR = 0.5  # of linear speed-up: below, the GPUs wait for one another more than they compute
 
 
 def advice(rows: pd.DataFrame, on: Cluster) -> str:
