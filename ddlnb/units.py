@@ -154,3 +154,12 @@ def show_rates(low: float, high: float) -> str:
     ('99.5 to 12905', 'no interval')
     """
     return "no interval" if math.isnan(low) else f"{show_rate(low)} to {show_rate(high)}"
+
+
+def gpus_in_words(count: int) -> str:
+    """Return a number of GPUs in words.
+
+    >>> gpus_in_words(1), gpus_in_words(8)
+    ('1 GPU', '8 GPUs')
+    """
+    return f"{count} GPU{'s' * (count != 1)}"

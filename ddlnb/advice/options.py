@@ -15,6 +15,7 @@ from ddlnb.search.search import search_plan
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
 from ddlnb.training.cost.machines import server_machines
+from ddlnb.units import gpus_in_words
 from ddlnb.workloads.workload import Workload
 
 LARGER_BATCHES = (2, 4)
@@ -132,7 +133,7 @@ def other_options(question: Question) -> Iterator[list[Option]]:
     for divisor in FEWER:
         workers = cluster.workers // divisor
         if workers >= 1 and workers * divisor == cluster.workers and _can_use(question, workers):
-            yield _by_method(question, f"{workers} GPUs", Kind.FEWER, workers=workers)
+            yield _by_method(question, gpus_in_words(workers), Kind.FEWER, workers=workers)
 
 
 def _by_method(

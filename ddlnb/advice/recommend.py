@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
 TIE = 0.02  # of the best throughput: less is not worth a change
 SUSPECTS = 4  # that are named
+NAMED = 4  # options that change learning: the table has all
 
 
 def sentences(
@@ -146,9 +147,10 @@ def _learning(rows: pd.DataFrame) -> str:
     ]
     if not parts:
         return ""
+    more = f"; and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
     return (
         f"What changes learning pays only if it needs fewer times the samples than it is faster: "
-        f"{'; '.join(parts)}."
+        f"{'; '.join(parts[:NAMED])}{more}."
     )
 
 

@@ -15,6 +15,7 @@ from ddlnb.plans.methods import Method
 from ddlnb.simulator.forecast import DRAWS, forecast_cells, sound_pairs
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.units import gpus_in_words
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -107,15 +108,6 @@ def scaling(
     reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > sizes[0] else 0
     number = int(poor.index[poor["gpus"] == beyond][0])
     return Scaling(rows, share, reach, beyond, _bottleneck(cells[number]))
-
-
-def gpus_in_words(count: int) -> str:
-    """Return a number of GPUs in words.
-
-    >>> gpus_in_words(1), gpus_in_words(8)
-    ('1 GPU', '8 GPUs')
-    """
-    return f"{count} GPU{'s' * (count != 1)}"
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:

@@ -47,14 +47,15 @@ class Notebook:
 
     @property
     def heading(self) -> str:
-        """The chapter of the survey that the notebook belongs to.
+        """The chapter of the survey that the notebook belongs to, or what else it is about.
 
-        >>> [Notebook("a", Path(), "", s, "", "", "", False).heading for s in ("3.1.2", "1-2", "")]
-        ['Section 3', 'Section 2', 'Overview']
+        >>> places = ("3.1.2", "1-2", "", "Layers (arXiv 2403.07585)")
+        >>> [Notebook("a", Path(), "", one, "", "", "", False).heading for one in places]
+        ['Section 3', 'Section 2', 'Overview', 'Layers (arXiv 2403.07585)']
         """
-        chapter = self.section.partition(".")[0]
-        if not chapter[-1:].isdigit():
+        if not self.section[:1].isdigit():
             return self.section or "Overview"
+        chapter = self.section.partition(".")[0]
         return f"Section {chapter.rpartition('-')[2]}"
 
     def under(self, name: str, title: str = "") -> Notebook:

@@ -42,7 +42,7 @@ def advice_options(options: pd.DataFrame) -> Figure:
     ax.set_xlim(left=0)
     ax.set_xlabel("throughput (samples/s)")
     ax.axvline(options[RATE].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
-    ax.legend(loc="lower right", frameon=True)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(shown))
     note(figure, "source: simulated; bars: 90 % of the draws; dotted: the first option")
     return figure
 
