@@ -6,16 +6,19 @@ A plan is searched for the twin of the network, which knows its links from the m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.emulated import CREDIT, NETWORKS, PARTITION
-from ddlnb.calibration.micro_benchmark import read_micro_benchmark
+from ddlnb.calibration.comparison import PROBE_ITERATIONS, WARMUP
+from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster
 from ddlnb.clusters.write import write_cluster
 from ddlnb.engines.searching import in_order
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.site import EMULATED, Site
 from ddlnb.paths import DATA
 from ddlnb.plans.kept import method_of
@@ -27,6 +30,7 @@ from ddlnb.search.space import SEARCHED, Space
 from ddlnb.simulator.simulate import plan_on, simulate
 from ddlnb.workloads.workload import Workload, read_profile
 
+LINKS = "links"  # the folder of micro-benchmarks, if these were measured beside the cells
 MICRO_BENCHMARKS = DATA / "measured" / "2026-11-21_two-cores_emulated"
 # All messages take the engine's mesh, the only all-reduce whose cost the twins know. Plans with
 # servers are those of the methods, whose sizes suit these models.
@@ -121,11 +125,36 @@ def _servers(method: Method, cell: Cell) -> int | None:
     return cell.workers if method.architecture == "PS" else None
 
 
+def measure_links(network: str, workers: Sequence[int], folder: Path) -> None:
+    """Measure the links of a network on this machine, for the twins of the cells in the folder."""
+    site = NETWORKS[network].site(network)
+    probing = MeasurementSettings(
+        site=site,
+        partition=PARTITION,
+        credit=CREDIT,
+        topology="mesh",
+        iterations=PROBE_ITERATIONS,
+        repetitions=1,
+        warmup=WARMUP,
+        baselines=False,
+    )
+    micro_benchmark(
+        folder / LINKS / site.name,
+        workers=workers,
+        settings=probing,
+        server_per_worker=True,
+        progress=True,
+    )
+
+
 def _calibrated(folder: Path, network: str, workers: int) -> Cluster:
+    """Return the twin, by the links that were measured for the folder, or else by the kept ones."""
     site = NETWORKS[network].site(network)
     path = folder / "twins" / f"{site.name}-{workers}-workers.yaml"
     if not path.exists():
-        _, clusters = calibrate_here(read_micro_benchmark(MICRO_BENCHMARKS / site.name, site))
+        own = folder / LINKS / site.name
+        links = own if own.exists() else MICRO_BENCHMARKS / site.name
+        _, clusters = calibrate_here(read_micro_benchmark(links, site))
         path.parent.mkdir(parents=True, exist_ok=True)
         for one in clusters:
             write_cluster(one, path.with_name(f"{one.name}.yaml"))

@@ -1,6 +1,7 @@
 """The searched plan against the best methods and DDP on emulated links, in alternating runs.
 
     python -m benchmarks.searched_emulated [--out FOLDER] [--cells NAME ...] [--kept] [--list]
+    python -m benchmarks.searched_emulated --links --out FOLDER      # on a machine of your own
 
 For every cell a plan is searched on the twin of its network; then it, the methods with the best
 forecasts and DDP with its defaults run in turn. Rows are kept cell by cell, each with the load of
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.searched_cells import CELLS, Cell, Planned, planned
+from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
 from ddlnb.calibration.comparison import WARMUP
 from ddlnb.calibration.kept_load import keeping_load, kept_loads
 from ddlnb.engines.measure import measure
@@ -175,6 +176,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--cells", nargs="+", default=list(CELLS))
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument(
+        "--links", action="store_true", help="measure the links here first; a machine needs its own"
+    )
     parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
     parser.add_argument("--list", action="store_true", help="print plans and forecasts alone")
     asked = parser.parse_args(words)
@@ -182,6 +186,10 @@ def main(words: Sequence[str] | None = None) -> None:
         if name not in CELLS:
             raise UnknownName("cell", name, CELLS)
     chosen = [CELLS[name] for name in asked.cells]
+    if asked.links:
+        for network in dict.fromkeys(cell.network for cell in chosen):
+            workers = sorted({cell.workers for cell in chosen if cell.network == network})
+            measure_links(network, workers, asked.out)
     if asked.list:
         for cell in chosen:
             print(plan_text(cell, planned(cell, asked.out)), flush=True)
