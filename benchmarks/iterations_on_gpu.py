@@ -173,12 +173,7 @@ def fitted_utilisation() -> dict[str, float]:
     for precision in set(PRECISIONS.values()):
         on_cores = precision == "fp32"
         same = [one for one in runs if (one.kind == "cores" if on_cores else one.gpu.family == GPU)]
-        same = (
-            [one.utilisation for one in runs if one.kind == "cores"]
-            if precision == "fp32"
-            else same
-        )
-        usual[precision] = float(np.median(same))
+        usual[precision] = float(np.median([one.utilisation for one in same]))
     return usual
 
 
