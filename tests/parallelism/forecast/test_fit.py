@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from ddlnb.parallelism.forecast.fit.counted import AWAY, COUNTED
 from ddlnb.parallelism.forecast.fit.fit import fit
 from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
@@ -21,6 +22,14 @@ def test_the_kept_fit_is_what_the_fit_gives() -> None:
     assert asdict(found.parameters) == pytest.approx(asdict(kept().parameters), rel=0.02)
     for name, values in kept().frameworks.items():
         assert found.frameworks[name] == pytest.approx(values, rel=0.02)
+
+
+def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> None:
+    runs = observed()
+    few = (runs.models == "llama-3B") & (runs.cases.tp <= 2) & (runs.cases.gpus <= 16)
+    one = fit(runs.select(few)).parameters
+    for name in ("kept", "kept_inner", "elementwise"):  # left free, the last is ten times less
+        assert abs(np.log(getattr(one, name) / COUNTED[name])) < 2 * AWAY
 
 
 @pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.03), (PAPERS, 0.03)])

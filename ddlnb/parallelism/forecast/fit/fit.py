@@ -6,12 +6,14 @@ slow forecast is nearer to it than the other; the chance of that is a logistic r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import Column
+from ddlnb.parallelism.forecast.fit.counted import away
 from ddlnb.parallelism.forecast.fit.observations import Observations
 from ddlnb.parallelism.forecast.footprint import footprint
 from ddlnb.parallelism.forecast.forecast import FREEDOM, MOST_SHOWN
@@ -54,7 +56,6 @@ START = Parameters(
     context=0.8,
 )
 SPREAD = {"inside": 0.03, "across": 0.06, "fsdp": 0.03, "megatron": 0.05, "nemo": 0.1}
-NOT_HERE = ()  # one length of sequence does not tell it from matrices
 
 
 def fit(runs: Observations, start: Fitted | None = None) -> Fitted:
@@ -120,11 +121,14 @@ def scale(values: Column) -> float:
     return UNSEEN * float(np.quantile(np.abs(values), 0.9) / stdtrit(FREEDOM, 0.95))
 
 
-def _least(fitted: Fitted, phase: str, off: object) -> Fitted:
-    """Return the fit with the parameters of one phase at the least of these differences."""
+def _least(fitted: Fitted, phase: str, off: Callable[[Fitted], Column]) -> Fitted:
+    """Return the fit with the parameters of one phase at the least of these differences.
+
+    What can be counted stays near to that (`counted`).
+    """
     from scipy.optimize import least_squares
 
-    which = [name for name in names(phase) if name not in NOT_HERE]
+    which = names(phase)
     bounds = {one.name: one.metadata for one in Parameters.__dataclass_fields__.values()}
     low, high = (
         np.log([max(bounds[name][end], 1e-6) for name in which]) for end in ("low", "high")
@@ -136,7 +140,7 @@ def _least(fitted: Fitted, phase: str, off: object) -> Fitted:
         return replace(fitted, parameters=replace(fitted.parameters, **values))
 
     found = least_squares(
-        lambda logs: off(of(logs)),  # type: ignore[operator]
+        lambda logs: np.concatenate([off(of(logs)), TAIL * away(which, logs)]),
         np.clip(at, low + 1e-6, high - 1e-6),
         bounds=(low, high),
         loss="cauchy",
