@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS
-from ddlnb.figures.style import note, styled
+from ddlnb.figures.style import legend, note, styled
 
 WIDTH = 0.38  # of the distance between two cells
+ROOM = 1.6  # of the highest bar, for the longest name above it
 
 
 @styled
@@ -48,7 +49,7 @@ def search_gains(rows: pd.DataFrame) -> Figure:
         ax.set_title(network, loc="left")
         ax.set_xlabel("model")
     axes[0, 0].set_ylabel("iteration over its lower bound")
-    axes[0, 0].set_ylim(0, 1.45 * float((rows["best_ms"] / rows["bound_ms"]).max()))
-    axes[0, -1].legend(loc="upper right")
+    axes[0, 0].set_ylim(0, ROOM * float((rows["best_ms"] / rows["bound_ms"]).max()))
+    legend(figure)
     note(figure, "source: simulated; dotted: the lower bound of all plans")
     return figure

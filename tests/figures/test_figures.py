@@ -34,6 +34,7 @@ from ddlnb.studies.scale_strategies import played_layouts, played_schedules, spl
 from ddlnb.studies.sec2_intensity import IntensityRow
 from ddlnb.traces.jobs.table import job_of
 from ddlnb.traces.jobs.what_if import what_if
+from tests.figures import toys
 from tests.traces.toy_jobs import ToyJob
 
 
@@ -411,6 +412,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "cut_slowdowns": lambda: figures.cut_slowdowns(cuts()),
     "compression_losses": lambda: figures.compression_losses(losses()),
     "feedback_residuals": lambda: figures.feedback_residuals(kept_back()),
+    **toys.DRAWN,
 }
 SOURCES = ("published", "measured", "emulated", "formulas", "simulated", "the clusters' files")
 
