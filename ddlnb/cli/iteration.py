@@ -52,7 +52,7 @@ def iteration(
     from ddlnb.parallelism.memory import memory
     from ddlnb.parallelism.simulated.hardware import machines_of
     from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
-    from ddlnb.units import GB
+    from ddlnb.units import GIB
 
     require(
         trace is None or len(layout) == 1,
@@ -79,7 +79,7 @@ def iteration(
         row |= {name: round(value, 4) for name, value in parts.items()}
         row["tokens/s/GPU"] = round(one.samples * sequence / seconds / one.ranks)
         fullest = max(memory(shape, one, stage=stage).total for stage in range(one.pp))
-        row["GB"] = round(fullest / GB, 1)
+        row["GiB"] = round(fullest / GIB, 1)
         rows.append(row)
     if trace is not None:
         lines[layout[0]].write_chrome_trace(trace)
@@ -92,6 +92,6 @@ def iteration(
 
 def _aligned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with all reasons that any of them has, in one order."""
-    last = ("tokens/s/GPU", "GB")
+    last = ("tokens/s/GPU", "GiB")
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in last]
     return [{name: row.get(name, 0.0) for name in (*names, *last)} for row in rows]

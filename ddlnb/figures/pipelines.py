@@ -123,7 +123,7 @@ def layout_times(table: pd.DataFrame, source: str) -> Figure:
 
     ``table`` is that of `ddlnb.studies.scale_strategies.split_table`, which averages over pipeline
     stages, or of `ddlnb.studies.scale_case_study.time_table`: a row per layout, seconds by reason,
-    ``seconds`` in all, ``tokens_per_second`` of a GPU and ``gigabytes`` of a rank.
+    ``seconds`` in all, ``tokens_per_second`` of a GPU and ``memory_gib`` of a rank.
     """
     require(not table.empty, "there are no layouts to draw")
     figure, ax = plt.subplots(figsize=(9.5, 1.3 + 0.4 * len(table)))
@@ -133,7 +133,7 @@ def layout_times(table: pd.DataFrame, source: str) -> Figure:
         for part in parts:
             ax.barh(y, row[part], 0.72, left=left, color=PART_COLOURS[part], linewidth=0)
             left += row[part]
-        text = f"{row['tokens_per_second']:,.0f} tokens/s, {row['gigabytes']:.0f} GB"
+        text = f"{row['tokens_per_second']:,.0f} tokens/s, {row['memory_gib']:.0f} GiB"
         beside(ax, left, y, text)
     names_down(ax, list(table.index))
     ax.set_xlim(0, ROOM * table["seconds"].max())

@@ -21,7 +21,7 @@ from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
 from ddlnb.parallelism.transformer import Transformer, llama
 from ddlnb.results.timeline import Timeline
 from ddlnb.studies.findings import Findings, findings
-from ddlnb.units import GB, bandwidth_from, seconds_from
+from ddlnb.units import GIB, bandwidth_from, seconds_from
 
 if TYPE_CHECKING:
     from ddlnb.networks.network import Network
@@ -141,7 +141,7 @@ def _cluster(nodes: int, between: float, inside: float) -> Network:
 def split_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
     """Return where the time of each layout goes: a row per layout, seconds by reason.
 
-    With ``tokens_per_second`` of one GPU, and ``gigabytes`` of the fullest rank (model states in
+    With ``tokens_per_second`` of one GPU, and ``memory_gib`` of the fullest rank (model states in
     mixed precision, and activations). Reasons that no layout has are left out.
     """
     rows = {}
@@ -153,10 +153,10 @@ def split_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
             **{name: value for name, value in parts.items() if value > EMPTY},
             "seconds": seconds,
             "tokens_per_second": layout.samples * LLAMA.sequence / seconds / layout.ranks,
-            "gigabytes": fullest / GB,
+            "memory_gib": fullest / GIB,
         }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout").fillna(0.0)
-    last = ["seconds", "tokens_per_second", "gigabytes"]
+    last = ["seconds", "tokens_per_second", "memory_gib"]
     return table[[*(name for name in table if name not in last), *last]]
 
 
@@ -165,16 +165,16 @@ def split_findings(table: pd.DataFrame) -> Findings:
     rates = table["tokens_per_second"]
     best, worst = rates.idxmax(), rates.idxmin()
     waits = table.drop(
-        columns=["computation", "update", "seconds", "tokens_per_second", "gigabytes"]
+        columns=["computation", "update", "seconds", "tokens_per_second", "memory_gib"]
     )
     reason = waits.loc[worst].idxmax()
     waited = waits.loc[worst, reason] / table.loc[worst, "seconds"]
-    memory_of = table["gigabytes"]
+    memory_of = table["memory_gib"]
     return findings(
         f"Of these, `{best}` is quickest: {rates[best]:,.0f} tokens/s per GPU, with "
-        f"{memory_of[best]:.0f} GB on the fullest rank.",
+        f"{memory_of[best]:.0f} GiB on the fullest rank.",
         f"`{worst}` reaches {rates[worst] / rates[best]:.0%} of that; it waits longest for "
         f"{reason} ({waited:.0%} of its iteration).",
-        f"`{memory_of.idxmin()}` needs least memory, {memory_of.min():.0f} GB; "
-        f"`{memory_of.idxmax()}` most, {memory_of.max():.0f} GB.",
+        f"`{memory_of.idxmin()}` needs least memory, {memory_of.min():.0f} GiB; "
+        f"`{memory_of.idxmax()}` most, {memory_of.max():.0f} GiB.",
     )

@@ -33,16 +33,16 @@ def test_played_bubbles_are_those_of_the_formulas():
 
 
 def test_parts_of_layouts_add_up_and_say_why(layouts):
-    last = ["seconds", "tokens_per_second", "gigabytes"]
+    last = ["seconds", "tokens_per_second", "memory_gib"]
     assert layouts.drop(columns=last).sum(axis=1).tolist() == pytest.approx(
         layouts["seconds"].tolist()
     )
     assert layouts.loc["tp8 acc32", "tp"] > 0
     assert layouts.loc["pp4 acc32", "bubble"] > 0
-    assert layouts.loc["dp8 zero3 acc4", "gigabytes"] < layouts.loc["dp8 acc4", "gigabytes"]
+    assert layouts.loc["dp8 zero3 acc4", "memory_gib"] < layouts.loc["dp8 acc4", "memory_gib"]
     said = split_findings(layouts)
     assert f"`{layouts['tokens_per_second'].idxmax()}` is quickest" in said
-    assert f"`{layouts['gigabytes'].idxmin()}` needs least memory" in said
+    assert f"`{layouts['memory_gib'].idxmin()}` needs least memory" in said
 
 
 def test_ranks_across_nodes_wait_longer():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 
 from ddlnb.parallelism.forecast.layouts import Ranking
-from ddlnb.units import GB, GIB
 
 # Parts of a step as the figure of layouts names them.
 PARTS = {
@@ -32,7 +31,7 @@ def time_table(ranking: Ranking, top: int) -> pd.DataFrame:
     """Return the best layouts with the seconds of a step by what they go to, the best first.
 
     The step is that of a run that is not slow: ``seconds`` is the sum of its parts, and
-    ``tokens_per_second`` what a GPU does in it. ``gigabytes`` is what the fullest rank needs.
+    ``tokens_per_second`` what a GPU does in it. ``memory_gib`` is what the fullest rank needs.
     """
     found, rows = ranking.outlook, {}
     for index in ranking.best_of_splits()[:top]:
@@ -42,7 +41,7 @@ def time_table(ranking: Ranking, top: int) -> pd.DataFrame:
         rows[str(ranking.layout(index))] = parts | {
             "seconds": seconds,
             "tokens_per_second": tokens / seconds,
-            "gigabytes": float(found.most_gib[index]) * GIB / GB,
+            "memory_gib": float(found.most_gib[index]),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout")
 
