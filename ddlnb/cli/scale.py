@@ -37,6 +37,16 @@ def scale(
         str, typer.Option(help="nanotron, fsdp, megatron or nemo: whose steps are forecast.")
     ] = "nanotron",
     precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",
+    schedule: Annotated[
+        str, typer.Option(help="Of pipelines: 1f1b, zero-bubble or gpipe.")
+    ] = "1f1b",
+    overlap: Annotated[
+        bool | None,
+        typer.Option(
+            help="Reduce gradients and gather parameters while GPUs compute; default: as the "
+            "framework does."
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(help="How many splits are shown.")] = 10,
     csv: Csv = False,
     table: Annotated[
@@ -79,6 +89,8 @@ def scale(
         global_batch=global_batch,
         framework=framework,
         precision=precision,
+        schedule=schedule,
+        overlap=overlap,
     )
     print_table(_rows(found, top), csv, _title(found, gpu, nodes * gpus_per_node, framework))
 

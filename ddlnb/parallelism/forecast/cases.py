@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from ddlnb.errors import InputError, require
 from ddlnb.parallelism.forecast.dealing import Dealt, dealt
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+from ddlnb.parallelism.layout import SCHEDULES
 
 Column = NDArray[np.float64]
+GPIPE, ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
 NONE, SELECTIVE, FULL = 0, 1, 2  # what is computed again in the backward pass
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
@@ -25,8 +27,11 @@ class Cases:
     - layers, hidden, heads, kv_heads, ffn, vocab, sequence: the transformer; ``gated`` 1 for three
       matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding;
       experts, top_k: feed-forward parts of a layer, and how many of them a token takes.
-    - tp, pp, dp, cp, ep, vpp, zero, sequence_parallel, recomputation, micro_batch, micro_batches:
-      as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
+    - tp, pp, dp, cp, ep, vpp, schedule, zero, sequence_parallel, recomputation, micro_batch,
+      micro_batches:
+      as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full), and schedule as an
+      index into `SCHEDULES`.
+    - overlap: 1 if replicas exchange beside computation, 0 if after it.
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
       is never in fp8; sustained: the share of it that matrices of any size reach; memory,
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
@@ -51,6 +56,8 @@ class Cases:
     cp: Column
     ep: Column
     vpp: Column
+    schedule: Column
+    overlap: Column
     zero: Column
     sequence_parallel: Column
     recomputation: Column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, Column
+from ddlnb.parallelism.forecast.cases import FULL, GPIPE, NONE, Cases, Column
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
 from ddlnb.parallelism.forecast.parameters import Fitted, Parameters
 from ddlnb.units import GIB
@@ -38,7 +38,10 @@ def of_framework(
     """Return GiB of the stages of cases that share a framework."""
     stages = cases.stages
     index = np.arange(stages.layers.shape[1])
-    flying = np.clip(np.minimum(cases.micro_batches[:, None], cases.pp[:, None] - index), 0, None)
+    ahead = cases.pp[:, None] - index
+    all_at_once = (cases.schedule == GPIPE) & (cases.pp > 1)
+    ahead = np.where(all_at_once[:, None], cases.micro_batches[:, None], ahead)
+    flying = np.clip(np.minimum(cases.micro_batches[:, None], ahead), 0, None)
     more = (
         (cases.pp - 1) / (cases.pp * cases.vpp) * (cases.vpp > 1)
     )  # arXiv 2205.05198, section 4.2.3

@@ -15,16 +15,17 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
-from ddlnb.parallelism.forecast.frameworks import NAMES
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, NAMES
 from ddlnb.parallelism.forecast.machines import sustained_share
 from ddlnb.parallelism.forecast.parameters import Fitted
 from ddlnb.parallelism.forecast.shapes import get_shape
 from ddlnb.parallelism.forecast.step import PARTS
-from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.layout import SCHEDULES, Layout
 from ddlnb.parallelism.transformer import Transformer
 from ddlnb.units import GIB
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
+SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # schedules with one chunk per stage
 MOST_TENSOR, MOST_STAGES = 32, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
 REASONS = {
@@ -63,6 +64,7 @@ class Ranking:
             zero=int(cases.zero[index]),
             sequence_parallel=tp > 1,
             recomputation=RECOMPUTATIONS[int(cases.recomputation[index])],
+            schedule=SCHEDULES[int(cases.schedule[index])] if cases.pp[index] > 1 else "1f1b",
             micro_batch=int(cases.micro_batch[index]),
             micro_batches=int(cases.micro_batches[index]),
         )
@@ -123,13 +125,17 @@ def scale(
     global_batch: int | None = None,
     framework: str = "nanotron",
     precision: str = "bf16",
+    schedule: str = "1f1b",
+    overlap: bool | None = None,
     fitted: Fitted | None = None,
 ) -> Ranking:
     """Return every layout of a large model that fits on these GPUs, the fastest first.
 
     ``global_batch``: sequences of a step, by default four million tokens. ``network``: by default
     the ports that nodes with this GPU usually have. ``framework``: nanotron, fsdp, megatron or
-    nemo, whose ways and fitted parameters are taken. Searched are tensor, pipeline and data
+    nemo, whose ways and fitted parameters are taken. ``schedule`` of pipelines: 1f1b, zero-bubble
+    or gpipe. ``overlap``: whether replicas reduce gradients and gather parameters while the GPU
+    computes; None for the framework's way. Searched are tensor, pipeline and data
     parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full recomputation or none.
 
     Raises UnknownName for unknown names, and InputError with the least that would do where nothing
@@ -144,6 +150,9 @@ def scale(
     shape, device = get_shape(model), get_gpu(gpu)
     if framework not in NAMES:
         raise UnknownName("framework", framework, NAMES)
+    if schedule not in SEARCHED:
+        raise UnknownName("schedule of the search", schedule, SEARCHED)
+    overlaps = FRAMEWORKS[NAMES.index(framework)].overlaps if overlap is None else overlap
     sequence = shape.sequence if sequence is None else sequence
     require_whole(sequence=sequence)
     batch = max(BATCH_TOKENS // sequence, 1) if global_batch is None else global_batch
@@ -161,7 +170,8 @@ def scale(
         **columns,
         layers=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads,
         ffn=shape.ffn, vocab=shape.vocab, sequence=sequence, gated=shape.gated, tied=shape.tied,
-        cp=1, ep=1, vpp=1, experts=max(1, shape.experts), top_k=max(1, shape.top_k),
+        cp=1, ep=1, vpp=1, schedule=SCHEDULES.index(schedule), overlap=overlaps,
+        experts=max(1, shape.experts), top_k=max(1, shape.top_k),
         gpus_per_node=gpus_per_node, peak=device.peak(precision),
         core_peak=device.peak("bf16" if precision == "fp8" else precision),
         sustained=sustained_share(device, precision), memory=device.memory,

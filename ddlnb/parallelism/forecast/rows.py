@@ -15,6 +15,7 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast import frameworks
 from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.machines import sustained_share
+from ddlnb.parallelism.layout import SCHEDULES
 from ddlnb.units import BITS_PER_BYTE, GB
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
@@ -30,7 +31,12 @@ GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
 PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
 EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
 TOP_K = 2  # experts of a token, where nobody says
-INTERLEAVED = re.compile(r"interleav|1f1b-i", re.IGNORECASE)
+SCHEDULE_WORDS = {  # patterns of words, the first that is found counts
+    r"zero.?bubble|\bzb\b|\bzb-?[hv12]": "zero-bubble",
+    r"interleav|1f1b-i": "interleaved",
+    r"gpipe": "gpipe",
+    r"1f1b": "1f1b",
+}
 YES = {"1", "1.0", "true", "yes"}
 NO = {"0", "0.0", "false", "no"}
 
@@ -269,6 +275,7 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
     if dp * tp * pp * cp != ranks:
         raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
     micro_batch, micro_batches = _batches(row, dp)
+    schedule, chunks = _schedule(row, pp)
     sp = row.text("sp", "sequence_parallel").lower()
     checkpointing = row.text("activation_checkpointing").lower()
     if sp not in YES | NO | {""}:
@@ -281,7 +288,9 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         "dp": dp,
         "cp": cp,
         "ep": ep,
-        "vpp": _chunks(row, pp),
+        "vpp": chunks,
+        "schedule": SCHEDULES.index(schedule),
+        "overlap": _overlap(row, framework),
         "zero": _zero(row, framework),
         "sequence_parallel": float(
             sp in YES or "sequence" in checkpointing or (not sp and framework == "nanotron")
@@ -292,15 +301,33 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
     }
 
 
-def _chunks(row: Row, pp: int) -> int:
-    """Return the chunks of a stage; one layer each where only the schedule's name says so."""
-    if row.text("vpp") or pp == 1:
-        return row.whole("vpp", default=1)
-    said = " ".join(row.text(column) for column in ("framework", "schedule", "table", "notes"))
-    if not INTERLEAVED.search(said):
-        return 1
-    row.notes.add("vpp (of an interleaved schedule)", "one layer per chunk")
-    return -(-row.whole("layers") // pp)
+def _schedule(row: Row, pp: int) -> tuple[str, int]:
+    """Return the pipeline schedule and the chunks of a stage, 1f1b and 1 where nothing is said.
+
+    Interleaved stages of whose chunks nothing is said have one layer in each.
+    """
+    said = " ".join(row.text(one) for one in ("schedule", "framework", "table", "notes")).lower()
+    named = [name for words, name in SCHEDULE_WORDS.items() if re.search(words, said)]
+    if row.text("schedule") and not named:
+        row.notes.add(f"a known schedule ({row.text('schedule')})", "1f1b")
+    name = named[0] if named else "1f1b"
+    chunks = row.whole("vpp", default=1)
+    if pp > 1 and name == "interleaved" and not row.text("vpp"):
+        row.notes.add("vpp (of an interleaved schedule)", "one layer per chunk")
+        chunks = -(-row.whole("layers") // pp)
+    if chunks > 1 and name in ("zero-bubble", "gpipe"):
+        row.notes.add(f"a schedule with chunks (vpp) that is {name}", "that schedule without them")
+        chunks = 1
+    return ("interleaved" if chunks > 1 else name), chunks
+
+
+def _overlap(row: Row, framework: str) -> float:
+    """Return whether replicas exchange beside computation: what the row says, or the framework."""
+    said = row.text("overlap").lower()
+    if said not in YES | NO | {""}:
+        raise row.error("overlap", f"{said!r} must be 0 or 1")
+    usual = next(one for one in frameworks.FRAMEWORKS if one.name == framework).overlaps
+    return float(said in YES or (not said and usual))
 
 
 def _batches(row: Row, dp: int) -> tuple[int, int]:

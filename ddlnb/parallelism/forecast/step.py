@@ -12,13 +12,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases, Column
+from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, ZERO_BUBBLE, Cases, Column
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+from ddlnb.parallelism.forecast.longer import LEAST, longer_of
 from ddlnb.parallelism.forecast.parameters import Fitted, Parameters
+from ddlnb.parallelism.forecast.replicas import (
+    gathered_beside,
+    gathered_seconds,
+    replica_seconds,
+)
 
 ACTIVATION = 2  # bytes of an element that is exchanged
-LEAST = 1e-30  # seconds: against dividing by the 0 of stages that are not there
-SHARPNESS = 8  # of the maximum of computing and starting: a norm of this order
 EXCHANGES = 8  # activations that a layer moves per rank: four all-reduces, each twice (Megatron-LM)
 GATHERED_AGAIN = 2  # further ones with sequence parallelism: inputs are gathered once more
 LOGIT_TRAFFIC = 10  # bytes per logit: written, read, and their gradient, half of it in fp32
@@ -81,21 +85,23 @@ def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[
     latency = exchange_latency(cases, values) * (1 if framework.pipelined_latency else 0)
     held, heads = cases.stages.layers, cases.stages.heads
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
-    gpu = alone + held * (exchanged + gathered_seconds(cases, values))[:, None]
+    gpu = alone + held * exchanged[:, None]
+    gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
     host = held * (values.launch + latency)[:, None] + heads * values.launch
     stage = longer_of(gpu, host)
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
     slowest, work = stage.max(axis=1), alone.max(axis=1)
-    rounds, once = cases.micro_batches, stage.sum(axis=1)
-    bubble = (once - slowest) / cases.vpp
+    rounds = cases.micro_batches
     transfers = transferred(cases)
     seconds = np.minimum(work, slowest)
     return Step(
         compute=rounds * seconds,
         tensor=rounds * (slowest - seconds),
-        bubble=bubble,
+        bubble=bubble_seconds(cases, stage, later_share(cases, values, gpu)),
         transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR),
-        reduction=reduction_seconds(cases, values, framework.gradient_bytes),
+        reduction=replica_seconds(
+            cases, values, framework.gradient_bytes, slowest, 1 / passes_of(cases)
+        ),
         optimizer=optimizer_seconds(cases),
         other=np.full(len(cases), values.fixed),
         slow=transfers * values.slow_transfer * (1 if framework.slow_transfers else 0),
@@ -103,11 +109,39 @@ def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[
     )
 
 
-def longer_of(gpu: NDArray[np.float64], host: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the longer of two times, more where they are alike: a norm of order `SHARPNESS`."""
-    longer = np.maximum(gpu, host)
-    ratio = np.minimum(gpu, host) / np.maximum(longer, LEAST)
-    return np.asarray(longer * (1 + ratio**SHARPNESS) ** (1 / SHARPNESS))
+def bubble_seconds(cases: Cases, stage: NDArray[np.float64], later: NDArray[np.float64]) -> Column:
+    """Return how long a pipeline fills and drains: once through all stages but the slowest.
+
+    Interleaved chunks divide it (arXiv 2104.04473). The zero-bubble schedule (ZB-H1, 2401.10241)
+    puts off the gradients of weights, a share ``later`` of every stage: the pipeline drains without
+    them, and they fill what is left, one per micro batch. F + B - W of F + B + W remain of every
+    stage, more with fewer micro batches than stages.
+    """
+    others = np.maximum(cases.pp - 1, 1)
+    filled = 1 + np.minimum((cases.micro_batches - 1) / others, 1)
+    filled = np.where(cases.schedule == ZERO_BUBBLE, filled, 0)
+    through = stage * (1 - later * filled[:, None])
+    slowest = stage.argmax(axis=1)[:, None]
+    rest = through.sum(axis=1) - np.take_along_axis(through, slowest, axis=1)[:, 0]
+    return np.asarray(rest / cases.vpp)
+
+
+def later_share(cases: Cases, values: Parameters, gpu: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return which share of a stage's seconds goes to gradients of weights, which can wait."""
+    weights = cases.stages.layers * weight_seconds(cases, values, cases.layer_parameters)[:, None]
+    weights += cases.stages.heads * weight_seconds(cases, values, cases.head_parameters)[:, None]
+    return np.asarray(weights / np.maximum(gpu, LEAST))
+
+
+def weight_seconds(cases: Cases, values: Parameters, parameters: Column) -> Column:
+    """Return what the GPU computes for the gradients of so many weights and a micro batch."""
+    rate = cases.peak * cases.sustained * values.matrix_share
+    return 2 * parameters * cases.tokens / cases.tp / rate
+
+
+def passes_of(cases: Cases) -> Column:
+    """Return how many forward passes a micro batch takes as long as: 3, with recomputation 4."""
+    return np.where(cases.recomputation == FULL, 4, 3)
 
 
 def behind(cases: Cases, busy: Column) -> Column:
@@ -131,7 +165,7 @@ def spans(cases: Cases) -> NDArray[np.bool_]:
 
 def layer_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for a layer and a micro batch, forward and backward."""
-    passes = np.where(cases.recomputation == FULL, 4, 3)
+    passes = passes_of(cases)
     core_passes = np.where(cases.recomputation >= SELECTIVE, 4, 3)
     rate = cases.peak * cases.sustained * values.matrix_share
     share = cases.tokens / cases.tp
@@ -181,27 +215,6 @@ def exchange_latency(cases: Cases, values: Parameters) -> Column:
     return np.where(cases.tp > 1, apart + pipelined * per_rank * cases.tp, 0)
 
 
-def gathered_seconds(cases: Cases, values: Parameters) -> Column:
-    """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP)."""
-    per_layer = (
-        3 * ACTIVATION * cases.held_layer_parameters / cases.tp
-    )  # twice gathered, once scattered
-    inside, across = replica_rates(cases, values)
-    return np.where(cases.zero >= 3, per_layer * (inside + across), 0)
-
-
-def replica_rates(cases: Cases, values: Parameters) -> tuple[Column, Column]:
-    """Return seconds per byte of a gather over the replicas, inside nodes and across them."""
-    per_node = np.maximum(cases.gpus_per_node / cases.tp, 1)
-    near = np.minimum(cases.replicas, np.where(cases.nodes > 1, per_node, cases.replicas))
-    apart = np.maximum(cases.replicas / near, 1)
-    inside = (near - 1) / near / (values.inside_share * cases.inside)
-    growth = 1 + values.reduction_growth * np.log2(apart)
-    groups = cases.gpus_per_node / near  # of a node, which share its network
-    across = groups * (apart - 1) / apart * growth / (values.reduction_share * cases.across)
-    return inside, across
-
-
 def transferred(cases: Cases) -> Column:
     """Return how many transfers between stages a step waits for: 1F1B has four per micro batch.
 
@@ -209,19 +222,6 @@ def transferred(cases: Cases) -> Column:
     """
     each = np.select([cases.pp == 1, cases.pp == 2], [0, 2], 4)
     return each * (cases.micro_batches + cases.pp - 2) * np.sqrt(cases.vpp)
-
-
-def reduction_seconds(cases: Cases, values: Parameters, gradient_bytes: int) -> Column:
-    """Return seconds of the data-parallel reduction, and of gathering parameters (ZeRO-1 and 2).
-
-    ZeRO-3 gathers and scatters with every micro batch instead.
-    """
-    most = cases.stages.parameters.max(axis=1) / cases.tp
-    moved = np.select(
-        [cases.zero >= 3, cases.zero >= 1], [0, gradient_bytes + ACTIVATION], 2 * gradient_bytes
-    )
-    inside, across = replica_rates(cases, values)
-    return np.asarray(most * moved * (inside + across))
 
 
 def optimizer_seconds(cases: Cases) -> Column:

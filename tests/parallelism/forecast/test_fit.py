@@ -32,7 +32,7 @@ def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> N
         assert abs(np.log(getattr(one, name) / COUNTED[name])) < 2 * AWAY
 
 
-@pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.03), (PAPERS, 0.03)])
+@pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.035), (PAPERS, 0.03)])
 def test_forecasts_are_near_to_the_runs_that_they_are_fitted_to(path, median: float) -> None:
     runs = observed(path)
     found = forecast(runs.cases)

@@ -76,7 +76,19 @@ def test_what_cannot_be_is_said_with_what_can(asked: dict, message: str) -> None
         scale(**({"model": "llama3-8b"} | asked))
 
 
+def test_schedule_and_overlap_are_asked_for_by_name() -> None:
+    asked = {"gpu": "H100", "nodes": 8, "sequence": 4096}
+    usual, zero = scale("llama3-70b", **asked), scale("llama3-70b", **asked, schedule="zero-bubble")
+    staged = zero.outlook.cases.pp > 1
+    assert (zero.outlook.step.seconds[staged] < usual.outlook.step.seconds[staged]).all()
+    assert "zero-bubble" in str(zero.layout(int(np.flatnonzero(staged)[0])))
+    beside = scale("llama3-70b", **asked, overlap=True)
+    assert (beside.outlook.step.reduction <= usual.outlook.step.reduction).all()
+
+
 def test_unknown_names_are_named() -> None:
+    with pytest.raises(UnknownName, match="unknown schedule of the search 'interleaved'"):
+        scale("llama3-8b", schedule="interleaved")
     with pytest.raises(UnknownName, match="unknown framework 'jax'"):
         scale("llama3-8b", framework="jax")
     with pytest.raises(UnknownName, match="did you mean 'llama3-8b'"):

@@ -9,6 +9,7 @@ import pytest
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast.rows import Notes, Row, cases
 from ddlnb.parallelism.forecast.table import ADDED, forecast_table
+from ddlnb.parallelism.layout import SCHEDULES
 from tests.parallelism.forecast.tables import RUN, write_table
 
 
@@ -96,6 +97,38 @@ def test_sharding_is_read_from_words(path: Path, words: str, zero: str) -> None:
     said = first(path, zero_stage="", sharding=words)
     number = first(path, zero_stage=zero)
     assert {name: said[name] for name in ADDED} == {name: number[name] for name in ADDED}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("ZB-H1", "zero-bubble"), ("zero bubble", "zero-bubble"), ("1F1B", "1f1b"), ("", "1f1b"),
+     ("GPipe", "gpipe"), ("1F1B-I", "interleaved")],
+)  # fmt: skip
+def test_a_schedule_is_read_from_words(words: str, name: str) -> None:
+    row = cases([Row(2, RUN | {"schedule": words}, Notes())])
+    assert SCHEDULES[int(row.schedule[0])] == name
+
+
+def test_schedules_that_are_unknown_or_have_no_chunks_are_said(path: Path) -> None:
+    said: list[str] = []
+    rows = {"schedule": "chimera"}, {"schedule": "ZB-V", "vpp": "2"}
+    forecast_table(write_table(path, *rows), say=said.append)
+    assert "a known schedule (chimera) is missing in 1 row: taken as 1f1b" in said
+    assert any("with chunks (vpp) that is zero-bubble" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("framework", "usual"), [("nanotron", "0"), ("Megatron-LM", "0"), ("FSDP", "1"), ("NeMo", "1")]
+)
+def test_overlap_is_what_the_row_says_or_the_framework_does(
+    path: Path, framework: str, usual: str
+) -> None:
+    default = first(path, framework=framework)["seconds"]
+    by_word = {word: first(path, framework=framework, overlap=word)["seconds"] for word in "01"}
+    assert default == by_word[usual]
+    assert float(by_word["1"]) < float(by_word["0"])
+    with pytest.raises(InputError, match="row 2, column overlap: 'maybe' must be 0 or 1"):
+        first(path, overlap="maybe")
 
 
 def test_bad_rows_can_be_left_empty(path: Path) -> None:

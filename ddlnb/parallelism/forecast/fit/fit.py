@@ -121,7 +121,7 @@ def scale(values: Column) -> float:
     return UNSEEN * float(np.quantile(np.abs(values), 0.9) / stdtrit(FREEDOM, 0.95))
 
 
-def _least(fitted: Fitted, phase: str, off: Callable[[Fitted], Column]) -> Fitted:
+def _least(fitted: Fitted, phase: str, off: Callable[..., Column]) -> Fitted:
     """Return the fit with the parameters of one phase at the least of these differences.
 
     What can be counted stays near to that (`counted`).

@@ -25,7 +25,7 @@ THEORY = {
 FITTED = {
     "fsdp": (
         FOUNDRY,
-        ("matrix_share", "attention_share", "elementwise", "inside_share", "reduction_share"),
+        ("matrix_share", "attention_share", "elementwise", "reduction_share"),
     ),
     "megatron": (PAPERS, ("matrix_share", "elementwise")),
 }
