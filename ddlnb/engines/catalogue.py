@@ -49,7 +49,7 @@ class Engine:
         if method.exchange not in self.exchanges:
             answered = " and ".join(sorted(self.exchanges))
             return f"answers {answered}, and the method asks for {method.exchange}"
-        return self.refusal(method)
+        return _compresses(method) or self.refusal(method)
 
     def starter(self) -> Callable[..., Any]:
         """Return the function that ``start`` names."""
@@ -58,6 +58,16 @@ class Engine:
     def server(self) -> Callable[..., Any]:
         """Return the function that ``serve`` names."""
         return _named(self.serve)
+
+
+def _compresses(method: Method) -> str:
+    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+    if plan is None or not plan.compressed_by:
+        return ""
+    return (
+        f"sends gradients as they are, and the plan compresses messages by "
+        f"{' and '.join(plan.compressed_by)}: a forecast; `ddlnb train` trains with this compressor"
+    )
 
 
 def _names_collectives(method: Method) -> str:

@@ -57,6 +57,7 @@ def method_of(plan: Plan) -> Method:
         launch=plan.launch,
         priority=plan.order is Order.PRIORITY,
         gate=plan.gate,
+        compression=" and ".join(plan.compressed_by) or None,
         planner=KeptPlan(plan),
     )
 

@@ -100,7 +100,9 @@ class Plan:
     ``credit_bytes`` bounds the bytes in flight; one message may always be. ``message_bytes`` are
     those of each message, ``digest`` is a text that equal plans share, and printing shows a table.
     ``collectives`` names how the all-reduce of every message travels (``ddlnb collectives``), "" as
-    the cluster or the engine has it; empty, all do as those have it. With the exchange
+    the cluster or the engine has it; empty, all do as those have it. ``compressions`` says how each
+    message is compressed ("top-k(0.01) + feedback"), "" for one that goes as it is; empty, all do;
+    a message that is compressed holds whole tensors. With the exchange
     "split_all_reduce" messages are reduced and scattered as the launch says, and gathered after the
     backward pass.
     Raises PlanError unless every element of every gradient is in exactly one message.
@@ -124,6 +126,7 @@ class Plan:
     servers: int = 0
     placement: tuple[int, ...] = ()
     collectives: tuple[str, ...] = ()
+    compressions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.exchange not in EXCHANGES:
@@ -143,14 +146,34 @@ class Plan:
             )
         self._check_coverage()
         self._check_placement()
-        if self.collectives and (
-            self.exchange != "all_reduce" or len(self.collectives) != len(self.messages)
-        ):
+        self._check_names("collectives", self.collectives)
+        self._check_names("compressions", self.compressions)
+        self._check_compressed()
+
+    def _check_names(self, what: str, names: tuple[str, ...]) -> None:
+        if names and (self.exchange != "all_reduce" or len(names) != len(self.messages)):
             raise PlanError(
-                f"plan {self.method!r} with exchange {self.exchange!r} names collectives for "
-                f"{len(self.collectives)} of {len(self.messages)} messages; all-reduces take one "
+                f"plan {self.method!r} with exchange {self.exchange!r} names {what} for "
+                f"{len(names)} of {len(self.messages)} messages; all-reduces take one "
                 f"for each or none at all, other exchanges none"
             )
+
+    def _check_compressed(self) -> None:
+        sizes = {gradient.name: gradient.elements for gradient in self.gradients}
+        for index, compression in enumerate(self.compressions):
+            for piece in self.messages[index].pieces if compression else ():
+                if piece.elements != sizes[piece.gradient]:
+                    raise PlanError(
+                        f"plan {self.method!r} compresses a part of {piece.gradient!r} by "
+                        f"{compression}, and compressors take whole tensors; cut none of those "
+                        f"that are compressed"
+                    )
+            if compression and self.collectives and self.collectives[index]:
+                raise PlanError(
+                    f"plan {self.method!r} names collective {self.collectives[index]!r} for a "
+                    f"message that is compressed by {compression}, whose requests are the "
+                    f"compressor's; name none for it"
+                )
 
     def _check_coverage(self) -> None:
         sizes = {gradient.name: gradient.elements for gradient in self.gradients}
@@ -223,6 +246,11 @@ class Plan:
         return {layer: tuple(indices) for layer, indices in carried.items()}
 
     @property
+    def compressed_by(self) -> tuple[str, ...]:
+        """The compressions of its messages, each once; empty where all go as they are."""
+        return tuple(dict.fromkeys(one for one in self.compressions if one))
+
+    @property
     def is_split(self) -> bool:
         """Whether all-reduces go in two halves, of which the second is gathered later."""
         return self.exchange == SPLIT
@@ -259,22 +287,29 @@ class Plan:
         """
         shape = [(g.name, g.layer, g.elements, g.bytes_per_element) for g in self.gradients]
         rules = (self.exchange, self.launch, self.order, self.gate, self.credit_bytes)
-        said = (self.method, shape, self.messages, rules, self.servers, self.placement)
-        text = repr((*said, self.collectives) if self.collectives else said)
+        said: tuple[object, ...] = (self.method, shape, self.messages, rules)
+        said += (self.servers, self.placement)
+        said += (self.collectives,) if self.collectives else ()
+        said += (("compressed", *self.compressions),) if self.compressions else ()
+        text = repr(said)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
+        by = " and ".join(self.compressed_by)
+        compressed = f", compressed by {by}" if by else ""
         credit = f", credit {show_bytes(self.credit_bytes)}" if self.credit_bytes else ""
         to = f" on {self.servers} servers" if self.servers else ""
         lines = [
             f"{self.method}: {len(self.messages)} messages, {show_bytes(sum(self.message_bytes))}, "
-            f"{self.exchange}{to}; start {self.launch.value}, {self.order.value}{credit}; "
-            f"forward waits for {self.gate.value}"
+            f"{self.exchange}{to}{compressed}; start {self.launch.value}, "
+            f"{self.order.value}{credit}; forward waits for {self.gate.value}"
         ]
         for index, message in enumerate(self.messages):
             where = f"  server {self.placement[index]}" if self.servers else ""
             if self.collectives:
                 where = f"  {self.collectives[index] or 'as it is':>16}"
+            if self.compressions:
+                where += "  compressed" if self.compressions[index] else "       dense"
             lines.append(
                 f"{index:4d}  {show_bytes(self.message_bytes[index]):>8}  "
                 f"priority {message.priority:3d}{where}  {message}"

@@ -27,6 +27,7 @@ def plan_to_json(plan: Plan) -> str:
         "servers": plan.servers,
         "placement": list(plan.placement),
         "collectives": list(plan.collectives),
+        "compressions": list(plan.compressions),
         "digest": plan.digest,
         "gradients": [
             [g.name, g.layer, g.elements, g.bytes_per_element, g.backward_seconds]
@@ -71,6 +72,8 @@ def plan_from_json(text: str, source: str = "the text") -> Plan:
             servers=_checked(int, said["servers"]),
             placement=tuple(_checked(int, one) for one in said["placement"]),
             collectives=tuple(_checked(str, one) for one in said["collectives"]),
+            # Plans of earlier editions compress nothing, and do not say so.
+            compressions=tuple(_checked(str, one) for one in said.get("compressions", [])),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, PlanError):

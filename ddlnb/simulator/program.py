@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.plans.plan import Gate, Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks, tasks_of
 from ddlnb.simulator.identity import Identity
@@ -59,8 +59,22 @@ def lower(workload: Workload, cluster: Cluster, plan: Plan, *, keep: bool = True
 
     With ``keep`` what no cluster changes is kept for the next time. Whoever lowers many plans once
     each does not want that.
-    Raises InputError when the cluster lacks what the plan needs, or the plan is of other gradients.
+    Raises InputError when the cluster lacks what the plan needs, the plan is of other gradients, or
+    it compresses messages: what that takes is not a matter of the cluster alone.
     """
+    require(
+        not plan.compressed_by,
+        f"plan {plan.method!r} compresses messages by {' and '.join(plan.compressed_by)}, and the "
+        f"simulator of lossless methods does not know what that takes; ask ddlnb.iteration_cost, "
+        f"which takes a plan, or `ddlnb lossy --plan`",
+    )
+    return lower_as_dense(workload, cluster, plan, keep=keep)
+
+
+def lower_as_dense(
+    workload: Workload, cluster: Cluster, plan: Plan, *, keep: bool = True
+) -> Program:
+    """Return the program of a plan as if it compressed nothing; else as `lower`."""
     if plan.gradients != workload.gradients:
         raise InputError(f"plan {plan.method!r} was not made for workload {workload.model!r}")
     pair = Identity((workload, plan))
