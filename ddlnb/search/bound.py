@@ -10,6 +10,9 @@ iteration lasts at least as long as
 (head, work and tail of one machine; Carlier 1982). Where computation leaves the network only a
 share of its rate, the computation that lies between head and tail makes the work longer. The bound
 is the largest of these and of the computation alone.
+
+Of gradients that are compressed, a message leaves after one of them at least has been compressed,
+and the forward pass goes on after one at least has been decompressed; all of that is computation.
 """
 
 from __future__ import annotations
@@ -59,12 +62,28 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class _Wire:
-    """The least that bytes take: latency, seconds per byte, the share of both beside compute."""
+class Wire:
+    """The least that gradients take: latency, seconds of each, the share of both beside compute."""
 
     latency: float
-    per_byte: float
+    work: Numbers
     share: float
+
+    def or_else(self, other: Wire) -> Wire:
+        """Return the least of messages of which each takes one or the other."""
+        return Wire(
+            min(self.latency, other.latency),
+            np.minimum(self.work, other.work),
+            max(self.share, other.share),
+        )
+
+
+@dataclass(frozen=True)
+class Coding:
+    """Seconds of a worker for every gradient, before it is sent and after it has come back."""
+
+    encode: Numbers
+    decode: Numbers
 
 
 def lower_bound(
@@ -75,31 +94,39 @@ def lower_bound(
     Messages may take the cluster's own all-reduce, those of these names, or go in halves; with
     ``servers`` they may also go through parameter servers, one for every node in use.
     """
-    wires = [_all_reduce_wire(workload, cluster, names)]
+    wires = [all_reduce_wire(workload, cluster, names)]
     if servers:
-        wires.append(_server_wire(cluster))
-    bounds = [_bound(workload, cluster, wire) for wire in wires]
+        wires.append(server_wire(workload, cluster))
+    bounds = [bound_of(workload, cluster, wire) for wire in wires]
     return min(bounds, key=lambda bound: bound.seconds)
 
 
-def _bound(workload: Workload, cluster: Cluster, wire: _Wire) -> Bound:
+def bound_of(
+    workload: Workload, cluster: Cluster, wire: Wire, coding: Coding | None = None
+) -> Bound:
+    """Return the bound of plans whose gradients take at least this, with the coding of all."""
     ready, forward, of_layer = _computation(workload, cluster)
-    compute = float(ready[-1] + forward.sum())
-    size = np.array([gradient.bytes for gradient in workload.gradients], float)
-    work = wire.latency + wire.per_byte * size.sum()
+    count = len(workload.gradients)
+    coding = coding or Coding(np.zeros(count), np.zeros(count))
+    compute = float(ready[-1] + forward.sum() + coding.encode.sum() + coding.decode.sum())
+    work = wire.latency + wire.work.sum()
     share = wire.share
     tail = np.cumsum(forward[::-1])[::-1]  # from each layer on
-    # Bytes from gradient j on (rows) that layers up to l need (columns), on a grid of both.
-    rows = _thinned(len(size), len(forward))
+    # Work from gradient j on (rows) that layers up to l need (columns), on a grid of both.
+    rows = _thinned(count, len(forward))
     columns = np.unique(of_layer)
-    needed = np.zeros((len(size), len(forward)))
-    needed[np.arange(len(size)), of_layer] = size
+    needed = np.zeros((count, len(forward)))
+    needed[np.arange(count), of_layer] = wire.work
     from_on = np.cumsum(needed[::-1], axis=0)[::-1][rows]
     carried = np.cumsum(from_on, axis=1)[:, columns]
-    head = ready[rows][:, None]
-    behind = tail[columns][None, :]
+    # Some gradient from j on is compressed before, one of the layers up to l decompressed after.
+    encoded = np.minimum.accumulate(coding.encode[::-1])[::-1]
+    decoded = np.full(len(forward), np.inf)
+    np.minimum.at(decoded, of_layer, coding.decode)
+    head = (ready + encoded)[rows][:, None]
+    behind = (tail + np.minimum.accumulate(decoded))[columns][None, :]
     between = np.maximum(compute - head - behind, 0.0)
-    seconds = wire.latency + wire.per_byte * carried
+    seconds = wire.latency + carried
     paths = head + seconds + (1 - share) * between + behind
     paths = np.where((carried > 0) & (seconds > 0), paths, 0.0)
     # With computation between of c seconds the network does at most share * c beside it; where that
@@ -145,9 +172,10 @@ def _last(count: int, value: float) -> Numbers:
     return found
 
 
-def _all_reduce_wire(workload: Workload, cluster: Cluster, names: tuple[str, ...]) -> _Wire:
+def all_reduce_wire(workload: Workload, cluster: Cluster, names: tuple[str, ...]) -> Wire:
+    """Return the least of all-reduces: the cluster's own, those of these names, or halves."""
     if cluster.workers == 1:
-        return _Wire(0.0, 0.0, 1.0)
+        return Wire(0.0, 0.0 * _sizes(workload), 1.0)
     costs = all_reduce_costs(cluster, ["", *names])
     sizes = _probe_sizes(workload)
     latency, per_byte, share = math.inf, math.inf, 0.0
@@ -162,7 +190,12 @@ def _all_reduce_wire(workload: Workload, cluster: Cluster, names: tuple[str, ...
         share = max(share, own_share)
     if not cluster.has_closed_form:
         per_byte *= BETWEEN_PROBES
-    return _Wire(latency, per_byte, min(1.0, max(share, cluster.effects.latency_share)))
+    share = min(1.0, max(share, cluster.effects.latency_share))
+    return Wire(latency, per_byte * _sizes(workload), share)
+
+
+def _sizes(workload: Workload) -> Numbers:
+    return np.array([gradient.bytes for gradient in workload.gradients], float)
 
 
 def _probe_sizes(workload: Workload) -> Numbers:
@@ -171,7 +204,7 @@ def _probe_sizes(workload: Workload) -> Numbers:
     return np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
 
 
-def _server_wire(cluster: Cluster) -> _Wire:
+def server_wire(workload: Workload, cluster: Cluster) -> Wire:
     """Return the least of a push: over the busier of a node's link, its GPUs and the servers."""
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
     inside = (per_node - 1) / per_node / (effects.inside_bandwidth * effects.closed_ring_share)
@@ -186,4 +219,5 @@ def _server_wire(cluster: Cluster) -> _Wire:
         summing = nodes / k / effects.sum_bandwidth
         per_byte = max(per_byte, link, summing)
         share = 1.0
-    return _Wire(0.0, per_byte, min(1.0, max(share, effects.latency_share)))
+    share = min(1.0, max(share, effects.latency_share))
+    return Wire(0.0, per_byte * _sizes(workload), share)

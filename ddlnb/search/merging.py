@@ -29,21 +29,44 @@ def best_merging(workload: Workload, cluster: Cluster, costs: list[Cost]) -> tup
     None for more than MOST_GRADIENTS gradients.
     """
     sizes = np.array([gradient.bytes for gradient in workload.gradients], dtype=np.int64)
-    count = len(sizes)
-    if count > MOST_GRADIENTS:
+    if len(sizes) > MOST_GRADIENTS:
         return None
-    total = np.concatenate([[0], sizes.cumsum()])
-    first, last = np.triu_indices(count)
-    bytes_of = total[last + 1] - total[first]
+    first, last = groups(len(sizes))
+    bytes_of = in_groups(sizes)
     merged = (last > first) * (2 * bytes_of / cluster.effects.copy_bandwidth)
     choices = [cost.parts(bytes_of) for cost in costs]
     quick = np.argmin(np.stack([latency + work for latency, work, _ in choices]), axis=0)
     latency = np.array([latency for latency, _, _ in choices])[quick] + merged
     work = np.stack([work for _, work, _ in choices])[quick, np.arange(len(quick))]
     share = np.array([share for _, _, share in choices])[quick]
-    start = np.concatenate([[0], np.cumsum(np.arange(count, 0, -1))])[:-1] - np.arange(count)
     ready = ready_seconds(workload, cluster)
-    return tuple(_ends(ready, start, latency, work, share, cluster.effects.latency_share).tolist())
+    return earliest_ends(ready, latency, work, share, cluster.effects.latency_share)
+
+
+def groups(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last gradient of every group of neighbours, by the first."""
+    first, last = np.triu_indices(count)
+    return first, last
+
+
+def in_groups(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of the gradients' values in every group, in the order of `groups`."""
+    total = np.concatenate([[0], values.cumsum()])
+    first, last = groups(len(values))
+    found: NDArray[Any] = total[last + 1] - total[first]
+    return found
+
+
+def earliest_ends(
+    ready: Numbers, latency: Numbers, work: Numbers, share: Numbers, latency_share: float
+) -> tuple[int, ...]:
+    """Return the ends of the groups that have all arrived first.
+
+    ``ready`` has a number for every gradient; latency, work and its share one for every group.
+    """
+    count = len(ready)
+    start = np.concatenate([[0], np.cumsum(np.arange(count, 0, -1))])[:-1] - np.arange(count)
+    return tuple(_ends(ready, start, latency, work, share, latency_share).tolist())
 
 
 def ready_seconds(workload: Workload, cluster: Cluster) -> Numbers:

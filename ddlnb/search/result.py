@@ -18,7 +18,9 @@ class SearchResult:
     ``fixed`` holds the seconds of the methods' own plans by name, on the same cluster;
     ``evaluated`` how many plans were played, ``search_seconds`` how long that took, and
     ``is_complete`` whether the search ended by itself, not by its time limit. ``method`` is the
-    plan as a method, which `ddlnb.simulate`, `ddlnb.forecast` and `ddlnb.measure` take.
+    plan as a method, which `ddlnb.simulate`, `ddlnb.forecast` and `ddlnb.measure` take. ``sent``
+    says what is sent; where that is compressed, ``dense`` is what was found for dense gradients,
+    and `ddlnb.iteration_cost` takes the plan.
     """
 
     plan: Plan
@@ -28,6 +30,8 @@ class SearchResult:
     evaluated: int
     search_seconds: float
     is_complete: bool = True
+    sent: str = "dense"
+    dense: SearchResult | None = field(default=None, repr=False)
 
     @property
     def lower_bound_seconds(self) -> float:
@@ -63,12 +67,18 @@ class SearchResult:
             first,
             f"iteration {show_seconds(self.iteration_seconds)} (simulated); at least "
             f"{show_seconds(self.bound.seconds)} whatever the plan, by {self.bound.limit}: "
-            f"{self.gap:.1%} above",
+            f"{round(self.gap, 6) + 0.0:.1%} above",
         ]
         if self.best_fixed is not None:
             lines.append(
                 f"best method {self.best_fixed}: {show_seconds(self.fixed[self.best_fixed])}, "
                 f"{self.speedup:.3f} times as long"
+            )
+        if self.dense is not None:
+            seconds = self.dense.iteration_seconds
+            lines.append(
+                f"dense, searched: {show_seconds(seconds)}, {seconds / self.iteration_seconds:.3f} "
+                f"times as long"
             )
         ended = "" if self.is_complete else "; stopped by its time limit"
         lines.append(f"{self.evaluated} plans played in {show_seconds(self.search_seconds)}{ended}")

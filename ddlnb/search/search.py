@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from typing import Any
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
@@ -16,15 +17,12 @@ from ddlnb.errors import require, require_whole
 from ddlnb.plans.bucketing import in_buffers
 from ddlnb.plans.plan import Gate
 from ddlnb.progress import Show
-from ddlnb.search.bound import lower_bound
-from ddlnb.search.costs import Cost, all_reduce_costs
-from ddlnb.search.merging import best_merging
+from ddlnb.search.changes import changes
 from ddlnb.search.result import SearchResult
+from ddlnb.search.sent import DENSE, Sent
 from ddlnb.search.space import SEARCHED, Candidate, Space
 from ddlnb.search.trial import Trials
-from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.profiles import workload_on
-from ddlnb.simulator.simulate import plan_on
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.workload import Workload
 
@@ -43,6 +41,7 @@ def search_plan(
     *,
     workers: int | None = None,
     space: Space = EVERYTHING,
+    sent: Sent = DENSE,
     most_plans: int = MOST_PLANS,
     time_limit: float | None = None,
     seed: int = 0,
@@ -56,7 +55,9 @@ def search_plan(
     and collective that ``space`` allows; and changes the best of these step by step. Plans are
     compared in simulation (`ddlnb.simulate`); so the result is at least as fast there as every
     method. It is the same for the same arguments and ``seed``, unless ``time_limit`` seconds end
-    it. ``most_plans`` are played. ``model`` is a Workload, or the name of one with a profile for
+    it. ``most_plans`` are played. ``sent`` is `DENSE`, or a `ddlnb.Compressed`: the methods are
+    then the fixed ones with its compressor, and the dense search, which takes as long again, is in
+    ``dense`` of the result. ``model`` is a Workload, or the name of one with a profile for
     the cluster's hardware. Raises InputError for what does not fit together.
 
     >>> import ddlnb
@@ -70,21 +71,33 @@ def search_plan(
     require(
         time_limit is None or time_limit > 0, f"time_limit {time_limit} seconds must be positive"
     )
+    require(
+        hasattr(sent, "on"),
+        f"sent {sent!r} does not say how gradients are sent; give ddlnb.Compressed({sent!r}), say",
+    )
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)
+    sending = sent.on(workload, cluster, space)
+    dense = None
+    if sent != DENSE:
+        half = None if time_limit is None else time_limit / 2
+        limits: dict[str, Any] = {"most_plans": most_plans, "time_limit": half}
+        dense = search_plan(workload, cluster, space=space, seed=seed, progress=progress, **limits)
+        time_limit = half
     started = time.monotonic()
     deadline = started + time_limit if time_limit is not None else float("inf")
-    names = space.collectives_on(cluster)
-    trials = Trials(workload, cluster, names, most_plans, deadline, progress)
-    bound = lower_bound(workload, cluster, names, servers=space.servers and cluster.takes_servers)
+    trials = Trials(sending, most_plans, deadline, progress)
+    bound = sending.bound()
     close = bound.seconds * (1 + CLOSE)
     with _garbage_of_its_own():
-        fixed = _methods(trials, space)
-        for candidate in _starts(trials, space):
+        fixed = _methods(trials)
+        if dense is not None and sending.is_mixed:
+            trials.plan(dense.plan)
+        for candidate in _starts(trials, workload):
             if trials.is_over or trials.best_seconds <= close:
                 break
             trials.candidate(candidate)
-        _climb(trials, space, close, seed)
+        _climb(trials, len(workload.gradients), close, seed)
     trials.close()
     assert trials.best_plan is not None
     return SearchResult(
@@ -95,6 +108,8 @@ def search_plan(
         evaluated=trials.evaluated,
         search_seconds=time.monotonic() - started,
         is_complete=time.monotonic() <= deadline,
+        sent=str(sent),
+        dense=dense,
     )
 
 
@@ -111,31 +126,28 @@ def _garbage_of_its_own() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _methods(trials: Trials, space: Space) -> dict[str, float]:
+def _methods(trials: Trials) -> dict[str, float]:
     """Return the seconds of the methods' own plans."""
-    if not space.methods:
+    if not trials.sending.space.methods:
         return {}
     return {
-        method.name: trials.plan(plan_on(trials.cluster, trials.workload, method))
-        for method in methods_on(trials.cluster)
-        if space.servers or method.architecture != "PS"
+        name: min(trials.plan(plan) for plan in plans)
+        for name, plans in trials.sending.fixed().items()
     }
 
 
-def _starts(trials: Trials, space: Space) -> Iterator[Candidate]:
+def _starts(trials: Trials, workload: Workload) -> Iterator[Candidate]:
     """Yield what the search starts from, the most promising first."""
-    workload, cluster = trials.workload, trials.cluster
-    count = len(workload.gradients)
-    merged = [best_merging(workload, cluster, all_reduce_costs(cluster, ["", *trials.names]))]
-    if space.split and cluster.workers > 1:
-        merged.append(best_merging(workload, cluster, [Cost(cluster, "reduce-scatter")]))
-    groups = [ends for ends in merged if ends is not None]
+    sending = trials.sending
+    space, count = sending.space, len(workload.gradients)
+    groups = sending.mergings()
     groups += [_equal(workload, buffers) for buffers in BUFFERS if buffers <= count]
     groups.append(tuple(range(1, count + 1)))
-    shapes = list(_shapes(space, bool(trials.names)))
+    shapes = list(_shapes(space, bool(sending.names)))
     for ends in dict.fromkeys(groups):
-        for shape in shapes:
-            yield replace(shape, ends=ends)
+        for dense in sending.selections(ends):
+            for shape in shapes:
+                yield replace(shape, ends=ends, dense=dense)
     if space.partition:
         for size in PARTITIONS[1:]:
             for ends in dict.fromkeys([groups[0], *groups[-1:]]):
@@ -163,52 +175,22 @@ def _equal(workload: Workload, buffers: int) -> tuple[int, ...]:
     return tuple(accumulate(lengths))
 
 
-def _climb(trials: Trials, space: Space, close: float, seed: int) -> None:
+def _climb(trials: Trials, count: int, close: float, seed: int) -> None:
     """Change the best candidates of some families step by step, while that makes them quicker."""
     generator = random.Random(seed)
     ranked = sorted(trials.known, key=lambda one: trials.known[one])
     families: dict[Candidate, Candidate] = {}
     for one in ranked:
-        families.setdefault(replace(one, ends=(), partition=None), one)
+        families.setdefault(replace(one, ends=(), partition=None, dense=frozenset()), one)
     for start in list(families.values())[:CLIMBED]:
         best, seconds = start, trials.known[start]
         improved = True
         while improved:
             improved = False
-            for changed in _changes(best, len(trials.workload.gradients), space, generator):
+            for changed in changes(best, count, trials.sending, generator):
                 if trials.is_over or trials.best_seconds <= close:
                     return
                 found = trials.candidate(changed)
                 if found < seconds * (1 - 1e-9):
                     best, seconds, improved = changed, found, True
                     break
-
-
-def _changes(
-    one: Candidate, count: int, space: Space, generator: random.Random
-) -> Iterator[Candidate]:
-    """Yield candidates that differ a little, in an order of chance."""
-    ends = set(one.ends)
-    found: list[Candidate] = []
-
-    def add(changed: set[int]) -> None:
-        found.append(replace(one, ends=tuple(sorted(changed))))
-
-    inner = sorted(ends - {count})
-    for end in inner:
-        add(ends - {end})
-        for step in (1, -1, 3, -3, 10, -10):
-            moved = end + step
-            if 0 < moved < count and moved not in ends:
-                add(ends - {end} | {moved})
-    bounds = [0, *sorted(ends)]
-    for before, after in pairwise(bounds):
-        for share in (0.25, 0.5, 0.75):
-            middle = before + round((after - before) * share)
-            if before < middle < after:
-                add(ends | {middle})
-    if space.partition and not one.split:
-        sizes = [one.partition * 2, one.partition // 2] if one.partition else [32 * MIB, 8 * MIB]
-        found += [replace(one, partition=size) for size in sizes if size >= KIB]
-    generator.shuffle(found)
-    yield from found

@@ -11,6 +11,7 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import message_of, partitioned
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
 from ddlnb.plans.priority_order import by_priority
@@ -84,7 +85,8 @@ class Candidate:
 
     ``ends`` are the positions behind the last gradient of every group; ``partition`` is the most
     bytes of a message, None for no limit; ``chooses`` says whether every message takes the quickest
-    collective, rather than the cluster's own.
+    collective, rather than the cluster's own. Where gradients are compressed, the groups with the
+    ends in ``dense`` are not.
     """
 
     ends: tuple[int, ...]
@@ -93,9 +95,19 @@ class Candidate:
     split: bool = False
     partition: int | None = None
     chooses: bool = False
+    dense: frozenset[int] = frozenset()
 
-    def plan(self, workload: Workload, cluster: Cluster, names: Sequence[str]) -> Plan | None:
-        """Return the plan, None for one of more messages than are tried."""
+    def plan(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        names: Sequence[str],
+        cost: AlphaBeta | None = None,
+    ) -> Plan | None:
+        """Return the plan, None for one of more messages than are tried.
+
+        Priorities are played with this cost of a message, by default the cluster's all-reduce.
+        """
         listed = workload.gradients
         messages = [message_of(workload, listed[a:b]) for a, b in pairwise((0, *self.ends))]
         if self.partition is not None:
@@ -105,7 +117,7 @@ class Candidate:
                 return None
             messages = partitioned(messages, size, limit)
         if self.prioritised:
-            messages = by_priority(messages, workload, cluster.cost, 1)
+            messages = by_priority(messages, workload, cost or cluster.cost, 1)
         return Plan(
             method=SEARCHED,
             gradients=listed,

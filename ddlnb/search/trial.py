@@ -1,29 +1,21 @@
-"""Tries plans: seconds of a steady iteration by the compiled simulator."""
+"""Tries plans: seconds of a steady iteration, and the quickest plan so far."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 
-from ddlnb.clusters.cluster import Cluster
 from ddlnb.plans.plan import Plan
 from ddlnb.progress import Show, bar
+from ddlnb.search.sent import Sending
 from ddlnb.search.space import Candidate
-from ddlnb.simulator.fast_player import play_fast
-from ddlnb.simulator.program import lower
-from ddlnb.simulator.unlike.fast_player import play_unlike_fast
-from ddlnb.simulator.unlike.program import with_team
-from ddlnb.simulator.unlike.team import team_of
-from ddlnb.workloads.workload import Workload
 
 
 @dataclass
 class Trials:
     """The plans tried so far, and the quickest of them. ``most`` and ``deadline`` end a search."""
 
-    workload: Workload
-    cluster: Cluster
-    names: tuple[str, ...]
+    sending: Sending
     most: int
     deadline: float
     progress: Show = None
@@ -42,22 +34,18 @@ class Trials:
 
     def plan(self, plan: Plan) -> float:
         """Return the seconds of a plan; inf where iterations do not become alike."""
-        program = lower(self.workload, self.cluster, plan, keep=False)
-        if self.cluster.is_alike:
-            found = play_fast(program)
-        else:
-            found = play_unlike_fast(with_team(program, team_of(self.cluster)))
+        seconds = self.sending.seconds(plan)
         self.evaluated += 1
         self._bar.update()
-        if found.iteration_seconds < self.best_seconds:
-            self.best_plan, self.best_seconds = plan, found.iteration_seconds
+        if seconds < self.best_seconds:
+            self.best_plan, self.best_seconds = plan, seconds
             self._bar.set_description(f"{1e3 * self.best_seconds:.4g} ms")
-        return found.iteration_seconds
+        return seconds
 
     def candidate(self, one: Candidate) -> float:
         """Return the seconds of a candidate, played once; inf for too many messages."""
         if one not in self.known:
-            plan = one.plan(self.workload, self.cluster, self.names)
+            plan = self.sending.plan(one)
             self.known[one] = float("inf") if plan is None else self.plan(plan)
         return self.known[one]
 
