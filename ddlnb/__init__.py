@@ -96,6 +96,7 @@ _HOME = {
     "traces.jobs.what_if": ("what_if",),
     "traces.read": ("read_trace",),
     "training.cost.estimate": ("iteration_cost",),
+    "training.cost.sent": ("Compressed",),
     "training.cost.time_to_target": ("time_to_target",),
     "training.method": ("training_method",),
     "training.runs.compare": ("compare",),

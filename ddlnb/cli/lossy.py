@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ddlnb.clusters.cluster import Cluster
+    from ddlnb.plans.plan import Plan
     from ddlnb.workloads.workload import Workload
 
 
@@ -49,6 +50,10 @@ def lossy(
     method: Annotated[
         list[str] | None,
         typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'. Repeatable."),
+    ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(help="A plan of `ddlnb plan --sent --out`, as a method. Repeatable."),
     ] = None,
     batch: Batch = None,
     throughput: Throughput = None,
@@ -83,12 +88,14 @@ def lossy(
     Without curves only the seconds of an iteration are compared, not how many are needed.
     """
     from ddlnb.errors import require
+    from ddlnb.plans.plan_file import read_plan
     from ddlnb.training.cost.estimate import BASE
     from ddlnb.training.executors.stragglers import get_straggler
 
     require(bool(model), "give --model and --cluster; see `ddlnb clusters`")
     require((curves is None) == (target is None), "give --curves and --target together")
     require(curves is None or not method, "the curves say which methods; leave out --method")
+    require(curves is None or not plan, "the curves say which methods; leave out --plan")
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
     first = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     slower = get_straggler(straggler) if straggler else None
@@ -102,12 +109,13 @@ def lossy(
             _require_base_counts(base, measured["method"].unique())
         _print_times(measured, target, workload, first, options, how, csv)
         return
-    require(bool(method), "give at least one --method; see `ddlnb train --list`")
+    kept = [read_plan(path) for path in plan or ()]
+    require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
     if base is not None:
         _require_base_counts(base, list(method or ()))
     rows = []
     for count in gpus or [first.workers]:
-        rows += _costs(workload, first, count, list(method or ()), options)
+        rows += _costs(workload, first, count, [*(method or ()), *kept], options)
     shown = rows if csv else [_shown(row) for row in rows]
     print_table(shown, csv, f"Simulated: {model} on {first.name}, {how}")
     if not csv:
@@ -136,7 +144,11 @@ def _assumed(compression: str, base: str, straggler: str) -> str:
 
 
 def _costs(
-    workload: Workload, cluster: Cluster, workers: int, methods: list[str], options: dict[str, Any]
+    workload: Workload,
+    cluster: Cluster,
+    workers: int,
+    methods: list[str | Plan],
+    options: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Return one row of seconds and bytes per method, the quickest lossless ones first.
 

@@ -23,6 +23,7 @@ from ddlnb.cli.workloads import Gradients, Sequence
 if TYPE_CHECKING:
     from ddlnb.plans.methods import Method
     from ddlnb.plans.plan import Plan
+    from ddlnb.search.sent import Sent
 
 
 def add_to(app: typer.Typer) -> None:
@@ -90,6 +91,17 @@ def plan(
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds that a search may take; default: to its end.")
     ] = None,
+    sent: Annotated[
+        str,
+        typer.Option(help="Search for compressed gradients, such as 'top-k(0.01) + feedback'."),
+    ] = "",
+    compression: Annotated[
+        str,
+        typer.Option(help="Cost of --sent: free, or a profile of data/profiles/compression."),
+    ] = "",
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="With --sent: every message may be dense, too.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write the plan to this file (.json).")
     ] = None,
@@ -107,9 +119,18 @@ def plan(
     if cluster:
         refuse_unused("seconds are those of the workload on the cluster", profile=profile, gpu=gpu)
         chosen = _tuned(method, partition, credit)
-        made = plan_on_cluster(model, cluster, gpus, chosen, batch, sequence, gradients, time_limit)
+        what = _sent(sent, compression, mixed)
+        made = plan_on_cluster(
+            model, cluster, gpus, chosen, batch, sequence, gradients, time_limit, what
+        )
         return _print_plan(made, out)
     refuse_unused("without --cluster there is none", gpus=gpus, time_limit=time_limit)
+    refuse_unused(
+        "compressed plans are searched on a --cluster",
+        sent=sent,
+        compression=compression,
+        mixed=mixed,
+    )
     if profile is not None:
         refuse_unused(
             f"profile {profile!r} has a batch and seconds of its own",
@@ -147,6 +168,18 @@ def plan(
     if chosen.needs_cost:
         typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
     _print_plan(chosen.plan(workload, cost=cost, servers=servers), out)
+
+
+def _sent(sent: str, compression: str, mixed: bool) -> Sent:
+    """Return what is sent: dense gradients unless a compressor is named."""
+    from ddlnb.search.sent import DENSE
+    from ddlnb.training.cost.sent import Compressed
+
+    if not sent:
+        why = "dense gradients are sent; name a compressor with --sent"
+        refuse_unused(why, compression=compression, mixed=mixed)
+        return DENSE
+    return Compressed(sent, compression or "free", mixed)
 
 
 def _tuned(name: str, partition: str | None, credit: str | None) -> Method:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.methods import Method
     from ddlnb.plans.plan import Plan
+    from ddlnb.search.sent import Sent
     from ddlnb.workloads.workload import Workload
 
 
@@ -48,6 +49,7 @@ def plan_on_cluster(
     sequence: int | None,
     gradients: str,
     time_limit: float | None,
+    sent: Sent,
 ) -> Plan:
     """Return the plan of a method on a cluster; of a searched one, print how good it is."""
     import sys
@@ -59,6 +61,7 @@ def plan_on_cluster(
     from ddlnb.errors import require
     from ddlnb.search.method import Searching
     from ddlnb.search.search import search_plan
+    from ddlnb.search.sent import DENSE
     from ddlnb.simulator.simulate import plan_on
 
     on = get_cluster(cluster, gpus)
@@ -69,9 +72,19 @@ def plan_on_cluster(
             time_limit is None,
             f"--time-limit ends a search, and {method.name} is a rule; leave it out",
         )
+        require(
+            sent == DENSE,
+            f"--sent is what a search plans for, and {method.name} is a rule; ask `ddlnb lossy "
+            f"--method 'bsp + {sent}' --base {method.name}`",
+        )
         return plan_on(on, workload, method)
     show = sys.stderr.isatty()
     space = method.planner.space
-    found = search_plan(workload, on, space=space, time_limit=time_limit, progress=show)
+    found = search_plan(workload, on, space=space, sent=sent, time_limit=time_limit, progress=show)
     typer.echo(str(found).partition("\n")[2])
+    if found.dense is not None:
+        typer.echo(
+            "An iteration that sends less is not worth one that sends all: `ddlnb lossy --curves` "
+            "judges the time to a loss."
+        )
     return found.plan

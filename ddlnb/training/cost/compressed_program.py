@@ -31,11 +31,14 @@ class CompressedMessage:
     bytes: float
 
 
-def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Program:
+def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -> Program:
     """Return the program with every all-reduce replaced by its compressed message.
 
-    Raises InputError for a program that goes through parameter servers.
+    Messages that are None stay as they are; where all are, so does the program. Raises InputError
+    for a program that goes through parameter servers.
     """
+    if all(message is None for message in messages):
+        return program
     require(
         len(program.stages) == 1,
         "only all-to-all programs can be compressed; choose a base method that ends in A2A",
@@ -46,29 +49,35 @@ def compressed(program: Program, messages: Sequence[CompressedMessage]) -> Progr
             f"{len(program.message_bytes)}; give one for each"
         )
     (stage,) = program.stages
-    stage = replace(
-        stage,
-        name="compressed",
-        latency=np.array([one.cost.latency + one.cost.copies for one in messages]),
-        work=np.array([one.cost.work for one in messages]),
-    )
+    latency, work = stage.latency.astype(float), stage.work.astype(float)
+    sent = program.message_bytes.copy()
+    for number, message in enumerate(messages):
+        if message is not None:
+            latency[number] = message.cost.latency + message.cost.copies
+            work[number] = message.cost.work
+            sent[number] = round(message.bytes)
+    stage = replace(stage, name="compressed", latency=latency, work=work)
     tasks, seconds = _with_compression(program, messages)
     return replace(
         program,
         tasks=tasks,
         task_seconds=np.array(seconds),
         stages=(stage,),
-        message_bytes=np.array([round(message.bytes) for message in messages], dtype=np.int64),
+        message_bytes=sent,
     )
 
 
 def _with_compression(
-    program: Program, messages: Sequence[CompressedMessage]
+    program: Program, messages: Sequence[CompressedMessage | None]
 ) -> tuple[Tasks, list[float]]:
-    """Return tasks with a compression before and a decompression after every message."""
+    """Return tasks with a compression before and a decompression after every compressed message.
+
+    It is decompressed once, for the first layer that waits for it; the others find it done.
+    """
     listed: list[Task] = []
     seconds: list[float] = []
     came_from: list[int] = []  # the task of the program, or -1
+    decompressed: set[int] = set()
 
     def add(task: Task, taken: float, number: int = -1) -> None:
         listed.append(task)
@@ -76,13 +85,24 @@ def _with_compression(
         came_from.append(number)
 
     for number, task in enumerate(program.tasks.listed):
+        plain = []
         for message in task.waits_for:
-            taken = messages[message].decode_seconds
-            add(Task("decompress", str(message), waits_for=(message,)), taken)
-        add(Task(task.kind, task.name), float(program.task_seconds[number]), number)
+            made = messages[message]
+            if made is None or message in decompressed:
+                plain.append(message)
+                continue
+            decompressed.add(message)
+            add(Task("decompress", str(message), waits_for=(message,)), made.decode_seconds)
+        dense = tuple(one for one in task.readies if messages[one] is None)
+        add(
+            Task(task.kind, task.name, tuple(plain), dense),
+            float(program.task_seconds[number]),
+            number,
+        )
         for message in task.readies:
-            taken = messages[message].encode_seconds
-            add(Task("compress", str(message), readies=(message,)), taken)
+            made = messages[message]
+            if made is not None:
+                add(Task("compress", str(message), readies=(message,)), made.encode_seconds)
 
     def kept(values: np.ndarray) -> np.ndarray:
         return np.array([values[number] if number >= 0 else 0.0 for number in came_from])

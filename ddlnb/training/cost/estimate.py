@@ -9,13 +9,16 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.plans.kept import KeptPlan, method_of
 from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.plan import Plan
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.unlike.team import Slowness
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.lockstep import lockstep_cost
 from ddlnb.training.cost.machines import server_machines, with_own_plans
 from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost, require_all_to_all
+from ddlnb.training.cost.planned import planned_cost
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.workloads.hardware import require_same_hardware
@@ -28,7 +31,7 @@ STEPS = 24  # simulated iterations of a method that runs in lockstep
 def iteration_cost(
     workload: str | Workload,
     cluster: str | Cluster,
-    method: str | Method | TrainingMethod,
+    method: str | Method | TrainingMethod | Plan,
     *,
     workers: int | None = None,
     compression: str | CompressionProfile = FREE,
@@ -39,7 +42,8 @@ def iteration_cost(
 ) -> IterationCost:
     """Return the seconds and bytes of one iteration of a method, lossless or lossy.
 
-    ``method`` is a row of METHODS ("WFBP-A2A"), or a training method ("local(8) + top-k(0.01)").
+    ``method`` is a row of METHODS ("WFBP-A2A"), a training method ("local(8) + top-k(0.01)"), or a
+    plan, the messages of which may be compressed (`ddlnb.search_plan` with ``sent``).
     ``workload`` may be the name of a model with a profile for the cluster's hardware.
     ``workers`` of the cluster take part, by default all. An iteration is one gradient of every
     worker; where workers run at different speeds, as many gradients as there are workers.
@@ -68,6 +72,8 @@ def iteration_cost(
     """
     cluster = get_cluster(cluster, workers)
     workload = workload_on(workload, cluster)
+    if isinstance(method, Plan):
+        method = method_of(method)
     if not isinstance(method, Method | TrainingMethod):
         method = _named(method)
     if isinstance(method, Method):
@@ -76,6 +82,9 @@ def iteration_cost(
             f"lossless method {method.name} has a schedule of its own; leave out overlap, or ask "
             f"for 'bsp on A2A' or 'bsp on PS'",
         )
+        if isinstance(method.planner, KeptPlan) and method.planner.plan.compressed_by:
+            profile = compression_profile(compression)
+            return planned_cost(workload, cluster, method.planner.plan, profile, slower, steps)
         return lossless_cost(workload, cluster, method, slower, steps)
     require_all_to_all(get_method(base))  # even if this method sends no messages like its
     profile = compression_profile(compression)

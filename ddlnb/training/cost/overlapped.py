@@ -66,7 +66,7 @@ def lossless_cost(
         waiting_seconds=played.iteration_seconds - played.busy_seconds,
         bytes_sent=bytes_,
         bytes_received=bytes_,
-        hidden_behind=_hidden_behind(method),
+        hidden_behind=hidden_behind(method.launch, method.gate),
         server_machines=server_machines(cluster, method.architecture),
         source="simulated",
     )
@@ -92,7 +92,7 @@ def overlapped_cost(
     if method.compressor is None:
         return lossless_cost(workload, cluster, base, slower, steps)
     require_all_to_all(base)
-    _require_float32(workload)
+    require_float32(workload)
     require_shapes(workload, method.compressor)
     found = compressed_pieces(method.compressor, pieces(workload, method.whole_model))
     message = partial(
@@ -102,7 +102,11 @@ def overlapped_cost(
         base = get_method("BSP-A2A")
         planned = [(plan_on(cluster, workload, base), [message(found)])]
     else:
-        planned = _planned(workload, cluster, base, found, message)
+        by_name = dict(zip(tensor_shapes(workload), found, strict=True))
+        planned = [
+            (plan, [message(one) for one in pieces_of_messages(plan, by_name)])
+            for plan in base_plans(workload, cluster, base, by_name, message)
+        ]
     costs = []
     for plan, made in planned:
         program = lower(workload, cluster, plan)
@@ -120,26 +124,29 @@ def overlapped_cost(
         bytes_sent=bytes_,
         bytes_received=bytes_,
         gathers=gathers(found),
-        hidden_behind=_hidden_behind(base),
+        hidden_behind=hidden_behind(base.launch, base.gate),
         source=f"simulated as {base.name}, {_messages(len(made))}; "
         f"compression {coding_source(found, profile)}",
     )
 
 
-def _planned(
+def base_plans(
     workload: Workload,
     cluster: Cluster,
     base: Method,
-    found: Sequence[CompressedPiece],
+    by_name: Mapping[str, CompressedPiece],
     message: Callable[[Sequence[CompressedPiece]], CompressedMessage],
-) -> list[tuple[Plan, list[CompressedMessage]]]:
-    """Return the plans that may be the quickest, with what compression makes of their messages."""
-    by_name = dict(zip(tensor_shapes(workload), found, strict=True))
+) -> list[Plan]:
+    """Return the plans of a base for compressed tensors, of which the quickest is taken.
+
+    ``message`` says what compression makes of tensors that travel together. Raises InputError for a
+    base that cuts tensors.
+    """
     dense = plan_on(cluster, workload, base)
     pieces_of_messages(dense, by_name)  # raises InputError where tensors are cut
     alone = [message([by_name[gradient.name]]) for gradient in workload.gradients]
-    plans = [dense, *plans_for_sent(workload, cluster, base, dense, alone, message(found))]
-    return [(plan, [message(one) for one in pieces_of_messages(plan, by_name)]) for plan in plans]
+    joined = message(list(by_name.values()))
+    return [dense, *plans_for_sent(workload, cluster, base, dense, alone, joined)]
 
 
 def compressed_message(
@@ -188,10 +195,11 @@ def require_all_to_all(base: Method) -> None:
     )
 
 
-def _hidden_behind(method: Method) -> str:
-    if method.launch is Launch.AFTER_BACKWARD:
+def hidden_behind(launch: Launch, gate: Gate) -> str:
+    """Return the computation that messages may overlap, by when they start and who waits."""
+    if launch is Launch.AFTER_BACKWARD:
         return NOTHING
-    return BACKWARD if method.gate is Gate.ALL_LAYERS else BOTH_PASSES
+    return BACKWARD if gate is Gate.ALL_LAYERS else BOTH_PASSES
 
 
 def _unchanged(program: Program) -> Program:
@@ -202,7 +210,8 @@ def _messages(count: int) -> str:
     return "one message" if count == 1 else f"{count} messages"
 
 
-def _require_float32(workload: Workload) -> None:
+def require_float32(workload: Workload) -> None:
+    """Raise InputError for gradients that compressors do not take."""
     sizes = {gradient.bytes_per_element for gradient in workload.gradients}
     require(
         sizes == {4},
