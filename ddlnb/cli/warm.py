@@ -31,7 +31,7 @@ from ddlnb.paths import ROOT
 FORKS = sys.platform == "linux"  # macOS allows no fork after torch
 COLUMNS = 20  # of a table, as pandas shows them in a notebook
 LIBRARIES = (  # which the package's modules import late, or only through others
-    *("papermill", "ipykernel.kernelapp", "ipywidgets", "tqdm.auto", "jinja2", "sklearn.datasets"),
+    *("papermill", "ipykernel.kernelapp", "ipywidgets", "tqdm.auto", "jinja2"),
     *("torch.distributed", "torch._dynamo", "transformers.models.auto.modeling_auto", "seaborn"),
     *("transformers.models.bert.modeling_bert", "transformers.models.resnet.modeling_resnet"),
     "matplotlib.backends.backend_agg",

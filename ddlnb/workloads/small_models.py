@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ddlnb.errors import InputError
 from ddlnb.paths import SURVEY_NOTES
+from ddlnb.workloads.digits import read_digits
 from ddlnb.workloads.tasks import Batch, Task, like_parameters
 
 BYTE_VALUES = 256
@@ -41,11 +42,8 @@ def small_conv() -> nn.Module:
 @cache
 def _digits() -> tuple[Tensor, Tensor]:
     """All 1,797 digits as images of 16x16 with values in 0..1, and their labels."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    return F.interpolate(images, scale_factor=2), torch.tensor(labels)
+    pixels, labels = read_digits()
+    return F.interpolate(torch.tensor(pixels) / 16, scale_factor=2), torch.tensor(labels)
 
 
 def _draw_digits(local_batch: int, seed: int) -> Batch:

@@ -7,13 +7,15 @@ import hashlib
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ddlnb.errors import InputError, ModelError, UnknownName
-from ddlnb.paths import SURVEY_NOTES
+from ddlnb.paths import DIGITS, SURVEY_NOTES
 from ddlnb.workloads.catalogue import TASKS, get_task
+from ddlnb.workloads.digits import read_digits
 from ddlnb.workloads.small_models import UNIFORM_TEXT_LOSS
 from ddlnb.workloads.tasks import task
 
@@ -74,6 +76,22 @@ def test_an_untrained_transformer_guesses_every_byte_alike():
 def test_the_text_to_learn_is_frozen():
     digest = hashlib.sha256(SURVEY_NOTES.read_bytes()).hexdigest()
     assert digest.startswith("f7e4d161a50823b0"), "losses of small-transformer would change"
+
+
+def test_the_digits_are_those_of_the_repository_that_published_them():
+    digest = hashlib.sha256(DIGITS.read_bytes()).hexdigest()
+    assert digest.startswith("09f66e6debdee2cd"), "losses of small-conv would change"
+    images, labels = read_digits()
+    assert images.shape == (1797, 1, 8, 8)
+    assert (images.min(), images.max()) == (0, 16)
+    # Classes 0 to 9, as the repository's own description counts them.
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_digits_that_cannot_be_read_are_one_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("ddlnb.workloads.digits.DIGITS", tmp_path / "digits.csv.gz")
+    with pytest.raises(InputError, match=r"digits\.csv\.gz, which cannot be read .*checkout"):
+        read_digits()
 
 
 @pytest.mark.parametrize("name", SMALL)

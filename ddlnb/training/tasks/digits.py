@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
+from ddlnb.workloads.digits import read_digits
 from ddlnb.workloads.tasks import Batch
 
 TESTED = 360  # images to test on, always the same; the other 1,437 are for training
@@ -30,10 +31,8 @@ def _build(seed: int) -> nn.Module:
 
 @cache
 def _images() -> tuple[Samples, Samples]:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 8 - 1
+    pixels, labels = read_digits()
+    images = torch.tensor(pixels) / 8 - 1
     targets = torch.tensor(labels)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     test, train = order[:TESTED], order[TESTED:]
