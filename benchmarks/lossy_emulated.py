@@ -30,6 +30,7 @@ from ddlnb.calibration.micro_benchmark import (
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.profile import CompressionProfile
+from ddlnb.engines.imports import TRAINING
 from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.figures import lossy_against_emulated
 from ddlnb.files import write_atomically
@@ -107,7 +108,7 @@ def lossy_on_emulated(
             runs = _runs(
                 kept / KEPT,
                 [(repetition, method) for repetition in range(repetitions) for method in methods],
-                partial(Ranks.at, site, workers),
+                partial(Ranks.at, site, workers, imports=(train_on_ranks.__module__, *TRAINING)),
                 partial(_seconds, replayed(workload), workers, iterations),
                 progress,
             )

@@ -24,6 +24,7 @@ import pandas as pd
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
 from ddlnb.calibration.comparison import WARMUP
 from ddlnb.calibration.kept_load import keeping_load, kept_loads
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import UnknownName
@@ -61,7 +62,10 @@ def run_cell(cell: Cell, folder: Path, *, iterations: int, repetitions: int) -> 
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with keeping_load(own / ROWS), Ranks.at(settings.site, nodes) as ranks:
+        with (
+            keeping_load(own / ROWS),
+            Ranks.at(settings.site, nodes, imports=MEASURING) as ranks,
+        ):
             measure(
                 replayed(cell.workload),
                 methods,

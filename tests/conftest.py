@@ -23,12 +23,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
+# What the functions that tests run on ranks need.
+IMPORTS = (
+    *("pytest", "hypothesis", "tests.running", "tests.not_there"),
+    *("torch._dynamo", "ddlnb.engines.worker", "ddlnb.training.executors.distributed"),
+)
+
+
 @pytest.fixture(scope="session")
 def four_ranks() -> Iterator:
     """Four local ranks for the whole session; a test that kills ranks starts its own."""
     from ddlnb.launch.ranks import Ranks
 
-    with Ranks(4) as ranks:
+    with Ranks(4, imports=IMPORTS) as ranks:
         yield ranks
 
 
@@ -37,5 +44,5 @@ def six_ranks() -> Iterator:
     """Four workers and two servers, likewise."""
     from ddlnb.launch.ranks import Ranks
 
-    with Ranks(6) as ranks:
+    with Ranks(6, imports=IMPORTS) as ranks:
         yield ranks

@@ -11,6 +11,7 @@ from ddlnb.calibration.measured import as_measured
 from ddlnb.calibration.micro_benchmark import keep_profile, micro_benchmark, profile_path
 from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.ranks import Ranks
@@ -54,7 +55,10 @@ def measure_and_forecast(
     folder, settings = Path(folder), settings.changed(**options)
     most = max(cluster.workers for cluster in clusters)
     servers = most if server_per_worker else settings.server_count
-    with keeping_load(folder / COMPARED), Ranks.at(settings.site, most + servers) as ranks:
+    with (
+        keeping_load(folder / COMPARED),
+        Ranks.at(settings.site, most + servers, imports=MEASURING) as ranks,
+    ):
         for model in models:
             for cluster in clusters:
                 name = get_task(model).name

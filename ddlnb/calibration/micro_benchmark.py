@@ -17,6 +17,7 @@ from ddlnb.calibration.kept_load import keeping_load
 from ddlnb.calibration.probes import PROBES, probes
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.contenders import contenders, ranks_needed
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import ResultsError, require, require_whole
@@ -98,7 +99,10 @@ def micro_benchmark(
         if not profile_path(folder, task.name, count).exists()
     ]
     needed = ranks_needed(contenders("all"), most, servers)
-    with keeping_load(folder / ROWS), Ranks.at(site, needed) as ranks:
+    with (
+        keeping_load(folder / ROWS),
+        Ranks.at(site, needed, imports=MEASURING) as ranks,
+    ):
         for task, count in missing:
             keep_profile(folder, task, count, ranks)
         if not times.exists():

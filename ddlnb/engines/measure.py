@@ -15,6 +15,7 @@ from ddlnb.engines.bench import Bench, slowed
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.cells import cells_of, missing_runs
 from ddlnb.engines.contenders import Contender, Methods, contenders, ranks_needed
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, require, require_whole
@@ -309,6 +310,7 @@ def _ranks_or(
     with Ranks.at(
         settings.site,
         needed,
+        imports=MEASURING,
         timeout_seconds=settings.timeout_seconds,
         start_timeout_seconds=settings.start_timeout_seconds,
     ) as started:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import logging
 import os
 import shutil
@@ -53,6 +54,7 @@ class RankSpec:
     timeout_seconds: float
     wiring: Wiring | None = None  # of an emulated network, slowed to its scale
     ranks_per_node: int = 1
+    imports: tuple[str, ...] = ()  # modules that ranks of this machine share
 
     @property
     def is_remote(self) -> bool:
@@ -167,7 +169,8 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     if launch.launcher in ("local", EMULATED):
         # A nanny is a second Python for every rank; the deaths of local ranks are seen anyway.
         config.EngineLauncher.engine_args.append("--IPEngine.enable_nanny=False")
-        config.ForkLauncher.engine_cmd = [*before, sys.executable, "-P", forked.__file__]
+        more = json.dumps([sys.path, launch.imports])
+        config.ForkLauncher.engine_cmd = [*before, sys.executable, "-P", forked.__file__, more]
     if launch.hosts:
         config.HostsLauncher.hosts = ranks_by_host(launch.hosts, launch.count)
         config.HostsLauncher.log_folder = str(folder / "log")

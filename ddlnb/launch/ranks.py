@@ -42,6 +42,8 @@ class Ranks:
         every node; slowed by the scale (1/100: a hundredth of the bandwidth, hundredfold latency).
         ``verified`` is the table of asked and measured links (see `verify`).
     threads: of torch, in each rank.
+    imports: names of modules that ranks of this machine import once for all, before they are forked
+        (Linux; elsewhere each imports what its functions need).
     timeout_seconds: of a run that does not give its own.
 
     ``run(function, *arguments)`` returns what the function returned on every rank, in their order;
@@ -67,6 +69,7 @@ class Ranks:
         scale: float = 1.0,
         ranks_per_node: int = 1,
         threads: int = 1,
+        imports: Iterable[str] = (),
         start_timeout_seconds: float = 120,
         timeout_seconds: float = 120,
     ):
@@ -94,6 +97,7 @@ class Ranks:
             start_timeout_seconds,
             wiring and wiring.slowed(scale),
             ranks_per_node,
+            tuple(imports),
         )
         self._timeout_seconds = timeout_seconds
         self._runs = 0
@@ -113,6 +117,7 @@ class Ranks:
         site: Site,
         count: int,
         *,
+        imports: Iterable[str] = (),
         timeout_seconds: float = 120,
         start_timeout_seconds: float = 120,
     ) -> Ranks:
@@ -125,6 +130,7 @@ class Ranks:
             network=site.network if site.is_emulated else None,
             scale=site.scale,
             ranks_per_node=site.ranks_per_node,
+            imports=imports,
             start_timeout_seconds=start_timeout_seconds,
             timeout_seconds=timeout_seconds,
         )

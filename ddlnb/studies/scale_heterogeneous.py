@@ -49,7 +49,7 @@ def by_ratio(
 
 def executed(sample_seconds: float, iterations: int) -> pd.DataFrame:
     """Return forecast and executed iterations on four real ranks, two of them slowed."""
-    with Ranks(4) as ranks:
+    with Ranks(4, imports=("torch._dynamo",)) as ranks:
         return unlike_rows(
             ranks, model=SlowedModel(sample_seconds=sample_seconds), iterations=iterations
         )

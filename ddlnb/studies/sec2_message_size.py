@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.engines.bench import Bench
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.process_group import process_group
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import require_whole
@@ -50,7 +51,7 @@ def measure_bandwidth(
 
     require_whole(2, workers=workers)
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
-    with Ranks(workers) as ranks:
+    with Ranks(workers, imports=MEASURING) as ranks:
         settings = MeasurementSettings(workers=workers)
         bench = Bench("small-conv", ranks, settings)  # Any model would do.
         reductions = bench.all_reduce_seconds(tuple(sizes), repetitions)

@@ -153,6 +153,17 @@ def test_one_process_imports_torch_and_forks_all_ranks(four_ranks):
     assert forked.__file__ in psutil.Process(parents.pop()).cmdline()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux only")
+def test_ranks_share_what_was_imported_before_they_were_forked(four_ranks):
+    def places(context: RankContext) -> tuple:
+        return "tests.not_there" in sys.modules, id(sys.modules.get("tests.running"))
+
+    assert "tests.not_there" in four_ranks.launch.imports  # which is no failure by itself
+    [(there, place)] = set(four_ranks.run(places))  # of one object, which was copied
+    assert not there
+    assert place != id(None)
+
+
 def test_ranks_do_not_draw_the_same_numbers(four_ranks):
     def draws(context: RankContext) -> tuple:
         import numpy as np

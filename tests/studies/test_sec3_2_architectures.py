@@ -18,7 +18,7 @@ needs_emulation = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 
 @pytest.fixture(scope="module")
 def nodes():
-    ranks = links.emulated_ranks(4, NETWORK)
+    ranks = links.emulated_ranks(4, NETWORK, measured.__name__)
     assert ranks is not None
     with ranks:
         yield ranks
@@ -65,7 +65,7 @@ def test_formulas_and_table_are_there_where_nothing_can_be_emulated():
 
 def test_a_machine_that_cannot_emulate_gives_no_ranks(monkeypatch):
     monkeypatch.setattr(links, "lacking", lambda: "no compiler")
-    assert links.emulated_ranks(2, NETWORK) is None
+    assert links.emulated_ranks(2, NETWORK, measured.__name__) is None
 
 
 def test_without_emulation_the_study_has_formulas_and_a_reason(monkeypatch):

@@ -50,7 +50,9 @@ def strategy_rows(
         raise InputError("there are no strategies to execute; give at least one case")
     if ranks is not None and ranks.count < needed:
         raise InputError(f"{needed} ranks are needed, {ranks.count} are started: Ranks({needed})")
-    with Ranks(needed) if ranks is None else nullcontext(ranks) as started:
+    imports = (run_strategies.__module__,)
+    own = Ranks(needed, imports=imports) if ranks is None else nullcontext(ranks)
+    with own as started:
         given = [(case.shape, case.layout) for case in cases]
         counted = started.run(run_strategies, given, seed, count=needed)
     rows = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ddlnb.engines.imports import TRAINING
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
@@ -46,7 +47,7 @@ def compare_parallelism(*, workers: int = 2, batch: int = 64, steps: int = 8) ->
     require(2 <= workers < len(WIDTHS), f"workers {workers} must be 2 to {len(WIDTHS) - 1}")
     require(batch % workers == 0, f"batch {batch} must divide evenly among {workers} workers")
     task = mlp_task()
-    with Ranks(workers) as ranks:
+    with Ranks(workers, imports=(__name__, *TRAINING)) as ranks:
         [alone] = ranks.run(_train_whole, task, batch, steps, count=1)
         split = ranks.run(neurons.train_neurons, task, batch, steps)
         stages = ranks.run(train_stage, task, batch, steps)

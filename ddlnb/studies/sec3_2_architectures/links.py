@@ -9,9 +9,14 @@ from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.plans.alpha_beta import AlphaBeta
 
 
-def emulated_ranks(count: int, network: str | Link) -> Ranks | None:
-    """Return ranks on nodes of an emulated network, None where `lacking` says why not."""
-    return None if lacking() else Ranks(count, launcher="emulated", network=network)
+def emulated_ranks(count: int, network: str | Link, module: str) -> Ranks | None:
+    """Return ranks on nodes of an emulated network, None where `lacking` says why not.
+
+    They have imported the module, whose functions they will run.
+    """
+    if lacking():
+        return None
+    return Ranks(count, launcher="emulated", network=network, imports=(module,))
 
 
 def asked_link(network: str | Link) -> AlphaBeta:

@@ -48,7 +48,7 @@ def measure_network(
 ) -> Measured:
     """Train the made-up model with servers and without, then run all-reduces among all nodes."""
     nodes, workload = max(workers) + max(servers), made_up_workload()
-    ranks = emulated_ranks(nodes, network)
+    ranks = emulated_ranks(nodes, network, __name__)
     try:
         trained = measure_architectures(
             workload, workers, servers, ranks, iterations=iterations, repetitions=repetitions

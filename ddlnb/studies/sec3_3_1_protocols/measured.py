@@ -42,12 +42,12 @@ def measure_protocols(
     require(seconds > 0, f"seconds={seconds!r} must be above 0")
     arguments = (tuple(sizes), trips, seconds)
     found: list[dict[str, object]] = []
-    with Ranks(2) as ranks:
+    with Ranks(2, imports=(time_trips.__module__,)) as ranks:
         for _ in range(rounds):
             for kind in KINDS:
                 name = "TCP, loopback" if kind == TCP else kind
                 found += _round(name, ranks, kind, arguments)
-    if (shaped := emulated_ranks(2, network)) is not None:
+    if (shaped := emulated_ranks(2, network, time_trips.__module__)) is not None:
         with shaped:
             for _ in range(rounds):
                 found += _round(f"TCP, {network}", shaped, TCP, arguments)

@@ -102,12 +102,15 @@ def _in_lockstep(settings: TrainingSettings) -> list[Row]:
 
 
 def _on_ranks(settings: TrainingSettings, ranks: Ranks | None) -> list[Row]:
+    from ddlnb.engines.imports import TRAINING
     from ddlnb.launch.ranks import Ranks
     from ddlnb.training.executors.distributed import train_on_ranks
 
     job = settings.job()
     observed = replace(job, observe=Observing(job.steps, settings.every), goes_on=True)
-    with Ranks(job.ranks) if ranks is None else nullcontext(ranks) as started:
+    imports = (train_on_ranks.__module__, *TRAINING)
+    own = Ranks(job.ranks, imports=imports) if ranks is None else nullcontext(ranks)
+    with own as started:
         report = train_on_ranks(started, observed, executor=settings.executor)
     with _one_thread():
         return curve_of_ranks(settings.task, job, report)
