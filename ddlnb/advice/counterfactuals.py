@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNLIMITED
@@ -23,22 +23,29 @@ LIMITS = {
     "contention of communication with computation": NO_CONTENTION,
 }
 NEGLIGIBLE = 0.01  # a change that gains less is none
+AS_IT_IS = "as it is"
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True)
-class Counterfactual:
-    """One thing that could be otherwise, and the cell as it would be then, planned anew."""
+class Counterfactual(Generic[Case]):
+    """One thing that could be otherwise, and the cell as it would be then, planned anew.
+
+    The cell is what the advice is about: a method on a cluster, or a large model on GPUs.
+    """
 
     what: str
-    cell: Cell
+    cell: Case
     can_be_bought: bool = False
 
 
-def counterfactuals(cell: Cell) -> list[Counterfactual]:
+def counterfactuals(cell: Cell) -> list[Counterfactual[Cell]]:
     """Return what could be otherwise about a cell; what is not there cannot be."""
     cluster = cell.cluster
 
-    def on(what: str, effects: Mapping[str, float], *, bought: bool = False) -> Counterfactual:
+    def on(
+        what: str, effects: Mapping[str, float], *, bought: bool = False
+    ) -> Counterfactual[Cell]:
         changed = cluster.with_effects(**effects)
         return Counterfactual(what, replace(cell, cluster=changed), bought)
 
@@ -60,15 +67,20 @@ def counterfactuals(cell: Cell) -> list[Counterfactual]:
 
 
 def counterfactual_table(cell: Cell) -> pd.DataFrame:
+    """Return one row per counterfactual of a cell, which comes first as it is."""
+    listed = [Counterfactual(AS_IT_IS, cell), *counterfactuals(cell)]
+    played = steady_seconds([each.cell for each in listed])
+    return reason_table(listed, [one.iteration_seconds for one in played])
+
+
+def reason_table(listed: Sequence[Counterfactual[Any]], seconds: Sequence[float]) -> pd.DataFrame:
     """Return one row per counterfactual: seconds of an iteration, and how many times as fast it is.
 
-    Columns: what, iteration_seconds, times_as_fast, can_be_bought. The first row is the cell as it
-    is.
+    Columns: what, iteration_seconds, times_as_fast, can_be_bought. The first row is what the others
+    are compared with.
     """
     import pandas as pd
 
-    listed = [Counterfactual("as it is", cell), *counterfactuals(cell)]
-    seconds = [one.iteration_seconds for one in steady_seconds([each.cell for each in listed])]
     return pd.DataFrame(
         {
             "what": [one.what for one in listed],

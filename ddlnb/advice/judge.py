@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.advice.lossy_options import TASK, LossyOption
 from ddlnb.advice.options import UNCHANGED, Kind, Option
-from ddlnb.advice.prices import HOUR, MILLION
+from ddlnb.advice.prices import HOUR, MILLION, Prices
 from ddlnb.advice.question import Question
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.forecast import Played, single_seconds
@@ -62,7 +63,7 @@ def option_rows(question: Question, options: Sequence[Option], played: Played) -
                 "high": cell.samples / played.quantile(number, 0.05),
                 "speedup": rate / single,
                 "chance_best": chance[number],
-                **_costs(question, cell.cluster.workers, option.server_machines, rate),
+                **costs(question.prices, cell.cluster.workers, option.server_machines, rate),
                 **_memory(question, option.held_batch),
                 "iterations": 1.0 if option.keeps_learning else math.nan,
                 "learning": option.learning,
@@ -92,7 +93,7 @@ def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame
                 "high": samples / one.seconds.low,
                 "speedup": rate / single,
                 "chance_best": math.nan,
-                **_costs(question, question.cluster.workers, one.cost.server_machines, rate),
+                **costs(question.prices, question.cluster.workers, one.cost.server_machines, rate),
                 **_memory(question, question.workload.local_batch),
                 "iterations": one.iterations.estimate,
                 "learning": _learning(one),
@@ -130,19 +131,29 @@ def _chances(question: Question, options: Sequence[Option], played: Played) -> l
         and one.cell.cluster.workers == workers
         and not one.server_machines
     ]
-    chance = [math.nan] * len(options)
-    if not same or not len(played.drawn) or np.ptp(played.drawn, axis=0).max() == 0:
+    return chances_best(played.drawn, same, len(options))
+
+
+def chances_best(drawn: NDArray[Any], compared: Sequence[int], options: int) -> list[float]:
+    """Return the share of draws in which each takes the least seconds, NaN for those not compared.
+
+    ``drawn`` has a row per draw and a column per option; all NaN without draws, or where they do
+    not differ.
+    """
+    chance = [math.nan] * options
+    if not compared or not len(drawn) or np.ptp(drawn, axis=0).max() == 0:
         return chance
-    best = played.drawn[:, same].argmin(axis=1)
-    for place, number in enumerate(same):
+    best = drawn[:, compared].argmin(axis=1)
+    for place, number in enumerate(compared):
         chance[number] = float(np.mean(best == place))
     return chance
 
 
-def _costs(question: Question, gpus: int, machines: int, rate: float) -> dict[str, float]:
+def costs(prices: Prices, gpus: int, machines: int, rate: float) -> dict[str, float]:
+    """Return GPU hours and cost of a million of what is counted at this rate per second."""
     return {
         "gpu_hours": gpus / HOUR / rate * MILLION,
-        "cost": question.prices.per_million_samples(gpus, machines, rate),
+        "cost": prices.per_million_samples(gpus, machines, rate),
     }
 
 

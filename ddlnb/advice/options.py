@@ -29,6 +29,7 @@ class Kind(StrEnum):
     """What an option changes."""
 
     METHOD = "method"
+    LAYOUT = "layout"
     PLAN = "searched plan"
     PRECISION = "16-bit gradients"
     BATCH = "larger batch"

@@ -75,7 +75,7 @@ def question_about(
         workload,
         cluster,
         Prices() if prices is None else prices,
-        gpu_memory=_gpu_memory(cluster.hardware),
+        gpu_memory=gpu_memory(cluster.hardware),
     )
     try:
         return replace(asked, footprint=_footprint(model, sequence, optimizer))
@@ -98,7 +98,7 @@ def _footprint(
     return footprint(found, optimizer)
 
 
-def _gpu_memory(hardware: str) -> float:
+def gpu_memory(hardware: str) -> float:
     """Return the memory of a GPU of the catalogue, in bytes, NaN for other hardware."""
     gpu = gpu_in(hardware)
     return math.nan if gpu is None else float(gpu.memory)

@@ -37,11 +37,11 @@ def sentences(
         _what(question, rows),
         _bound(search),
         _scaling(question, rows),
-        _why(reasons, waits),
+        why(reasons, waits),
         _machines(rows),
         _learning(rows),
         _fewer(question, rows),
-        _pays(reasons),
+        pays(reasons),
     ]
     if gap is not None:
         said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
@@ -102,7 +102,8 @@ def _rate(row: pd.Series) -> str:
     return f"{show_rate(row[THROUGHPUT])} samples/s ({show_rates(row['low'], row['high'])})"
 
 
-def _why(reasons: pd.DataFrame, waits: LastMessage | None) -> str:
+def why(reasons: pd.DataFrame, waits: LastMessage | None = None) -> str:
+    """Return why an iteration takes so long: what each counterfactual gains."""
     parts = [
         f"with {what}: {times:.2f}x"
         for what, times in zip(reasons["what"], reasons["times_as_fast"], strict=True)
@@ -110,7 +111,7 @@ def _why(reasons: pd.DataFrame, waits: LastMessage | None) -> str:
     ]
     seconds = show_seconds(reasons["iteration_seconds"].iloc[0])
     last = f"; {waits}" if waits is not None else ""
-    found = "; ".join(parts) or "nothing about communication would make it faster"
+    found = "; ".join(parts) or "nothing that was changed would make it faster"
     return f"Why an iteration takes {seconds}: {found}{last}."
 
 
@@ -172,7 +173,8 @@ def _fewer(question: Question, rows: pd.DataFrame) -> str:
     )
 
 
-def _pays(reasons: pd.DataFrame) -> str:
+def pays(reasons: pd.DataFrame) -> str:
+    """Return what would pay if it were bought, and up to which price."""
     bought = reasons[reasons["can_be_bought"] & (reasons["times_as_fast"] > 1 + TIE)]
     parts: list[str] = []
     least = 1 + TIE
