@@ -31,6 +31,7 @@ from typing import Any
 
 _HOME = {
     "advice.advise": ("advise",),
+    "advice.layouts.advise": ("advise_layouts",),
     "advice.prices": ("Prices",),
     "advice.scaling": ("scaling",),
     "calibration.calibrate": ("calibrate",),

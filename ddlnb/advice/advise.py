@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from ddlnb.advice.counterfactuals import counterfactual_table
 from ddlnb.advice.gap import Gap, explain_gap
 from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
+from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
+from ddlnb.advice.layouts.question import split_on, states_that_do_not_fit
 from ddlnb.advice.lossy_options import LOSSY, lossy_options
 from ddlnb.advice.options import (
     Kind,
@@ -80,7 +82,7 @@ def advise(
     most_plans: int = SEARCHED_PLANS,
     draws: int = DRAWS,
     seed: int = 0,
-) -> Advice:
+) -> Advice | LayoutAdvice:
     """Return what to do with a model on machines, what comes of it, and why.
 
     ``model``, ``cluster``, ``sequence``, ``throughput`` and ``precision`` are those of
@@ -91,7 +93,9 @@ def advise(
     ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
     memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each.
     A search
-    plays ``most_plans`` for the searched plan, none with 0. Raises what `ddlnb.forecast` raises.
+    plays ``most_plans`` for the searched plan, none with 0. A model of `ddlnb.get_shape` whose
+    states no GPU can hold alone has to be split: then the advice is that of `advise_layouts`, with
+    ``local_batch`` times the GPUs in a step. Raises what `ddlnb.forecast` raises.
 
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
@@ -101,6 +105,21 @@ def advise(
     'twice the bandwidth between nodes'
     """
     on = get_cluster(cluster, gpus)
+    if because := states_that_do_not_fit(model, on, optimizer):
+        require(
+            throughput is None and measured is None,
+            f"{because}: a throughput on one GPU or by data parallelism cannot be; leave it out",
+        )
+        split = split_on(
+            str(model),
+            on,
+            local_batch=local_batch,
+            sequence=sequence,
+            precision=precision,
+            prices=prices,
+            because=because,
+        )
+        return advise_on_layouts(split, draws=draws, seed=seed)
     question = question_about(
         model,
         on,

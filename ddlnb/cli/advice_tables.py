@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlnb.advice.advise import Advice
+    from ddlnb.advice.layouts.advise import LayoutAdvice
 
 
 def shown_options(found: Advice) -> list[dict[str, Any]]:
@@ -46,6 +47,47 @@ def shown_reasons(found: Advice) -> list[dict[str, Any]]:
             "with": row["what"],
             "iteration": show_seconds(row["iteration_seconds"]),
             "times as fast": f"{row['times_as_fast']:.2f}",
+        }
+        for row in found.reasons.to_dict("records")
+    ]
+
+
+def shown_layouts(found: LayoutAdvice) -> list[dict[str, Any]]:
+    """Return the options of a large model as texts."""
+    from ddlnb.units import GIB, show_rate, show_rates
+
+    is_priced = found.options["cost"].notna().any()
+    column, what = ("cost", "cost/M tokens") if is_priced else ("gpu_hours", "GPU h/M tokens")
+    return [
+        {
+            "option": row["option"],
+            "GPUs": row["gpus"],
+            "tokens/s/GPU": show_rate(row["tokens_per_s_per_gpu"]),
+            "90 % interval": show_rates(row["low"] / row["gpus"], row["high"] / row["gpus"]),
+            "over the first": f"{row['over_best']:.2f}",
+            "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
+            "slow": f"{row['chance_of_slow']:.0%}",
+            "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
+            what: f"{row[column]:.3g}",
+            "changes": row["kind"] if row["learning"] else "-",
+        }
+        for row in found.options.to_dict("records")
+    ]
+
+
+def shown_layout_reasons(found: LayoutAdvice) -> list[dict[str, Any]]:
+    """Return the counterfactuals of a large model as texts, each with the layout that is best."""
+    from ddlnb.units import show_rate, show_rates
+
+    gpus = found.question.gpus
+    return [
+        {
+            "with": row["what"],
+            "step": f"{row['iteration_seconds']:.3g} s",
+            "tokens/s/GPU": show_rate(row["tokens_per_s"] / gpus),
+            "90 % interval": show_rates(row["low"] / gpus, row["high"] / gpus),
+            "times as fast": f"{row['times_as_fast']:.2f}",
+            "layout": row["layout"],
         }
         for row in found.reasons.to_dict("records")
     ]

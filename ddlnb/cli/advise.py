@@ -19,7 +19,7 @@ from ddlnb.cli.hardware import (
     SaveCluster,
     chosen_cluster,
 )
-from ddlnb.cli.options import Batch, print_table
+from ddlnb.cli.options import Batch, print_table, refuse_unused
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 
@@ -67,10 +67,17 @@ def advise(
         Path | None, typer.Option(help="Also write the advice as one HTML page.")
     ] = None,
 ) -> None:
-    """Say what to do with a model on machines: ranked options, reasons, and what would pay."""
+    """Say what to do with a model on machines: ranked options, reasons, and what would pay.
+
+    A model that no GPU can hold alone, such as llama3-70b, has to be split: then the answer is
+    that of `ddlnb scale --advise`.
+    """
     from ddlnb.advice.advise import advise_on
+    from ddlnb.advice.layouts.advise import advise_on_layouts
+    from ddlnb.advice.layouts.question import split_on, states_that_do_not_fit
     from ddlnb.advice.prices import Prices
     from ddlnb.advice.question import question_about
+    from ddlnb.cli.layout_advice import print_layout_advice
     from ddlnb.clusters.file import get_cluster
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file, write_atomically
@@ -83,6 +90,18 @@ def advise(
     prices = Prices(**{name: value for name, value in given.items() if value is not None})
     named = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     on = get_cluster(named, gpus)
+    if because := states_that_do_not_fit(model, on, optimizer):
+        refuse_unused(because, throughput=throughput, measured=measured, method=method)
+        split = split_on(
+            model,
+            on,
+            local_batch=batch,
+            sequence=sequence,
+            precision=precision,
+            prices=prices,
+            because=because,
+        )
+        return print_layout_advice(advise_on_layouts(split, draws=draws), csv, page)
     question = question_about(
         model,
         on,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.options import Csv, print_table, refuse_unused
 
 if TYPE_CHECKING:
     from ddlnb.parallelism.forecast.layouts import Ranking
@@ -48,6 +48,15 @@ def scale(
         ),
     ] = None,
     top: Annotated[int, typer.Option(help="How many splits are shown.")] = 10,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Say how sure the ranking is, and what would pay.")
+    ] = False,
+    gpu_price: Annotated[
+        float | None, typer.Option(help="With --advise: price of a GPU per hour, any currency.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="With --advise: also write the advice as one HTML page.")
+    ] = None,
     csv: Csv = False,
     table: Annotated[
         Path | None,
@@ -65,6 +74,8 @@ def scale(
     Prints the fastest layouts that fit: tokens per second and GPU with their 90 % interval, MFU
     (FLOPs of the model by those of the GPU's peak: 6 per parameter and token in matrices, and
     6 s h per layer for causal attention), memory, and what makes each slower than the one above.
+    With --advise: larger batches and fewer nodes, forecasts with one thing changed, the chance that
+    the best layout is the best, cost per million tokens, and what is not known.
 
     With --table, rows of a CSV with the columns of data/published/nanotron_h100_upto64.csv get
     tokens_per_s_per_gpu, its interval, memory_gb (GiB of the first stage) and fits.
@@ -77,9 +88,21 @@ def scale(
         return _table(table, out, keep_going)
     if model is None:
         raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
-    from ddlnb.parallelism.forecast.layouts import scale as ranked
+    from ddlnb.advice.layouts.advise import DRAWS, advise_on_layouts
+    from ddlnb.advice.layouts.options import split_options
+    from ddlnb.advice.layouts.question import layout_question
+    from ddlnb.advice.layouts.sentences import layout_sentences
+    from ddlnb.advice.prices import Prices
+    from ddlnb.cli.layout_advice import print_layout_advice
+    from ddlnb.files import require_writable_file
 
-    found = ranked(
+    if advise and csv:
+        raise InputError("--csv prints one table, and --advise several; leave out one of them")
+    if not advise:
+        refuse_unused("it is about advice; give --advise", gpu_price=gpu_price, page=page)
+    if page is not None:
+        require_writable_file(page, "advice.html")
+    asked = layout_question(
         model,
         gpu,
         nodes,
@@ -91,8 +114,16 @@ def scale(
         precision=precision,
         schedule=schedule,
         overlap=overlap,
+        prices=Prices() if gpu_price is None else Prices(gpu_price),
     )
-    print_table(_rows(found, top), csv, _title(found, gpu, nodes * gpus_per_node, framework))
+    if advise:
+        return print_layout_advice(advise_on_layouts(asked, top=top), page=page)
+    found = asked.ranking
+    print_table(_rows(found, top), csv, _title(found, gpu, asked.gpus, framework))
+    if not csv:
+        for said in layout_sentences(asked, split_options(asked, top=top, draws=DRAWS)):
+            typer.echo(said)
+        typer.echo("--advise says what else can be done, what would pay, and what is not known.")
 
 
 def _title(found: Ranking, gpu: str, gpus: int, framework: str) -> str:

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS, colour_of
 from ddlnb.figures.style import POINT, in_order, note, styled
+from ddlnb.units import show_seconds
 
-RATE = "throughput_samples_per_s"
+RATE, TOKENS = "throughput_samples_per_s", "throughput_tokens_per_s"
 ROW = 0.32  # inches
 COLOURS = {
     "no change to learning": METHOD_COLOURS["MG-WFBP"],
@@ -25,8 +26,10 @@ COLOURS = {
 def advice_options(options: pd.DataFrame) -> Figure:
     """What can be done, by the throughput that is forecast: points with 90 % intervals.
 
-    ``options`` are those of `ddlnb.advise`, the best one first. Colours say what an option takes.
+    ``options`` are those of `ddlnb.advise` or `ddlnb.advise_layouts`, the best one first. Colours
+    say what an option takes.
     """
+    rate, unit = (RATE, "samples/s") if RATE in options else (TOKENS, "tokens/s")
     figure, ax = plt.subplots(figsize=(9, 1.3 + ROW * len(options)))
     shown = set()
     for place, row in enumerate(options.to_dict("records")):
@@ -36,12 +39,12 @@ def advice_options(options: pd.DataFrame) -> Figure:
             ax.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=3, alpha=0.5)
         label = group if group not in shown else None
         shown.add(group)
-        ax.plot([row[RATE]], [place], marker="o", color=colour, label=label, **POINT)
+        ax.plot([row[rate]], [place], marker="o", color=colour, label=label, **POINT)
     ax.set_yticks(range(len(options)), options["option"])
     ax.invert_yaxis()
     ax.set_xlim(left=0)
-    ax.set_xlabel("throughput (samples/s)")
-    ax.axvline(options[RATE].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
+    ax.set_xlabel(f"throughput ({unit})")
+    ax.axvline(options[rate].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(shown))
     note(figure, "source: simulated; bars: 90 % of the draws; dotted: the first option")
     return figure
@@ -65,7 +68,7 @@ def advice_reasons(reasons: pd.DataFrame) -> Figure:
     ax.set_xlim(0, 1.12 * changed["times_as_fast"].max())
     ax.set_xlabel("times as fast as it is")
     seconds = reasons["iteration_seconds"].iloc[0]
-    ax.set_title(f"an iteration takes {seconds * 1e3:.4g} ms as it is", loc="left")
+    ax.set_title(f"an iteration takes {show_seconds(seconds)} as it is", loc="left")
     note(figure, "source: simulated; dark bars can be bought")
     return figure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddlnb.advice.advise import Advice, advise
 from ddlnb.advice.gap import Gap, explain_gap
+from ddlnb.advice.layouts.advise import LayoutAdvice
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import require
@@ -15,15 +16,16 @@ from ddlnb.workloads.workload import read_profile
 
 BETWEEN_BANDWIDTHS = ("between_bandwidth", "duplex_bandwidth", "connection_bandwidth")
 SUSPECTS = 3
+Answer = Advice | LayoutAdvice
 
 
-def two_machines(model: str, gpu: str, network: str, batch: int, draws: int = 200) -> Advice:
+def two_machines(model: str, gpu: str, network: str, batch: int, draws: int = 200) -> Answer:
     """Return advice for two machines with a GPU each, by the names of their hardware."""
     cluster = cluster_of(gpu, nodes=2, gpus_per_node=1, network=network)
     return advise(model, cluster, local_batch=batch, draws=draws)
 
 
-def lab(model: str, cluster: str, gpus: int, gpu_hour: float, draws: int = 200) -> Advice:
+def lab(model: str, cluster: str, gpus: int, gpu_hour: float, draws: int = 200) -> Answer:
     """Return advice for a lab's cluster, with the price of a GPU per hour."""
     from ddlnb.advice.prices import Prices
 
@@ -55,7 +57,7 @@ def published(model: str, network: str, gpus: int) -> dict[str, float]:
     return dict(zip(here["method"], here["throughput_samples_per_s"], strict=True))
 
 
-def answer(found: Advice) -> Findings:
+def answer(found: Answer) -> Findings:
     """Return the sentences of an advice, and what it does not know."""
     return findings(*found.sentences, *(f"Not known: {one}" for one in found.unknowns))
 

@@ -41,3 +41,16 @@ def test_bad_questions_end_in_one_sentence(tmp_path):
         done = run(*words)
         assert done.exit_code != 0
         assert said in " ".join(f"{done.output} {done.exception}".split()), words
+
+
+def test_what_no_gpu_can_hold_is_answered_by_the_ranked_layouts(tmp_path):
+    csv = tmp_path / "options.csv"
+    words = ["advise", "--model", "llama3-70b", "--gpu", "H100", "--nodes", "8"]
+    done = CliRunner().invoke(app, [*words, "--draws", "0", "--csv", str(csv)])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "Data parallelism alone cannot hold llama3-70b" in said
+    options = pd.read_csv(csv)
+    assert f"(nanotron) as {options['layout'].iloc[0]}:" in said
+    refused = CliRunner().invoke(app, [*words, "--throughput", "3"])
+    assert "leave out --throughput" in str(refused.exception)

@@ -32,10 +32,36 @@ def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path: Path) -
     assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
 
 
+def test_the_best_is_named_with_how_sure_that_is() -> None:
+    done = RUNNER.invoke(app, ["scale", "--model", "llama-8b", "--nodes", "2", "--top", "3"])
+    said = " ".join(done.stdout.split())
+    assert "Of the 3 best splits it is the fastest in" in said
+    assert "--advise says what else can be done" in said
+
+
+def test_advice_has_counterfactuals_costs_and_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "advice.html"
+    words = ["--model", "llama-8b", "--nodes", "2", "--sequence", "4096", "--top", "3"]
+    done = RUNNER.invoke(
+        app, ["scale", *words, "--advise", "--gpu-price", "2", "--page", str(page)]
+    )
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    for part in ("cost/M tokens", "no floor of starting kernels", "What would pay:",
+                 "8 GPUs keep", "Not known:"):  # fmt: skip
+        assert part in said, part
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") == 2
+    assert "What to do with llama3-8b on 16 x H100-SXM" in text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "give --model"),
+        (["--model", "llama-8b", "--page", "a.html"], "give --advise; leave out --page"),
+        (["--model", "llama-8b", "--advise", "--csv"], "leave out one of them"),
+        (["--model", "llama-8b", "--advise", "--gpu-price", "-1"], "price of a GPU per hour, -1"),
         (["--table", "in.csv"], "give both --table"),
         (["--table", "missing.csv", "--out", "out.csv"], "missing.csv cannot be read"),
         (["--model", "llama-8b", "--sequence", "0"], "sequence 0 must be a whole number"),

@@ -87,6 +87,9 @@ def intervals() -> Figure:
 
 DRAWN = {
     "advice_options": lambda: figures.advice_options(options()),
+    "advice_options of layouts": lambda: figures.advice_options(
+        options().rename(columns={RATE: "throughput_tokens_per_s"})
+    ),
     "advice_reasons": lambda: figures.advice_reasons(reasons()),
     "scaling_curves": lambda: figures.scaling_curves(sizes(), 0.8, "a model on a cluster"),
     "search_gains": lambda: figures.search_gains(searched()),

@@ -1,0 +1,153 @@
+"""Advice on large models: counterfactuals are forecasts, chances are calibrated, words are true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ddlnb
+from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
+from ddlnb.advice.layouts.counterfactuals import without
+from ddlnb.advice.layouts.options import TOKENS
+from ddlnb.advice.layouts.question import layout_question, split_on, states_that_do_not_fit
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.forecast.draws import drawn_seconds
+from ddlnb.parallelism.forecast.fit.observations import observed
+from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.parameters import kept
+
+PRICES = ddlnb.Prices(gpu_hour=2.0)
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return layout_question("llama3-8b", "H100", nodes=4, sequence=4096, prices=PRICES)
+
+
+@pytest.fixture(scope="module")
+def advice(asked):
+    return advise_on_layouts(asked, top=6, draws=50)
+
+
+def test_options_are_those_of_scale_and_the_first_is_its_best(asked, advice):
+    rows = scale("llama3-8b", "H100", 4, sequence=4096).rows(6)
+    splits = advice.options[advice.options["kind"] == "layout"]
+    assert splits["layout"].tolist() == [row["layout"] for row in rows]
+    assert splits[TOKENS].to_numpy() == pytest.approx(
+        [32 * row["tokens_per_s_per_gpu"] for row in rows]
+    )
+    assert splits["chance_best"].sum() == pytest.approx(1)
+    assert advice.options["over_best"].iloc[0] == 1
+
+
+def test_each_reason_is_a_forecast_of_its_own(advice):
+    reasons = advice.reasons.set_index("what")
+    wider = scale("llama3-8b", "H100", 4, sequence=4096, network="8x800GbIB").rows(1)[0]
+    found = reasons.loc["twice the bandwidth between nodes"]
+    assert found["iteration_seconds"] == pytest.approx(wider["seconds"])
+    assert found["layout"] == wider["layout"]
+    bare = without(kept(), ("launch",))
+    quicker = scale("llama3-8b", "H100", 4, sequence=4096, fitted=bare).rows(1)[0]
+    floor = reasons.loc["no floor of starting kernels"]
+    assert floor["tokens_per_s"] == pytest.approx(32 * quicker["tokens_per_s_per_gpu"])
+    island = scale("llama3-8b", "H100", 2, gpus_per_node=16, sequence=4096).rows(1)[0]
+    assert reasons.loc["NVLink 4 over 16 GPUs", "iteration_seconds"] == pytest.approx(
+        island["seconds"]
+    )
+
+
+def test_nothing_that_is_added_makes_it_slower(advice):
+    assert (advice.reasons["times_as_fast"] > 1 - 1e-9).all()
+
+
+def test_a_named_network_gets_faster_by_its_ports(asked):
+    named = replace(asked, network=ddlnb.get_interconnect("8x400GbIB"))
+    same, usual = (advise_on_layouts(one, draws=0).reasons for one in (named, asked))
+    assert same["iteration_seconds"].tolist() == pytest.approx(usual["iteration_seconds"].tolist())
+
+
+def test_costs_are_hours_times_prices_and_fewer_gpus_are_compared_per_gpu(advice):
+    rows = advice.options.set_index("option")
+    best = rows.iloc[0]
+    assert best["cost"] == pytest.approx(32 * 2.0 / 3600 / best[TOKENS] * 1e6)
+    half = rows[rows["gpus"] == 16].iloc[0]
+    assert half["per_gpu_over_best"] == pytest.approx(2 * half["over_best"])
+    assert f"16 GPUs keep {half['per_gpu_over_best']:.0%}" in str(advice)
+
+
+def test_one_gpu_has_no_advice_about_exchanges():
+    found = ddlnb.advise_layouts("llama3-1b", "H100", 1, gpus_per_node=1, sequence=2048, draws=0)
+    assert not found.reasons["what"].str.contains("nodes|latency|slow|NVLink").any()
+    assert "No other split fits." in found.sentences
+
+
+def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
+    assert not any("Prices" in one for one in advice.unknowns)
+    large = replace(asked, nodes=16, framework="megatron", prices=ddlnb.Prices())
+    said = " ".join(advise_on_layouts(large, draws=0).unknowns)
+    assert "Prices were not given" in said
+    assert "more than 64 GPUs" in said
+    assert "fitted to A100" in said
+
+
+def test_draws_share_the_parameters_and_nothing_else():
+    """With common parameters alone, two cases that are alike are drawn alike."""
+    found = scale("llama3-8b", "H100", 8, sequence=4096).outlook
+    drawn = drawn_seconds(found, [0, 0], 400, seed=1)
+    both = np.corrcoef(np.log(drawn).T)[0, 1]
+    assert 0 <= abs(both) < 0.9  # each has a residual of its own
+    assert np.median(drawn, axis=0) == pytest.approx(found.seconds[[0, 0]], rel=0.05)
+    assert drawn_seconds(found, [0], 0).shape == (0, 1)
+
+
+def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
+    """Of pairs of layouts of a model on as many GPUs that are said to be 7 to 3, 7 in 10 are."""
+    runs, outlook = observed(), forecast(observed().cases)
+    groups = np.char.add(runs.models, runs.cases.gpus.astype(str))
+    said, was, shuffled = [], [], np.random.default_rng(1)
+    for group in np.unique(groups):
+        which = shuffled.permutation(np.flatnonzero(groups == group))  # the file has them by speed
+        drawn, measured = drawn_seconds(outlook, which, 100), runs.seconds[which]
+        for one in range(len(which) - 1):
+            said += (drawn[:, one, None] < drawn[:, one + 1 :]).mean(axis=0).tolist()
+            was += (measured[one] < measured[one + 1 :]).tolist()
+    chance, won = np.array(said), np.array(was)
+    for low in np.arange(0, 1, 0.2):
+        here = (chance >= low) & (chance <= low + 0.2)
+        assert here.sum() > 50
+        assert won[here].mean() == pytest.approx(chance[here].mean(), abs=0.1), low
+
+
+def test_data_parallelism_hands_over_what_it_cannot_hold():
+    cluster = ddlnb.cluster_of("H100", nodes=16)
+    found = ddlnb.advise("llama3-70b", cluster, draws=0)
+    assert isinstance(found, LayoutAdvice)
+    assert found.sentences[0].startswith("Data parallelism alone cannot hold llama3-70b")
+    assert (
+        found.options["layout"].iloc[0]
+        == scale("llama3-70b", "H100", 16, network="8x400GbIB").rows(1)[0]["layout"]
+    )
+    with pytest.raises(InputError, match="It has to be split: a throughput on one GPU"):
+        ddlnb.advise("llama3-70b", cluster, throughput=3.0)
+
+
+def test_only_what_cannot_be_held_is_handed_over():
+    cluster = ddlnb.cluster_of("H100", nodes=2)
+    assert states_that_do_not_fit("llama3-8b", cluster, "adam")
+    assert not states_that_do_not_fit("llama3-8b", cluster, "sgd")  # 64 GB of 80
+    assert not states_that_do_not_fit("resnet50", cluster, "adam")
+    assert not states_that_do_not_fit("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"), "adam")
+    with pytest.raises(UnknownName, match="adam"):
+        states_that_do_not_fit("llama3-8b", cluster, "adamw8bit")
+
+
+def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():
+    cluster = ddlnb.cluster_of("H100", nodes=2)
+    asked = split_on("llama3-8b", cluster, local_batch=3, sequence=1024)
+    assert (asked.global_batch, asked.sequence, asked.gpus) == (48, 1024, 16)
+    assert str(asked) == "llama3-8b on 16 x H100-SXM, 8x400GbIB (nanotron)"
+    with pytest.raises(InputError, match="are not known; name them"):
+        split_on("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"))
