@@ -65,7 +65,7 @@ def situations(draw):
     return workload, cluster, what, replace(plan, compressions=names)
 
 
-@settings(max_examples=120)
+@settings(max_examples=70)
 @given(situations())
 def test_no_compressed_plan_is_quicker_than_the_bound(situation):
     workload, cluster, what, plan = situation
@@ -74,7 +74,7 @@ def test_no_compressed_plan_is_quicker_than_the_bound(situation):
     assert bound.seconds <= sending.seconds(plan) * (1 + 1e-9), bound
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(workloads(), clusters(), sent)
 def test_a_searched_plan_is_no_worse_than_fixed_methods_and_costs_what_was_found(
     workload, cluster, what
@@ -96,9 +96,8 @@ def test_a_searched_plan_is_no_worse_than_fixed_methods_and_costs_what_was_found
 
 @pytest.mark.parametrize("profile", ["free", "cpu-1thread"])
 @pytest.mark.parametrize("compression", ["fp16", "top-k(0.01) + feedback", "powersgd"])
-@pytest.mark.parametrize("network", ["survey-10GbE", "survey-100GbE"])
-def test_fixed_methods_have_the_seconds_of_their_lossy_forecast(network, compression, profile):
-    here = ddlnb.get_cluster(network, 16)
+def test_fixed_methods_have_the_seconds_of_their_lossy_forecast(compression, profile):
+    here = ddlnb.get_cluster("survey-10GbE", 16)
     sending = Compressed(compression, profile).on(RESNET, here, WHOLE)
     fixed = {name.rpartition(" as ")[2]: plans for name, plans in sending.fixed().items()}
     assert set(fixed) == {"BSP-A2A", "WFBP-A2A", "MG-WFBP"}

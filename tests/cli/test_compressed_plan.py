@@ -1,0 +1,67 @@
+"""Plans for compressed gradients, as a person asks for them: found, kept, priced, and refused."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pandas as pd
+import pytest
+
+from ddlnb.plans.plan_file import read_plan
+from tests.command_line import ddlnb
+
+EIGHT = """
+about: Eight machines of one core each, on 1 Gb/s Ethernet
+network: 1 Gb/s Ethernet
+nodes: 8
+gpus_per_node: 1
+hardware: cpu-1thread
+effects:
+  between_bandwidth: 1 Gb/s
+  between_latency: 50 us
+"""
+SEARCHED = ["plan", "--model", "resnet50", "--method", "searched", "--cluster", "survey-10GbE"]
+TOP_K = ["--sent", "top-k(0.01) + feedback"]
+
+
+def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
+    cluster, kept = tmp_path / "eight.yaml", tmp_path / "plan.json"
+    cluster.write_text(EIGHT)
+    on = ["--model", "small-transformer", "--batch", "16", "--cluster", str(cluster)]
+    on += ["--compression", "cpu-1thread"]
+    words = ["plan", *on, *TOP_K, "--mixed", "--method", "searched", "--out", str(kept)]
+    said = ddlnb(*words, check=True).stdout
+    assert "best method bsp + top-k(0.01) + feedback as " in said
+    assert "dense, searched: " in said
+    plan = read_plan(kept)
+    assert 0 < sum(map(bool, plan.compressions)) < len(plan.messages)
+    words = ["lossy", *on, "--method", "bsp + top-k(0.01) + feedback", "--plan", str(kept), "--csv"]
+    rows = pd.read_csv(StringIO(ddlnb(*words, check=True).stdout)).set_index("method")
+    searched = rows.loc["searched: top-k(0.01) + feedback"]
+    fixed = rows.loc["bsp + top-k(0.01) + feedback on A2A"]
+    assert searched["iteration_seconds"] < fixed["iteration_seconds"]
+    assert searched["compression_seconds"] < fixed["compression_seconds"]
+    assert plan.digest in searched["source"]
+    refused = ddlnb("measure", "--model", "small-transformer", "--plan", str(kept))
+    assert refused.returncode == 2
+    assert "the plan compresses messages by top-k(0.01) + feedback" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*SEARCHED, "--sent", "topk-0.01"], "unknown compression 'topk-0.01'"),
+        ([*SEARCHED, "--mixed"], "name a compressor with --sent; leave out --mixed"),
+        ([*SEARCHED, *TOP_K, "--compression", "nix"], "unknown compression profile 'nix'"),
+        ([*SEARCHED[:5], *TOP_K], "searched on a --cluster; leave out --sent"),
+        (
+            [*SEARCHED[:3], "--method", "MG-WFBP", *SEARCHED[5:], "--sent", "fp16"],
+            "ask `ddlnb lossy --method 'bsp + fp16' --base MG-WFBP`",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(words, said):
+    found = ddlnb(*words)
+    assert found.returncode == 2
+    assert said in " ".join(found.stderr.split())
+    assert len(found.stderr.splitlines()) == 1
