@@ -31,7 +31,7 @@ COMPARED = "compared.csv"
 MODELS = ("small-conv", "small-transformer")
 COMPARISON = MeasurementSettings(iterations=10, repetitions=5, baselines=False)
 PROBE_ITERATIONS = 3  # of every run of the micro-benchmark on an emulated network
-WARMUP = 1  # iteration on an emulated network, in which connections open
+WARMUP = 2  # iterations on an emulated network: connections open, then messages overlap
 CLOSE = 0.15  # an error within which a forecast counts as close
 
 

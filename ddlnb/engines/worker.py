@@ -45,22 +45,33 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
     trainer, loss = get_engine(job.engine).starter()(context, job, store, module)
     losses: list[float] = []
 
-    def steps(count: int, each: Callable[[int], None] = lambda step: None) -> None:
+    def run(count: int, each: Callable[[int], None] = lambda step: None) -> None:
         for step in range(count):
             each(step)
             batch = batches[len(losses) % len(batches)]
             losses.append(trainer.step(partial(loss, batch)).item())
+
+    def finish() -> None:
         trainer.synchronize()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    steps(job.warmup)
+    # The clock starts and stops between two iterations whose messages overlap, as those of a long
+    # run do: it would otherwise count a forward pass that waits for nothing, and the last messages.
+    filling = min(1, job.warmup)
+    run(job.warmup - filling)
+    finish()
     dist.barrier()
-    waited, sent, start = trainer.waited_seconds, trainer.bytes_sent, time.perf_counter()
-    steps(job.iterations)
-    seconds = time.perf_counter() - start
-    waited, sent = trainer.waited_seconds - waited, trainer.bytes_sent - sent
-    spans = _trace(context, job, store, trainer, steps) if job.traced else ()
+    sent = trainer.bytes_sent
+    run(filling)
+    waited, start = trainer.waited_seconds, time.perf_counter()
+    run(job.iterations)
+    if not filling:
+        finish()
+    seconds, waited = time.perf_counter() - start, trainer.waited_seconds - waited
+    finish()
+    sent = (trainer.bytes_sent - sent) * job.iterations / (filling + job.iterations)
+    spans = _trace(context, job, store, trainer, run, finish) if job.traced else ()
     dist.barrier()
     # Not on failure: closing waits for messages, and a failed rank is ended with its process.
     trainer.close()
@@ -88,7 +99,14 @@ def _require_same_plan(context: RankContext, plan: Plan, store: Any) -> None:
         )
 
 
-def _trace(context: RankContext, job: Job, store: Any, trainer: Any, steps: Callable) -> tuple:
+def _trace(
+    context: RankContext,
+    job: Job,
+    store: Any,
+    trainer: Any,
+    run: Callable[..., None],
+    finish: Callable[[], None],
+) -> tuple:
     dist.barrier()
     tracer = Tracer(context.rank, _shared_zero(context, store))
     trainer.trace(tracer)
@@ -96,7 +114,8 @@ def _trace(context: RankContext, job: Job, store: Any, trainer: Any, steps: Call
     def number(step: int) -> None:
         tracer.iteration = step
 
-    steps(job.traced, number)
+    run(job.traced, number)
+    finish()
     trainer.trace(None)
     # A waiter may be woken before the transport has noted the end of the message.
     expected = job.traced * len(job.plan.legs) if job.plan else 0
