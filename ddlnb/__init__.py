@@ -67,6 +67,7 @@ _HOME = {
     "parallelism.goodput.month": ("Job", "goodput"),
     "parallelism.layout": ("Layout",),
     "parallelism.simulated.iteration": ("play_iteration",),
+    "parallelism.unlike.sharing": ("unlike",),
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",

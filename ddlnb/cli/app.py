@@ -30,6 +30,7 @@ from ddlnb.cli import (
     survey,
     trace,
     train,
+    unlike,
 )
 from ddlnb.cli.options import Csv, parameters_from, print_table
 from ddlnb.cli.patience import Yes, announce
@@ -46,7 +47,18 @@ app = typer.Typer(
 
 COMMANDS = (
     *(models, methods, forecast, scaling, advise, calibrate, check, lossy, train, measure, survey),
-    *(import_logs, trace, collectives, networks, hardware, scale, goodput, strategies, iteration),
+    *(
+        import_logs,
+        trace,
+        collectives,
+        networks,
+        hardware,
+        scale,
+        goodput,
+        strategies,
+        iteration,
+        unlike,
+    ),
 )
 for commands in COMMANDS:
     commands.add_to(app)

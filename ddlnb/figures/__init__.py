@@ -121,7 +121,10 @@ _HOME = {
         "over_baselines",
         "throughput_bars",
     ),
-    "unlike": ("unlike_shares",),
+    "unlike": (
+        "unlike_shares",
+        "unlike_ways",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -16,6 +16,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+import ddlnb
 from ddlnb import figures
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import Effects
@@ -401,6 +402,9 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     ),
     "layout_times": lambda: figures.layout_times(
         split_table(played_layouts(["dp8 zero3", "tp8", "pp4 acc8"], nodes=1)), "simulated"
+    ),
+    "unlike_ways": lambda: figures.unlike_ways(
+        ddlnb.unlike("llama3-8b", {"H100": 8, "A100": 8}, samples=64, sequence=2048).rows
     ),
     "unlike_shares": lambda: figures.unlike_shares(
         ways_of({"A100": 2, "V100": 2}, 32), by_ratio([1, 3], 2, 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, permutations
+from itertools import accumulate, groupby, permutations
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import InputError, require, require_whole
@@ -16,6 +16,7 @@ from ddlnb.parallelism.stages import pipeline_stages
 from ddlnb.parallelism.unlike.batch import equal_shares, share_batch, slowest_seconds
 from ddlnb.parallelism.unlike.kinds import Kinds, by_speed, speeds
 from ddlnb.parallelism.unlike.layers import cut_layers, stage_seconds
+from ddlnb.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,8 @@ class Way:
     """One way to use the GPUs: its name, who does how much, and the seconds of an iteration.
 
     ``shares`` are samples of every GPU, or layers of every stage; ``compute`` the seconds without
-    communication.
+    communication. ``states`` are the bytes of parameters, gradients and optimizer states on the
+    GPU that they fill most, ``fits`` whether all GPUs hold theirs: activations come on top.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Way:
     shares: tuple[int, ...]
     compute: float
     communication: float
+    states: float
+    fits: bool
 
     @property
     def seconds(self) -> float:
@@ -101,7 +105,7 @@ def unlike_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.Dat
     """Return a row per way: shares in words, seconds, samples/s, and the share of what is possible.
 
     ``of_all`` is the throughput over that of all GPUs of the ways computing all the time: the
-    trivial forecast, which adds up their speeds.
+    trivial forecast, which adds up their speeds. ``states_gib`` and ``fits`` are those of `Way`.
     """
     import pandas as pd
 
@@ -120,6 +124,8 @@ def unlike_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.Dat
                 "communication_seconds": way.communication,
                 "samples_per_second": throughput,
                 "of_all": throughput / possible,
+                "states_gib": way.states / GIB,
+                "fits": way.fits,
             }
         )
     return pd.DataFrame(rows)
@@ -141,7 +147,15 @@ def _data(
     rates = [speed / flops for speed in speeds(kinds)]
     count = len(rates)
     sent = 2 * (count - 1) / count * model.parameters * precision.reduced
-    return Way(name, kinds, shares, slowest_seconds(shares, rates), sent / _port(kinds))
+    states = model.parameters * _state(precision)
+    fits = all(states <= kind.memory for kind in kinds)
+    slowest = slowest_seconds(shares, rates)
+    return Way(name, kinds, shares, slowest, sent / _port(kinds), states, fits)
+
+
+def _state(precision: Precision) -> int:
+    """Return the bytes that a parameter takes with its gradient and Adam's states."""
+    return precision.parameter + precision.gradient + precision.optimizer
 
 
 def _equal(model: ModelShape, everyone: Sequence[float], micro_batches: int) -> tuple[int, ...]:
@@ -171,7 +185,15 @@ def _pipeline(
     width = max(layer.output_elements for layer in model.layers[:-1])
     send = width * micro_batch * precision.activation / _port(kinds)
     alone = play(order, seconds).seconds
-    return Way(name, kinds, held, alone, play(order, seconds, send).seconds - alone)
+    stops = list(accumulate(held))
+    states = [
+        _state(precision) * sum(layer.parameters for layer in model.layers[stop - count : stop])
+        for count, stop in zip(held, stops, strict=True)
+    ]
+    own = [kind.memory for kind in kinds for _ in range(kind.count)]
+    most = max(range(len(held)), key=lambda stage: states[stage] / own[stage])
+    communication = play(order, seconds, send).seconds - alone
+    return Way(name, kinds, held, alone, communication, states[most], states[most] <= own[most])
 
 
 def _port(kinds: Kinds) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,8 +16,8 @@ REACHED = 0.4  # of the peak of a data sheet: what large models commonly reach
 class Kind:
     """GPUs of one kind: ``count`` of them, each with ``speed`` in FLOP/s as training reaches it.
 
-    ``port`` are the bytes/s of each one's share of the network. Raises InputError for what no GPU
-    has.
+    ``port`` are the bytes/s of each one's share of the network, ``memory`` its bytes, infinite
+    where it does not matter. Raises InputError for what no GPU has.
 
     >>> Kind("fast", 2, speed=1e14, port=1e10).total
     200000000000000.0
@@ -26,10 +27,12 @@ class Kind:
     count: int
     speed: float
     port: float
+    memory: float = math.inf
 
     def __post_init__(self) -> None:
         require_whole(count=self.count)
         require_positive(speed=self.speed, port=self.port)
+        require(self.memory > 0, f"memory {self.memory!r} must be above 0 bytes")
 
     @property
     def total(self) -> float:
@@ -58,7 +61,7 @@ def gpu_kinds(
     kinds = []
     for name, count in counts.items():
         gpu = get_gpu(name)
-        kinds.append(Kind(gpu.name, count, reached * gpu.peak(precision), gpu.port))
+        kinds.append(Kind(gpu.name, count, reached * gpu.peak(precision), gpu.port, gpu.memory))
     return by_speed(kinds)
 
 
