@@ -15,11 +15,14 @@ from ddlnb.files import write_atomically
 from ddlnb.parallelism.forecast.fit.fit import fit
 from ddlnb.parallelism.forecast.fit.observations import observed
 from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
+from ddlnb.parallelism.forecast.fit.unseen import with_unseen
+from ddlnb.parallelism.forecast.fit.unseen_validation import unseen_rows, unseen_scores
 from ddlnb.parallelism.forecast.fit.validation import cross_validate, scores
 from ddlnb.parallelism.forecast.parameters import KEPT, written
 from ddlnb.paths import DATA
 
 ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
+UNSEEN = DATA / "forecasts" / "scale_unseen.csv"
 
 
 def main() -> None:
@@ -27,12 +30,20 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the fit and the rows")
     parser.add_argument("--kept", action="store_true", help="print the scores of the kept rows")
     chosen = parser.parse_args()
-    rows = pd.read_csv(ROWS).to_dict("records") if chosen.kept else cross_validate()
-    if chosen.write:
-        write_atomically(KEPT, written(with_frameworks(fit(observed()))))
-        write_atomically(ROWS, pd.DataFrame(rows).to_csv(index=False, float_format="%.5g"))
+    if chosen.kept:
+        rows, unseen = (pd.read_csv(path).to_dict("records") for path in (ROWS, UNSEEN))
+    else:
+        fitted = with_unseen(with_frameworks(fit(observed())))
+        rows, unseen = cross_validate(), unseen_rows(fitted)
+        if chosen.write:
+            write_atomically(KEPT, written(fitted))
+            for path, found in ((ROWS, rows), (UNSEEN, unseen)):
+                text = pd.DataFrame(found).to_csv(index=False, float_format="%.5g")
+                write_atomically(path, text)
     with pd.option_context("display.width", 160, "display.float_format", "{:.3f}".format):
         print(pd.DataFrame(scores(rows)).to_string(index=False))
+        print("\nPapers and frameworks that were left out\n")
+        print(pd.DataFrame(unseen_scores(unseen)).to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from ddlnb.units import GIB
 
 PARAMETER, MOMENTS = 2, 12  # bytes: a parameter; its copy in fp32 and Adam's two moments
 HASTE = 7  # how sharply memory is held back where the GPU falls behind
+# Bytes per element of the inputs of norms, attention and feed-forward part, which every rank of a
+# tensor keeps unless sequences are split too (arXiv 2205.05198, equations 2 and 4).
+REPEATED = 8
 COMPUTED_AGAIN = 2  # bytes per element that full recomputation keeps: the input of a layer
 
 
@@ -74,8 +77,11 @@ def activation_bytes(cases: Cases, values: Parameters, bound: Column) -> Column:
     """Return bytes that a layer keeps of a micro batch until its backward pass."""
     width = values.kept + values.kept_inner * cases.ffn / cases.hidden
     held_back = np.where(cases.tp > 1, values.held_back * bound**HASTE, 0)
+    repeated = np.where(cases.sequence_parallel > 0, 0, REPEATED * (1 - 1 / cases.tp))
     every = np.where(
-        cases.recomputation == FULL, COMPUTED_AGAIN / cases.tp, width / cases.tp + held_back
+        cases.recomputation == FULL,
+        COMPUTED_AGAIN / cases.tp,
+        width / cases.tp + repeated + held_back,
     )
     return cases.tokens * cases.hidden * every
 

@@ -12,7 +12,7 @@ from ddlnb.parallelism.forecast.footprint import footprint
 from ddlnb.parallelism.forecast.frameworks import NAMES
 from ddlnb.parallelism.forecast.parameters import Fitted, kept
 from ddlnb.parallelism.forecast.slow_mode import chance_of_slow
-from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
+from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, spans, step
 from ddlnb.units import GIB
 
 FREEDOM = 2.0  # degrees of Student's t: tails are heavy
@@ -23,8 +23,14 @@ STRETCH = 1.06  # of it, for what is asked for where all that is held back count
 MEMORY_SPREAD = 0.08  # standard deviation of the log of forecast memory
 MOST_SHOWN = 0.96  # of a GPU's memory, the most that a run ever reports
 A100, H100 = 312e12, 989.4e12  # FLOP/s
-FITTED_PEAK = {"nanotron": H100, "fsdp": A100, "megatron": A100, "nemo": A100}
-ELSEWHERE = 2.5  # times the spread on GPUs that nothing was fitted to: a judgement
+# What each framework was fitted to: the GPU, and bytes/s between nodes of the cluster, None where
+# several papers were. NeMo was fitted to nothing.
+FITTED_ON: dict[str, tuple[float, float | None]] = {
+    "nanotron": (H100, 400e9),
+    "fsdp": (A100, 200e9),
+    "megatron": (A100, None),
+}
+ALIKE = 0.02  # relative difference of rates that are the same
 FITTED_GPUS = 64  # on more, the interval grows
 WIDER = 0.25  # by this share with every doubling
 
@@ -108,15 +114,33 @@ def runs(cases: Cases) -> NDArray[np.bool_]:
 
 
 def spread_of(cases: Cases, fitted: Fitted) -> Column:
-    """Return the scale of the logarithm of measured by forecast seconds, by kind of case."""
-    kinds = [name if name != "nanotron" else "inside" for name in NAMES]
-    spread = np.array([fitted.spread[kind] for kind in kinds])[cases.framework.astype(int)]
-    apart = (cases.framework == 0) & (cases.tp > cases.gpus_per_node)
-    spread = np.where(apart, fitted.spread["across"], spread)
-    home = np.array([FITTED_PEAK[name] for name in NAMES])[cases.framework.astype(int)]
-    spread = np.where(np.abs(cases.core_peak / home - 1) < 0.02, spread, spread * ELSEWHERE)
+    """Return the scale of the logarithm of measured by forecast seconds.
+
+    Of a cluster that the framework was fitted to, that of its runs; of another one, that of papers
+    that were left out; of a framework or GPU that nothing was fitted to, that of frameworks that
+    were left out, and of both at once the sum of two such variances.
+    """
+    gpus = np.array([peak for peak, _ in FITTED_ON.values()])
+    seen = _alike(cases.core_peak[:, None], gpus).any(axis=1)
+    unfitted = ~np.isin(cases.framework, [NAMES.index(name) for name in FITTED_ON])
+    found = fitted.spread["elsewhere"] * np.where(unfitted & ~seen, np.sqrt(2), 1)
+    for name, (peak, across) in FITTED_ON.items():
+        own = np.full(len(cases), fitted.spread["inside" if name == "nanotron" else name])
+        if name == "nanotron":
+            own = np.where(spans(cases), fitted.spread["across"], own)
+        if across is None:
+            cluster = np.zeros(len(cases), bool)
+        else:
+            cluster = (cases.nodes == 1) | _alike(cases.across, across)
+        own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"]))
+        here = (cases.framework == NAMES.index(name)) & _alike(cases.core_peak, peak)
+        found = np.where(here, own, found)
     beyond = np.log2(np.maximum(cases.gpus / FITTED_GPUS, 1))
-    return np.asarray(spread * (1 + WIDER * beyond))
+    return np.asarray(found * (1 + WIDER * beyond))
+
+
+def _alike(column: Column, value: float | Column) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(column / value - 1) < ALIKE)
 
 
 def _quantile(share: float, quick: Column, slow: Column, chance: Column, spread: Column) -> Column:

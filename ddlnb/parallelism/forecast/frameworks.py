@@ -14,6 +14,7 @@ class Framework:
     - deals_by_cost: stages get layers by cost, the head included; otherwise evenly.
     - slow_transfers: runs may lose time in transfers between stages, as those of nanotron did.
     - overlaps: its replicas exchange gradients and sharded parameters while the GPU computes.
+    - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
     - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
     """
@@ -26,12 +27,13 @@ class Framework:
     pipelined_latency: bool = False
     keeps_scores: bool = False
     overlaps: bool = False
+    splits_sequences: bool = False
 
 
 FRAMEWORKS = (
-    Framework("nanotron", r"nanotron", 4, True, True, True),
+    Framework("nanotron", r"nanotron", 4, True, True, True, splits_sequences=True),
     Framework("fsdp", r"fsdp|composer|foundry|torchtitan|deepspeed|zero", 2, overlaps=True),
-    Framework("nemo", r"nemo|mcore|transformer.?engine", 4, overlaps=True),
+    Framework("nemo", r"nemo|mcore|transformer.?engine", 4, overlaps=True, splits_sequences=True),
     Framework("megatron", r"megatron", 4, keeps_scores=True),
 )
 NAMES = tuple(framework.name for framework in FRAMEWORKS)

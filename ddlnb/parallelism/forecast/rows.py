@@ -274,6 +274,7 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         dp *= ep
     if dp * tp * pp * cp != ranks:
         raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
+    ways = frameworks.FRAMEWORKS[frameworks.NAMES.index(framework)]
     micro_batch, micro_batches = _batches(row, dp)
     schedule, chunks = _schedule(row, pp)
     sp = row.text("sp", "sequence_parallel").lower()
@@ -290,10 +291,10 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         "ep": ep,
         "vpp": chunks,
         "schedule": SCHEDULES.index(schedule),
-        "overlap": _overlap(row, framework),
+        "overlap": _overlap(row, ways.overlaps),
         "zero": _zero(row, framework),
         "sequence_parallel": float(
-            sp in YES or "sequence" in checkpointing or (not sp and framework == "nanotron")
+            sp in YES or "sequence" in checkpointing or (not sp and ways.splits_sequences)
         ),
         "recomputation": SELECTIVE if selective else FULL if full else NONE,
         "micro_batch": micro_batch,
@@ -321,12 +322,11 @@ def _schedule(row: Row, pp: int) -> tuple[str, int]:
     return ("interleaved" if chunks > 1 else name), chunks
 
 
-def _overlap(row: Row, framework: str) -> float:
-    """Return whether replicas exchange beside computation: what the row says, or the framework."""
+def _overlap(row: Row, usual: bool) -> float:
+    """Return whether replicas exchange beside computation: what the row says, or as usual."""
     said = row.text("overlap").lower()
     if said not in YES | NO | {""}:
         raise row.error("overlap", f"{said!r} must be 0 or 1")
-    usual = next(one for one in frameworks.FRAMEWORKS if one.name == framework).overlaps
     return float(said in YES or (not said and usual))
 
 

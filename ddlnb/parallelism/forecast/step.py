@@ -25,6 +25,9 @@ from ddlnb.parallelism.forecast.replicas import (
 ACTIVATION = 2  # bytes of an element that is exchanged
 EXCHANGES = 8  # activations that a layer moves per rank: four all-reduces, each twice (Megatron-LM)
 GATHERED_AGAIN = 2  # further ones with sequence parallelism: inputs are gathered once more
+# Of the elementwise traffic of a layer, that of norms and residuals: 20 of about 65 bytes forward.
+# Tensor parallelism repeats it on every rank unless sequences are split too (arXiv 2205.05198).
+REPEATED = 0.3
 LOGIT_TRAFFIC = 10  # bytes per logit: written, read, and their gradient, half of it in fp32
 OPTIMIZER_TRAFFIC = 28  # bytes per parameter: states read and written, gradient read
 NEAR = 0.2  # of the latency of a transfer between stages, where both are on one node
@@ -173,7 +176,9 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     context = cases.sequence * cases.hidden  # half of what is not masked
     core_rate = rate * cases.core_peak / cases.peak * values.attention_share
     core = 2 * core_passes * context * share / core_rate
-    traffic = values.elementwise * passes / 3 * cases.hidden * share / cases.memory_bandwidth
+    repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
+    elements = cases.hidden * (REPEATED * repeated + (1 - REPEATED) * share)
+    traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth
     return matrices + core + traffic
 
 

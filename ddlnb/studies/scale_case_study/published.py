@@ -9,8 +9,7 @@ import pandas as pd
 
 from ddlnb.parallelism.forecast.cases import FULL
 from ddlnb.parallelism.forecast.fit.observations import PAPERS, observed, rows_of
-from ddlnb.parallelism.forecast.fit.other_frameworks import FITTED, with_framework
-from ddlnb.parallelism.forecast.fit.trivial import constant_share
+from ddlnb.parallelism.forecast.fit.unseen_validation import papers_forecast
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.parameters import kept
@@ -33,39 +32,32 @@ def published_runs() -> pd.DataFrame:
     the kept fit, which has seen all. ``constant`` is a trivial forecast: the median MFU of the
     other papers. ``model`` says how the run was made: what the figure colours.
     """
-    runs, rows = observed(PAPERS), rows_of(PAPERS)
-    papers = np.array([_paper(row.text("source")) for row in rows])
+    runs, tables = observed(PAPERS), rows_of(PAPERS)
     fitted = forecast(runs.cases).tokens_per_s_per_gpu
     frames = []
-    for paper in dict.fromkeys(papers):
-        own, others = np.flatnonzero(papers == paper), np.flatnonzero(papers != paper)
-        known, asked = runs.select(others), runs.cases.select(own)
-        fit = with_framework(kept(), FRAMEWORK, known, FITTED[FRAMEWORK][1])
-        found = forecast(asked, fit)
+    for one, found in papers_forecast(kept()):
+        own = np.flatnonzero(runs.papers == one.left_out)
+        asked = one.runs.cases
         frames.append(
             pd.DataFrame(
                 {
-                    "left_out": paper,
-                    "of": runs.models[own],
-                    "model": [_kind(rows[index].text("table"), again) for index, again in zip(
+                    "left_out": PAPER_NAMES[one.left_out],
+                    "of": one.runs.models,
+                    "model": [_kind(tables[index].text("table"), again) for index, again in zip(
                         own, asked.recomputation, strict=True)],
                     "gpus": asked.gpus.astype(int),
                     "layout": [f"dp{dp:.0f} tp{tp:.0f} pp{pp:.0f}" for dp, tp, pp in zip(
                         asked.dp, asked.tp, asked.pp, strict=True)],
-                    "measured": runs.rates[own],
+                    "measured": one.runs.rates,
                     "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
                     "low": found.low,
                     "high": found.high,
                     "fitted": fitted[own],
-                    "constant": constant_share(known, asked),
+                    "constant": one.constant,
                 }
             )
         )  # fmt: skip
     return pd.concat(frames, ignore_index=True)
-
-
-def _paper(source: str) -> str:
-    return next(name for number, name in PAPER_NAMES.items() if number in source)
 
 
 def _kind(table: str, again: float) -> str:

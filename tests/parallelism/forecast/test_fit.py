@@ -11,6 +11,7 @@ from ddlnb.parallelism.forecast.fit.counted import AWAY, COUNTED
 from ddlnb.parallelism.forecast.fit.fit import fit
 from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
+from ddlnb.parallelism.forecast.fit.unseen import with_unseen
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.parameters import kept
 from ddlnb.parallelism.forecast.rows import cases
@@ -18,10 +19,11 @@ from ddlnb.parallelism.forecast.rows import cases
 
 @pytest.mark.slow
 def test_the_kept_fit_is_what_the_fit_gives() -> None:
-    found = with_frameworks(fit(observed()))
+    found = with_unseen(with_frameworks(fit(observed())))
     assert asdict(found.parameters) == pytest.approx(asdict(kept().parameters), rel=0.02)
     for name, values in kept().frameworks.items():
         assert found.frameworks[name] == pytest.approx(values, rel=0.02)
+    assert found.spread == pytest.approx(kept().spread, rel=0.05)
 
 
 def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> None:

@@ -55,7 +55,14 @@ START = Parameters(
     logits=10.6,
     context=0.8,
 )
-SPREAD = {"inside": 0.03, "across": 0.06, "fsdp": 0.03, "megatron": 0.05, "nemo": 0.1}
+SPREAD = {
+    "inside": 0.03,
+    "across": 0.06,
+    "fsdp": 0.03,
+    "megatron": 0.05,
+    "paper": 0.06,
+    "elsewhere": 0.07,
+}
 
 
 def fit(runs: Observations, start: Fitted | None = None) -> Fitted:

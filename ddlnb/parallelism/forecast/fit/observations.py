@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,14 +20,19 @@ H100 = PUBLISHED / "nanotron_h100_upto64.csv"
 FOUNDRY = PUBLISHED / "foundry_a100_80gb_upto16.csv"
 PAPERS = PUBLISHED / "large_scale_papers.csv"
 MEASURED = "ok"
+ARXIV = re.compile(r"\d{4}\.\d{5}")
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Runs: cases, the model of each by name, tokens/s per GPU and GiB (NaN where not printed)."""
+    """Runs: cases, the model of each by name, tokens/s per GPU and GiB (NaN where not printed).
+
+    ``papers``: the paper of each by its number on arXiv; its source where that has none.
+    """
 
     cases: Cases
     models: NDArray[np.str_]
+    papers: NDArray[np.str_]
     rates: Column
     memory: Column
 
@@ -36,7 +42,11 @@ class Observations:
     def select(self, which: NDArray[Any]) -> Observations:
         """Return the runs of a mask, or of indices."""
         return Observations(
-            self.cases.select(which), self.models[which], self.rates[which], self.memory[which]
+            self.cases.select(which),
+            self.models[which],
+            self.papers[which],
+            self.rates[which],
+            self.memory[which],
         )
 
     @property
@@ -60,6 +70,12 @@ def observed(path: Path = H100) -> Observations:
     return Observations(
         cases(rows),
         np.array([row.text("model") for row in rows]),
+        np.array([_paper(row.text("source")) for row in rows]),
         np.array([row.number("tokens_per_s_per_gpu") for row in rows]),
         np.array([row.number("memory_gb", default=np.nan) for row in rows]),
     )
+
+
+def _paper(source: str) -> str:
+    found = ARXIV.search(source)
+    return found[0] if found else source

@@ -30,32 +30,24 @@ FITTED = {
     "megatron": (PAPERS, ("matrix_share", "elementwise")),
 }
 TAIL = 0.05
-LATER_SPREAD = 2.0  # nothing published of it is fitted
 LOOSE = 1.0  # by how much a parameter may differ from nanotron's: a standard deviation of its log
 
 
 def with_frameworks(fitted: Fitted) -> Fitted:
-    """Return the fit with what differs by framework, and its spread."""
-    for name, (path, which) in FITTED.items():
-        fitted = with_framework(fitted, name, observed(path), which)
-    later = {"nemo": fitted.frameworks["megatron"]}  # the same code, with flash attention
-    spread = {"nemo": LATER_SPREAD * fitted.spread["megatron"]}
-    return replace(
-        fitted, frameworks={**fitted.frameworks, **later}, spread={**fitted.spread, **spread}
-    )
+    """Return the fit with what differs by framework, and the spread of its runs."""
+    for name, (path, _) in FITTED.items():
+        runs = observed(path)
+        fitted = fit_framework(fitted, name, runs)
+        off = np.log(runs.seconds / step(runs.cases, fitted).seconds)
+        fitted = replace(fitted, spread={**fitted.spread, name: scale(off)})
+    return fitted
 
 
-def with_framework(fitted: Fitted, name: str, runs: Observations, which: tuple[str, ...]) -> Fitted:
-    """Return the fit with these parameters of a framework fitted to its runs, and their spread."""
-    found = fit_framework(fitted, name, runs, which)
-    off = np.log(runs.seconds / step(runs.cases, found).seconds)
-    return replace(found, spread=dict(found.spread) | {name: scale(off)})
-
-
-def fit_framework(fitted: Fitted, name: str, runs: Observations, which: tuple[str, ...]) -> Fitted:
-    """Return the fit with these parameters of a framework at their best; others are kept."""
+def fit_framework(fitted: Fitted, name: str, runs: Observations) -> Fitted:
+    """Return the fit with the parameters of a framework at their best; others are kept."""
     from scipy.optimize import least_squares
 
+    which = FITTED[name][1]
     base = np.log([getattr(fitted.parameters, one) for one in which])
 
     def of(logs: np.ndarray) -> Fitted:

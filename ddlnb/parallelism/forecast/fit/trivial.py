@@ -12,7 +12,7 @@ from ddlnb.parallelism.forecast.parameters import Fitted
 
 def constant_share(known: Observations, asked: Cases) -> Column:
     """Return tokens/s per GPU if every run had the median of the known runs' MFU."""
-    return np.asarray(np.median(_mfu(known)) * asked.peak / asked.model_flops)
+    return np.asarray(np.median(mfu(known)) * asked.peak / asked.model_flops)
 
 
 def nearest_neighbour(known: Observations, asked: Cases) -> Column:
@@ -24,7 +24,7 @@ def nearest_neighbour(known: Observations, asked: Cases) -> Column:
     there, here = _place(known.cases), _place(asked)
     distance = np.abs(here[:, None, :] - there[None, :, :]).sum(axis=2)
     nearest = distance <= distance.min(axis=1, keepdims=True) + 1e-9
-    shares = np.where(nearest, _mfu(known)[None, :], np.nan)
+    shares = np.where(nearest, mfu(known)[None, :], np.nan)
     return np.asarray(np.nanmedian(shares, axis=1) * asked.peak / asked.model_flops)
 
 
@@ -38,7 +38,8 @@ def least_split(asked: Cases, fitted: Fitted) -> Column:
     return np.asarray(np.where(fits, 0, 2000) + split)
 
 
-def _mfu(known: Observations) -> Column:
+def mfu(known: Observations) -> Column:
+    """Return the MFU of every run, by the FLOPs of `Cases.model_flops`."""
     return np.asarray(known.rates * known.cases.model_flops / known.cases.peak)
 
 
