@@ -10,7 +10,14 @@ from ddlnb.advice.layouts.options import TOKENS
 from ddlnb.advice.layouts.question import LayoutQuestion
 from ddlnb.advice.options import Kind
 from ddlnb.advice.recommend import TIE, pays, why
-from ddlnb.parallelism.forecast.forecast import A100, FITTED_GPUS, FITTED_PEAK, H100, MEMORY_SPREAD
+from ddlnb.parallelism.forecast.forecast import (
+    A100,
+    FITTED_GPUS,
+    FITTED_ON,
+    H100,
+    MEMORY_SPREAD,
+    alike,
+)
 from ddlnb.units import GIB, show_rate, show_rates
 
 if TYPE_CHECKING:
@@ -120,8 +127,12 @@ def layout_unknowns(asked: LayoutQuestion) -> Iterator[str]:
     """Yield sentences, each on one thing that nobody measured or gave."""
     index = int(asked.ranking.order[0])
     found = asked.ranking.outlook
-    home = FITTED_PEAK[asked.framework]
-    if abs(float(found.cases.core_peak[index]) / home - 1) > 0.02:
+    if asked.framework not in FITTED_ON:
+        yield (
+            f"Nothing is fitted to runs of {asked.framework}: it has the mean of the frameworks "
+            f"that were fitted, and the interval is wider."
+        )
+    elif not alike(found.cases.core_peak[[index]], home := FITTED_ON[asked.framework][0]).all():
         yield (
             f"Forecasts of {asked.framework} are fitted to {FITTED_TO[home]}; what "
             f"{asked.gpu.name} sustains is taken from data sheets and a judgement, so the "

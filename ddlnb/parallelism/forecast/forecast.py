@@ -121,7 +121,7 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
     were left out, and of both at once the sum of two such variances.
     """
     gpus = np.array([peak for peak, _ in FITTED_ON.values()])
-    seen = _alike(cases.core_peak[:, None], gpus).any(axis=1)
+    seen = alike(cases.core_peak[:, None], gpus).any(axis=1)
     unfitted = ~np.isin(cases.framework, [NAMES.index(name) for name in FITTED_ON])
     found = fitted.spread["elsewhere"] * np.where(unfitted & ~seen, np.sqrt(2), 1)
     for name, (peak, across) in FITTED_ON.items():
@@ -131,15 +131,16 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
         if across is None:
             cluster = np.zeros(len(cases), bool)
         else:
-            cluster = (cases.nodes == 1) | _alike(cases.across, across)
+            cluster = (cases.nodes == 1) | alike(cases.across, across)
         own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"]))
-        here = (cases.framework == NAMES.index(name)) & _alike(cases.core_peak, peak)
+        here = (cases.framework == NAMES.index(name)) & alike(cases.core_peak, peak)
         found = np.where(here, own, found)
     beyond = np.log2(np.maximum(cases.gpus / FITTED_GPUS, 1))
     return np.asarray(found * (1 + WIDER * beyond))
 
 
-def _alike(column: Column, value: float | Column) -> NDArray[np.bool_]:
+def alike(column: Column, value: float | Column) -> NDArray[np.bool_]:
+    """Return which rates are the same, up to what data sheets round."""
     return np.asarray(np.abs(column / value - 1) < ALIKE)
 
 
