@@ -93,21 +93,23 @@ def forecasts(gpu: str = GPU) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measure_here(progress: bool = True) -> pd.DataFrame:
-    """Return a row per cell measured on this machine's GPU. A cell that fails says why."""
-    rows = []
+def measure_here(out: Path) -> None:
+    """Measure the cells that a file lacks on this machine's GPU. A cell that fails says why."""
+    known = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=KEY)
+    done = set(known[KEY].itertuples(index=False, name=None))
+    where = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     for model, batch, precision in cells():
+        if (model, batch, precision) in done:
+            continue
         row: dict[str, object] = {"model": model, "batch": batch, "precision": precision}
         try:
             row |= _measured(get_task(model), batch, precision)
         except RuntimeError as error:  # out of memory, or an operation without this precision
             row["failed"] = str(error).splitlines()[0]
         torch.cuda.empty_cache()
-        rows.append(row)
-        if progress:
-            print(row, flush=True)
-    found = pd.DataFrame(rows)
-    return found.assign(gpu=torch.cuda.get_device_name(), torch=torch.__version__)
+        known = pd.concat([known, pd.DataFrame([{**row, **where}])], ignore_index=True)
+        write_atomically(out, known.to_csv(index=False, float_format="%.6g"))
+        print(row, flush=True)
 
 
 def _measured(task: Task, batch: int, precision: str) -> dict[str, object]:
@@ -200,7 +202,7 @@ def main() -> None:
     if given.forecast:
         write_atomically(FORECAST, forecasts().to_csv(index=False, float_format="%.6g"))
     if given.measure:
-        write_atomically(given.out / ROWS, measure_here().to_csv(index=False, float_format="%.6g"))
+        measure_here(given.out / ROWS)
     if (given.out / ROWS).exists():
         rows = compared(pd.read_csv(FORECAST), pd.read_csv(given.out / ROWS))
         shown = rows[

@@ -21,7 +21,6 @@ from ddlnb.engines.searching import in_order
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.site import EMULATED, Site
 from ddlnb.paths import DATA
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Plan
 from ddlnb.search.result import SearchResult
@@ -84,20 +83,35 @@ class Cell:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is searched among all-reduces, the plan that runs, and forecasts of all, by name.
+    """What is searched among all-reduces, the plan that is found, and forecasts of all, by name."""
 
-    The plan is the one that was found, or that of a method which is forecast to be quicker: with
-    parameter servers.
-    """
-
+    cell: Cell
+    twin: Cluster
     found: SearchResult
-    plan: Plan
     forecasts: dict[str, float]
 
-    def contenders(self, fixed: int) -> list[Method]:
-        """Return the plan and the methods that are forecast to be the quickest."""
-        quickest = sorted(_methods(), key=lambda one: self.forecasts[one.name])
-        return [method_of(self.plan), *quickest[:fixed]]
+    @property
+    def plan(self) -> Plan:
+        """The plan as our engine runs it."""
+        return in_order(self.found.plan)
+
+    def fixed(self, count: int) -> list[Method]:
+        """Return the methods that are forecast to be the quickest, of both architectures."""
+        ranked = sorted(_methods(), key=lambda one: self.forecasts[one.name])
+        chosen = ranked[:count]
+        for one in ranked[count:]:
+            if one.architecture not in {known.architecture for known in chosen}:
+                chosen.append(one)
+        return chosen
+
+    def plan_of(self, name: str) -> Plan:
+        """Return the plan that was found, or that of a method, under the name of the search."""
+        if name == SEARCHED:
+            return self.plan
+        method = next(one for one in _methods() if one.name == name)
+        cell = self.cell
+        fixed = plan_on(self.twin, cell.workload, method, _servers(method, cell))
+        return replace(fixed, method=SEARCHED)
 
 
 def planned(cell: Cell, folder: Path) -> Planned:
@@ -108,12 +122,7 @@ def planned(cell: Cell, folder: Path) -> Planned:
         one.name: simulate(workload, twin, one, servers=_servers(one, cell)).iteration_seconds
         for one in _methods()
     }
-    plan, seconds = found.plan, found.iteration_seconds
-    best = min(_methods(), key=lambda one: forecasts[one.name])
-    if forecasts[best.name] < seconds:
-        fixed = plan_on(twin, workload, best, _servers(best, cell))
-        plan, seconds = replace(fixed, method=SEARCHED), forecasts[best.name]
-    return Planned(found, in_order(plan), {**forecasts, SEARCHED: seconds})
+    return Planned(cell, twin, found, {**forecasts, SEARCHED: found.iteration_seconds})
 
 
 def _methods() -> list[Method]:
