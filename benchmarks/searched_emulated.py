@@ -38,7 +38,7 @@ from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.search.space import SEARCHED
 from ddlnb.workloads.replay import replayed
 
-KEPT = DATA / "measured" / "2026-11-22_sixteen-cores_searched"
+KEPT = DATA / "measured" / "2026-11-22_two-cores_searched"
 DDP = "DDP"
 ROWS = "rows.csv"
 TRIAL = "trial.csv"
