@@ -20,9 +20,11 @@ def survey(profile: str = "quick") -> pd.DataFrame:
     """Return the index of the survey: a row per checkable item, indexed by its number.
 
     The columns are texts: the ``section``, the ``item`` in our words, ``how`` it is reproduced,
-    its ``verdict``, ``where`` (notebooks and tests) and what is ``missing``. Verdicts of notebooks
-    are those of the last `reproduce` of the profile; without one they are "not run". Raises
-    UnknownName for an unknown profile.
+    its ``verdict``, ``where`` (notebooks and tests), what is ``missing``, and its ``source``:
+    stated in the survey, read in a primary paper, derived, or known. Items A are of the survey
+    itself, C and D of those of layers (arXiv 2403.07585) and large scale (2404.06114). Verdicts of
+    notebooks are those of the last `reproduce` of the profile; without one they are "not run".
+    Raises UnknownName for an unknown profile.
 
     >>> import ddlnb
     >>> index = ddlnb.survey()
@@ -40,6 +42,7 @@ def survey(profile: str = "quick") -> pd.DataFrame:
             "item": entry.item.text,
             "where": "; ".join(dict.fromkeys(one.where for one in entry.evidence)),
             "missing": entry.item.missing,
+            "source": entry.item.source,
         }
         for key, entry in _last_run(profile).items()
     ]
@@ -76,7 +79,7 @@ def command(
     if item is None:
         table = survey(profile)
         if not csv:
-            table = table.drop(columns=["where", "missing"])
+            table = table.drop(columns=["where", "missing", "source"])
         rows = table.reset_index().to_dict("records")
         print_table(
             [{str(k): v for k, v in row.items()} for row in rows], csv, "The survey's items"
@@ -90,6 +93,10 @@ def command(
         {"how": one.how, "verdict": one.verdict, "said": one.said, "where": one.where}
         for one in entry.evidence
     ] or [{"how": "", "verdict": NOT_REPRODUCED, "said": "", "where": ""}]
-    print_table(lines, csv, f"{item}, section {entry.item.section}: {entry.item.text}")
+    section = entry.item.section
+    where = f"section {section}" if section[0].isdigit() else section
+    print_table(lines, csv, f"{item}, {where}: {entry.item.text}")
+    if not csv:
+        typer.echo(f"Source: {entry.item.source}.")
     if entry.item.missing and not csv:
         typer.echo(f"Missing: {entry.item.missing}.")

@@ -1,7 +1,8 @@
-"""The checkable items of the survey, in our words, and what is known to be missing of each.
+"""The checkable items of the surveys, in our words, and what is known to be missing of each.
 
 An item is a statement that can be computed, simulated, emulated or measured. Its number is that of
-this edition's notes on the survey; notebooks and tests name the items that they reproduce.
+this edition's notes: A of the survey itself (arXiv 2005.13247), C of that of layers (2403.07585), D
+of that of large scale (2404.06114). Notebooks and tests name the items that they reproduce.
 """
 
 from __future__ import annotations
@@ -16,18 +17,26 @@ from ddlnb.paths import PUBLISHED
 from ddlnb.results.claims import CLAIMS
 from ddlnb.results.statistics import Verdict
 
-COLUMNS = ("id", "section", "text", "missing")
+COLUMNS = ("id", "section", "text", "source", "missing")
 HOW = ("computed", "simulated", "emulated", "measured", "published")
-NUMBER = re.compile(r"A\d\d")
+NUMBER = re.compile(r"[ACD]\d\d")
+STATED = "stated"
+# Where a statement and its numbers come from: the survey's own text, a primary paper or repository
+# that was read, our derivation, or common knowledge of the literature that was not read again.
+SOURCES = (STATED, "primary", "derived", "known")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One statement: its section in the survey, its text, and what this edition lacks of it."""
+    """One statement: its section in a survey, its text, and what this edition lacks of it.
+
+    ``source`` begins with one of `SOURCES`: where the statement and its numbers come from.
+    """
 
     id: str
     section: str
     text: str
+    source: str = STATED
     missing: str = ""
 
 
@@ -63,6 +72,8 @@ def survey_items(path: Path = PUBLISHED / "survey_items.csv") -> dict[str, Item]
                 raise ResultsError(f"{where} must have the columns {','.join(COLUMNS)}")
             if not NUMBER.fullmatch(row["id"]) or not row["text"] or not row["section"]:
                 raise ResultsError(f"{where} must have an id such as A07, a section and a text")
+            if not row["source"].startswith(SOURCES):
+                raise ResultsError(f"{where} must have a source that begins {', '.join(SOURCES)}")
             if row["id"] in items:
                 raise ResultsError(f"{where} names {row['id']} again; remove one of the two")
             items[row["id"]] = Item(**row)

@@ -19,13 +19,15 @@ def plain(parameters: int) -> ModelShape:
     return ModelShape("plain", (LayerShape("layer", (Weight("w", parameters),), 0.0, 0),), (0, 1))
 
 
-def test_model_states_of_zero():  # D01
+@pytest.mark.item("D01")
+def test_model_states_of_zero():
     model = plain(7_500_000_000)
     found = [memory(model, Layout(dp=64, zero=zero)).states / 1e9 for zero in range(4)]
     assert found == pytest.approx([120, 31.4, 16.6, 1.9], abs=0.05)
 
 
-def test_largest_models_of_zero_on_32_gb():  # D02
+@pytest.mark.item("D02")
+def test_largest_models_of_zero_on_32_gb():
     for zero, published in ((1, 7.5e9), (2, 14e9), (3, 128e9)):
         assert memory(plain(int(published)), Layout(dp=64, zero=zero)).states <= 32.05e9
         assert memory(plain(int(1.1 * published)), Layout(dp=64, zero=zero)).states > 32.05e9
@@ -50,7 +52,8 @@ def test_activations_per_layer_are_those_of_korthikanti_and_others():
         assert found == pytest.approx(s * h * closed), text
 
 
-def test_checkpoints_divided_over_tensor_ranks():  # D03
+@pytest.mark.item("D03")
+def test_checkpoints_divided_over_tensor_ranks():
     # ZeRO, section 6.1: 100e9 parameters, batch 32, 16 ranks: about 33 GB of checkpoints, then 2.
     # The sentence gives no shape: 33 GB are those of 31 wide layers; 125 of 8192 keep 67 GB.
     for layers, hidden, gigabytes in ((31, 16384, 33), (125, 8192, 67)):

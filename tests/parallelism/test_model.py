@@ -16,8 +16,9 @@ from ddlnb.parallelism.volumes import exchanges
 from tests.parallelism.published import GPT3, WEAK_SCALING, megatron
 
 
+@pytest.mark.item("D04")
 @pytest.mark.parametrize("row", WEAK_SCALING, ids=lambda row: f"{row[0]}e9")
-def test_parameters_of_megatrons_models(row):  # D04
+def test_parameters_of_megatrons_models(row):
     billions, heads, hidden, layers, *_ = row
     model = megatron(heads, hidden, layers).shape
     assert model.parameters / 1e9 == pytest.approx(billions, abs=0.06)
@@ -26,15 +27,17 @@ def test_parameters_of_megatrons_models(row):  # D04
     assert model.parameters - final_norm == pytest.approx(12 * layers * hidden**2 * closed)
 
 
+@pytest.mark.item("D05")
 @pytest.mark.parametrize("row", WEAK_SCALING, ids=lambda row: f"{row[0]}e9")
-def test_flops_of_an_iteration_with_recomputation(row):  # D05
+def test_flops_of_an_iteration_with_recomputation(row):
     _, heads, hidden, layers, *_ = row
     closed = 96 * layers * hidden**2 * 2048
     closed *= 1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden)
     assert megatron(heads, hidden, layers).shape.iteration_flops(1, "full") == pytest.approx(closed)
 
 
-def test_seconds_of_an_iteration_and_days_of_training():  # D05, D06
+@pytest.mark.item("D05", "D06")
+def test_seconds_of_an_iteration_and_days_of_training():
     largest = megatron(*WEAK_SCALING[-1][1:4]).shape
     assert largest.iteration_flops(3072, "full") / (3072 * 163e12) == pytest.approx(102.6, abs=0.05)
     # 8 FLOPs per token and parameter leave out attention and the head, a twentieth here.

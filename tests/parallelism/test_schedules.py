@@ -72,7 +72,8 @@ def test_one_stage_has_no_bubble():
         assert play(schedule(name, 1, 5), SECONDS).bubble == pytest.approx(0)
 
 
-def test_published_bubbles():  # D08
+@pytest.mark.item("D08", how="simulated")
+def test_published_bubbles():
     for m, v, published in ((8, 1, 0.875), (32, 1, 0.219), (32, 4, 0.055)):
         name = "interleaved" if v > 1 else "1f1b"
         overhead = play(schedule(name, 8, m, v), SECONDS, chunks=v).overhead

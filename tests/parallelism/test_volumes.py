@@ -27,7 +27,8 @@ def test_one_worker_exchanges_nothing():
     assert exchanges(SHAPE, Layout(zero=3, micro_batches=4)) == ()
 
 
-def test_bytes_of_gpt3():  # D09
+@pytest.mark.item("D09")
+def test_bytes_of_gpt3():
     blocks = ("attention", "feed-forward")
     tensor = sent(GPT3, Layout(tp=8), "tp", what=blocks)
     assert tensor / 96 / 1e9 == pytest.approx(0.352, abs=0.0005)

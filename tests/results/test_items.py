@@ -9,12 +9,13 @@ from ddlnb.results.claims import CLAIMS
 from ddlnb.results.items import survey_items
 from ddlnb.results.published import quotes
 
-HEADER = "id,section,text,missing\n"
+HEADER = "id,section,text,source,missing\n"
 NUMBERS = [n for n in range(1, 66) if n not in (19, 37, 38, 39, 59)]  # no such items
 
 
 def test_every_item_is_there_once_in_order():
-    assert list(survey_items()) == [f"A{number:02d}" for number in NUMBERS]
+    later = [f"C{number:02d}" for number in range(1, 10)] + [f"D{n:02d}" for n in range(1, 13)]
+    assert list(survey_items()) == [f"A{number:02d}" for number in NUMBERS] + later
 
 
 def test_claims_and_quotes_are_items_of_the_same_section():
@@ -27,12 +28,13 @@ def test_claims_and_quotes_are_items_of_the_same_section():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("A01,1,Text.,\nA01,1,Text.,", "line 3 names A01 again"),
-        ("A44,1,Text.,", "line 2 names A44 again"),
-        ("B01,1,Text.,", "must have an id such as A07"),
-        ("A01,1,,", "a section and a text"),
-        ("A01,1,Text.", "must have the columns"),
-        ("A01,1,Text.,,", "must have the columns"),
+        ("A01,1,Text.,stated,\nA01,1,Text.,stated,", "line 3 names A01 again"),
+        ("A44,1,Text.,stated,", "line 2 names A44 again"),
+        ("B01,1,Text.,stated,", "must have an id such as A07"),
+        ("A01,1,Text.,heard,", "must have a source that begins stated, primary, derived, known"),
+        ("A01,1,,stated,", "a section and a text"),
+        ("A01,1,Text.,stated", "must have the columns"),
+        ("A01,1,Text.,stated,,", "must have the columns"),
     ],
 )
 def test_what_is_no_item_is_refused_with_its_line(tmp_path, line, said):

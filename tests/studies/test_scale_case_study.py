@@ -89,7 +89,8 @@ def test_published_runs_are_forecast_by_fits_that_have_not_seen_their_paper(runs
     assert (by_paper > kept - 0.01).all()  # unseen is no easier than seen
 
 
-def test_days_of_training_are_those_of_the_formula():  # D06, D07
+@pytest.mark.item("D06", "D07")
+def test_days_of_training_are_those_of_the_formula():
     table = study.training_days()
     assert table["formula"].to_numpy() == pytest.approx([33.9, 83.2], rel=0.01)
     assert table["layers"].to_numpy() == pytest.approx(table["published"], rel=0.03)
