@@ -151,6 +151,8 @@ def measure(
 
     task = model if replay is None else replayed(replay, of=model)
     methods = _methods(method, plan)
+    if settings.device == "cuda" and "all" in methods:
+        _say_left_out(settings)
     seconds = estimated_seconds(task, methods, workers=counts, settings=settings, out=out)
     announce(seconds, yes)
     with watched_load() as watch:
@@ -186,6 +188,18 @@ def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
     from ddlnb.plans.plan_file import read_plan
 
     return [*(named or []), *(method_of(read_plan(path)) for path in plans)]
+
+
+def _say_left_out(settings: MeasurementSettings) -> None:
+    """Say which methods "all" does not have on GPUs, and why."""
+    from ddlnb.engines.contenders import left_out_on_gpus
+
+    if names := left_out_on_gpus(settings):
+        typer.echo(
+            f"Left out: {', '.join(names)}, whose credit waits for the end of all-reduces, which "
+            f"nobody observes on GPUs.",
+            err=True,
+        )
 
 
 def _counts(workers: list[int] | None, profile: str | None) -> list[int]:

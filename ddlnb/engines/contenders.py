@@ -9,6 +9,7 @@ from ddlnb.choices import several
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.plans.kept import KeptPlan
 from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
 
 Methods = str | Method | Sequence[str | Method]
@@ -62,10 +63,10 @@ def contenders(
 ) -> list[Contender]:
     """Return what to run for these methods ("all", one, or a list): baselines first.
 
-    Of the settings count ``engine``, ``baselines``, ``partition``, ``credit`` and ``collective``.
-    ``engine`` is one name or several; every method runs on each of them that can, and "all" are
-    those that any can. ``baselines`` are those of that name; True are ``single``, ``DDP`` and those
-    of the engines.
+    Of the settings count ``engine``, ``baselines``, ``partition``, ``credit``, ``collective`` and
+    ``device``. ``engine`` is one name or several; every method runs on each of them that can, and
+    "all" are those that any can (`left_out_on_gpus` are not among them). ``baselines`` are those of
+    that name; True are ``single``, ``DDP`` and those of the engines.
     With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
     unknown method or engine, InputError for a method that none can run, and for a
     ``partition`` or ``credit`` that no method has.
@@ -80,7 +81,7 @@ def contenders(
             f"collective {settings.collective!r} says how all-reduces of our own engine travel; "
             f"take engine 'torch' instead of {', '.join(names)}, or leave it out",
         )
-    chosen = _methods(methods, able, settings.collective)
+    chosen = _methods(methods, able, settings)
     of_baselines = _baselines(settings.baselines, engines)
     of_baselines += [one.name for one in engines if one.baseline and not able]
     listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
@@ -88,9 +89,26 @@ def contenders(
     for method in chosen:
         tuned = method.tuned(partition=settings.partition, credit=settings.credit)
         listed += [
-            Contender(method.name, one.name, tuned) for one in able if not one.refuses(tuned)
+            Contender(method.name, one.name, tuned)
+            for one in able
+            if not one.refuses(tuned) and not _waits_unseen(one, tuned, settings)
         ]
     return listed
+
+
+def left_out_on_gpus(settings: MeasurementSettings) -> list[str]:
+    """Return the methods that engines of the settings run on CPUs alone, and "all" leaves out."""
+    on_cpus = contenders("all", settings.changed(device="cpu", backend="gloo", baselines=False))
+    here = {one.name for one in contenders("all", settings.changed(baselines=False))}
+    return [one.name for one in on_cpus if one.name not in here]
+
+
+def _waits_unseen(engine: Engine, method: Method, settings: MeasurementSettings) -> bool:
+    """Return whether the method's credit waits for ends of all-reduces that nobody observes."""
+    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+    credit = method.credit_bytes if plan is None else plan.credit_bytes
+    reduces = engine.name == "torch" and method.exchange != "push_pull"
+    return reduces and settings.device == "cuda" and credit is not None
 
 
 def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int:
@@ -98,8 +116,9 @@ def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int
     return workers + (servers if any(one.uses_servers for one in chosen) else 0)
 
 
-def _methods(asked: Methods, able: list[Engine], collective: str | None) -> list[Method]:
+def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) -> list[Method]:
     """Return the methods, each once; none if no engine has methods."""
+    collective = settings.collective
     listed = several([] if asked is None else asked)
     require(bool(listed), f"methods {asked!r} name none; name at least one, or 'all'")
     for name in BASELINES.keys() & {name for name in listed if isinstance(name, str)}:
@@ -113,7 +132,7 @@ def _methods(asked: Methods, able: list[Engine], collective: str | None) -> list
         listed = [
             one
             for one in METHODS.values()
-            if any(not e.refuses(one) for e in able)
+            if any(not e.refuses(one) and not _waits_unseen(e, one, settings) for e in able)
             and (collective is None or one.exchange == "all_reduce")
         ]
     chosen = {method.name: method for method in map(get_method, listed)}
@@ -126,7 +145,25 @@ def _methods(asked: Methods, able: list[Engine], collective: str | None) -> list
         )
         if all(one.refuses(method) for one in able):
             require_runs(able[0].name, method)
+    _require_seen(chosen.values(), able, settings)
     return list(chosen.values())
+
+
+def _require_seen(
+    methods: Iterable[Method], able: list[Engine], settings: MeasurementSettings
+) -> None:
+    """Raise InputError for methods whose credit no engine can keep on this device."""
+    unseen = [
+        method.name
+        for method in methods
+        if all(one.refuses(method) or _waits_unseen(one, method, settings) for one in able)
+    ]
+    require(
+        not unseen,
+        f"device 'cuda' cannot run {', '.join(unseen)}: the end of an all-reduce, for which a "
+        f"credit waits, is not observed on GPUs; leave out {', '.join(unseen)}, or take device "
+        f"'cpu'",
+    )
 
 
 def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:

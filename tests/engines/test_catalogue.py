@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
-from ddlnb.engines.contenders import contenders
+from ddlnb.engines.contenders import contenders, left_out_on_gpus
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS
@@ -45,6 +45,16 @@ def test_what_an_engine_cannot_run_it_refuses_with_the_reason(method, engine, re
     with pytest.raises(InputError, match=r"engines that can: .*torch") as caught:
         contenders(method, MeasurementSettings(engine=engine))
     assert reason in str(caught.value)
+
+
+def test_credit_that_gpus_cannot_observe_is_refused_before_any_work():
+    settings = MeasurementSettings(device="cuda", backend="nccl", baselines=False)
+    assert left_out_on_gpus(settings) == ["ByteScheduler-A2A"]
+    assert left_out_on_gpus(settings.changed(device="cpu", backend="gloo")) == []
+    offered = {one.name for one in contenders("all", settings)}
+    assert offered == {*METHODS} - {"ByteScheduler-A2A"}
+    with pytest.raises(InputError, match="leave out ByteScheduler-A2A, or take device 'cpu'"):
+        contenders(["BSP-A2A", "ByteScheduler-A2A"], settings)
 
 
 def test_several_engines_run_a_method_each():
