@@ -42,7 +42,7 @@ def main() -> None:
                 write_atomically(path, text)
     with pd.option_context("display.width", 160, "display.float_format", "{:.3f}".format):
         print(pd.DataFrame(scores(rows)).to_string(index=False))
-        print("\nPapers and frameworks that were left out\n")
+        print("\nPapers, frameworks and sizes that were left out\n")
         print(pd.DataFrame(unseen_scores(unseen)).to_string(index=False))
 
 

@@ -33,6 +33,8 @@ FITTED_ON: dict[str, tuple[float, float | None]] = {
 ALIKE = 0.02  # relative difference of rates that are the same
 FITTED_GPUS = 64  # on more, the interval grows
 WIDER = 0.25  # by this share with every doubling
+SHARED = "nanotron"  # its cluster's network was shared: the more nodes, the less runs are alike
+SHARED_NETWORK = 0.5  # by this share of one node's spread with every doubling of the nodes
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,11 @@ def rate(cases: Cases, seconds: Column) -> Column:
     return cases.step_tokens / (cases.gpus * seconds)
 
 
-def forecast(cases: Cases, fitted: Fitted | None = None) -> Outlook:
-    """Return what is forecast of all cases, by the kept fit unless another one is given."""
+def forecast(cases: Cases, fitted: Fitted | None = None, spread: Column | None = None) -> Outlook:
+    """Return what is forecast of all cases, by the kept fit unless another one is given.
+
+    ``spread``: the scale of each case instead of what its framework and cluster say (`spread_of`).
+    """
     from scipy.special import ndtr
 
     fitted = fitted or kept()
@@ -86,7 +91,7 @@ def forecast(cases: Cases, fitted: Fitted | None = None) -> Outlook:
     found = step(cases, fitted, lacking)
     chance = chance_of_slow(cases, fitted, lacking)
     quick, slow = found.seconds, found.seconds + found.slow
-    spread = spread_of(cases, fitted)
+    spread = spread_of(cases, fitted) if spread is None else spread
     ends = [
         _quantile(share, quick, slow, chance, spread)
         for share in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
@@ -124,19 +129,32 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
     seen = alike(cases.core_peak[:, None], gpus).any(axis=1)
     unfitted = ~np.isin(cases.framework, [NAMES.index(name) for name in FITTED_ON])
     found = fitted.spread["elsewhere"] * np.where(unfitted & ~seen, np.sqrt(2), 1)
+    beyond = by_gpus(cases)
+    found = found * beyond
     for name, (peak, across) in FITTED_ON.items():
-        own = np.full(len(cases), fitted.spread["inside" if name == "nanotron" else name])
-        if name == "nanotron":
-            own = np.where(spans(cases), fitted.spread["across"], own)
+        if name == SHARED:
+            own = np.where(spans(cases), fitted.spread["across"], fitted.spread["inside"])
+            own = own * by_nodes(cases)
+        else:
+            own = fitted.spread[name] * beyond
         if across is None:
             cluster = np.zeros(len(cases), bool)
         else:
             cluster = (cases.nodes == 1) | alike(cases.across, across)
-        own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"]))
+        own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"] * beyond))
         here = (cases.framework == NAMES.index(name)) & alike(cases.core_peak, peak)
         found = np.where(here, own, found)
-    beyond = np.log2(np.maximum(cases.gpus / FITTED_GPUS, 1))
-    return np.asarray(found * (1 + WIDER * beyond))
+    return np.asarray(found)
+
+
+def by_gpus(cases: Cases) -> Column:
+    """Return by which factor runs differ more on more GPUs than any fit has seen."""
+    return 1 + WIDER * np.log2(np.maximum(cases.gpus / FITTED_GPUS, 1))
+
+
+def by_nodes(cases: Cases) -> Column:
+    """Return by which factor runs on a shared network differ more than those on one node."""
+    return 1 + SHARED_NETWORK * np.log2(cases.nodes)
 
 
 def alike(column: Column, value: float | Column) -> NDArray[np.bool_]:

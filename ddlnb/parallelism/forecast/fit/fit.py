@@ -16,7 +16,7 @@ from ddlnb.parallelism.forecast.cases import Column
 from ddlnb.parallelism.forecast.fit.counted import away
 from ddlnb.parallelism.forecast.fit.observations import Observations
 from ddlnb.parallelism.forecast.footprint import footprint
-from ddlnb.parallelism.forecast.forecast import FREEDOM, MOST_SHOWN
+from ddlnb.parallelism.forecast.forecast import FREEDOM, MOST_SHOWN, by_nodes
 from ddlnb.parallelism.forecast.parameters import Fitted, Parameters, names
 from ddlnb.parallelism.forecast.slow_mode import chance_of_slow
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
@@ -113,6 +113,7 @@ def spreads(
 ) -> dict[str, float]:
     """Return the scale of Student's t of what is unexplained, by where the groups of tp are."""
     off = np.log(runs.seconds / times(step(runs.cases, fitted, lacking), slow))
+    off = off / by_nodes(runs.cases)
     across = runs.cases.tp > runs.cases.gpus_per_node
     kinds = {"inside": off[~across], "across": off[across]}
     return {kind: scale(values) for kind, values in kinds.items() if len(values) > 1}

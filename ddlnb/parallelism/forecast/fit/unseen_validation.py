@@ -1,4 +1,4 @@
-"""Cross-validation over papers and frameworks: intervals, too, know nothing of what is left out."""
+"""Papers, frameworks and sizes that are left out: intervals, too, know nothing of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ddlnb.parallelism.forecast.fit.observations import PAPERS, observed
+from ddlnb.parallelism.forecast.fit.fit import START, fit
+from ddlnb.parallelism.forecast.fit.observations import H100, PAPERS, observed
 from ddlnb.parallelism.forecast.fit.unseen import (
     RUNS,
     LeftOut,
@@ -17,9 +18,10 @@ from ddlnb.parallelism.forecast.fit.unseen import (
     papers_left_out,
 )
 from ddlnb.parallelism.forecast.fit.validation import score
-from ddlnb.parallelism.forecast.forecast import Outlook, forecast
+from ddlnb.parallelism.forecast.forecast import Outlook, by_gpus, forecast
 from ddlnb.parallelism.forecast.parameters import Fitted, kept
 
+FEWER = (16, 32)  # GPUs that a fit has seen at most, to forecast more
 OURS, CONSTANT = "ours", "constant MFU"
 
 
@@ -40,19 +42,39 @@ def frameworks_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
         yield one, _forecast(one, between(others))
 
 
+def more_gpus_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
+    """Return runs on more GPUs than a fit has seen: nanotron's, from at most 16 and at most 32.
+
+    Intervals are those of the fit to fewer GPUs. ``fitted`` is where that starts from.
+    """
+    runs = observed(H100)
+    gpus = runs.cases.gpus
+    for most in FEWER:
+        known = runs.select(gpus <= most)
+        found = fit(known, replace(fitted, parameters=START))
+        for more in np.unique(gpus[gpus > most]):
+            own = runs.select(gpus == more)
+            left_out = f"{more:.0f} GPUs, from at most {most}"
+            yield (
+                LeftOut("more GPUs", left_out, own, (known,), found),
+                forecast(own.cases, found),
+            )
+
+
 def _forecast(one: LeftOut, scale: float) -> Outlook:
-    spread = dict.fromkeys(one.fitted.spread, scale)
-    return forecast(one.runs.cases, replace(one.fitted, spread=spread))
+    cases = one.runs.cases
+    return forecast(cases, one.fitted, scale * by_gpus(cases))
 
 
 def unseen_rows(fitted: Fitted | None = None) -> list[dict[str, Any]]:
-    """Return one row per run that was left out with its paper or framework, and forecast.
+    """Return one row per run that was left out with its paper, framework or size, and forecast.
 
     Columns kind, left_out, forecast, model, gpus, measured, tokens_per_s_per_gpu, low, high.
     """
     fitted = fitted or kept()
     rows: list[dict[str, Any]] = []
-    for one, found in (*papers_forecast(fitted), *frameworks_forecast(fitted)):
+    left_out = (papers_forecast, frameworks_forecast, more_gpus_forecast)
+    for one, found in (pair for forecasts in left_out for pair in forecasts(fitted)):
         runs = one.runs
         for name, rates in ((OURS, found.tokens_per_s_per_gpu), (CONSTANT, one.constant)):
             for i in range(len(runs)):
@@ -68,7 +90,7 @@ def unseen_rows(fitted: Fitted | None = None) -> list[dict[str, Any]]:
 
 
 def unseen_scores(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row of scores per paper and framework that was left out, and over all of a kind.
+    """Return one row of scores per paper, framework or size left out, and over all of a kind.
 
     median, near as in `score`; ranks: Spearman's correlation; held: share in the 90 % interval;
     width: its upper by its lower end, a geometric mean.
