@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.counterfactuals import counterfactual_table
 from ddlnb.advice.gap import Gap, explain_gap
 from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
 from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
-from ddlnb.advice.layouts.question import split_on, states_that_do_not_fit
+from ddlnb.advice.layouts.question import sample_that_does_not_fit, split_on, states_that_do_not_fit
 from ddlnb.advice.lossy_options import LOSSY, lossy_options
 from ddlnb.advice.options import (
     Kind,
@@ -105,21 +106,21 @@ def advise(
     'twice the bandwidth between nodes'
     """
     on = get_cluster(cluster, gpus)
+    split = partial(
+        split_on,
+        str(model),
+        on,
+        local_batch=local_batch,
+        sequence=sequence,
+        precision=precision,
+        prices=prices,
+    )
     if because := states_that_do_not_fit(model, on, optimizer):
         require(
             throughput is None and measured is None,
             f"{because}: a throughput on one GPU or by data parallelism cannot be; leave it out",
         )
-        split = split_on(
-            str(model),
-            on,
-            local_batch=local_batch,
-            sequence=sequence,
-            precision=precision,
-            prices=prices,
-            because=because,
-        )
-        return advise_on_layouts(split, draws=draws, seed=seed)
+        return advise_on_layouts(split(because=because), draws=draws, seed=seed)
     question = question_about(
         model,
         on,
@@ -130,6 +131,8 @@ def advise(
         throughput=throughput,
         precision=precision,
     )
+    if because := sample_that_does_not_fit(model, question):
+        return advise_on_layouts(split(because=because), draws=draws, seed=seed)
     return advise_on(
         question,
         measured=measured,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -74,7 +75,11 @@ def advise(
     """
     from ddlnb.advice.advise import advise_on
     from ddlnb.advice.layouts.advise import advise_on_layouts
-    from ddlnb.advice.layouts.question import split_on, states_that_do_not_fit
+    from ddlnb.advice.layouts.question import (
+        sample_that_does_not_fit,
+        split_on,
+        states_that_do_not_fit,
+    )
     from ddlnb.advice.prices import Prices
     from ddlnb.advice.question import question_about
     from ddlnb.cli.layout_advice import print_layout_advice
@@ -90,18 +95,20 @@ def advise(
     prices = Prices(**{name: value for name, value in given.items() if value is not None})
     named = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     on = get_cluster(named, gpus)
+    split = partial(
+        split_on,
+        model,
+        on,
+        local_batch=batch,
+        sequence=sequence,
+        precision=precision,
+        prices=prices,
+    )
     if because := states_that_do_not_fit(model, on, optimizer):
         refuse_unused(because, throughput=throughput, measured=measured, method=method)
-        split = split_on(
-            model,
-            on,
-            local_batch=batch,
-            sequence=sequence,
-            precision=precision,
-            prices=prices,
-            because=because,
+        return print_layout_advice(
+            advise_on_layouts(split(because=because), draws=draws), csv, page
         )
-        return print_layout_advice(advise_on_layouts(split, draws=draws), csv, page)
     question = question_about(
         model,
         on,
@@ -112,6 +119,10 @@ def advise(
         throughput=throughput,
         precision=precision,
     )
+    if because := sample_that_does_not_fit(model, question):
+        return print_layout_advice(
+            advise_on_layouts(split(because=because), draws=draws), csv, page
+        )
     workload = question.workload
     found = advise_on(
         question, measured=measured, measured_method=method, most_plans=plans, draws=draws

@@ -110,6 +110,18 @@ def test_larger_batches_that_do_not_fit_are_no_options(question):
     )
 
 
+def test_a_batch_that_does_not_fit_is_said_before_all_else(question):
+    batch = question.workload.local_batch
+    tight = replace(question, footprint=ddlnb_footprint(1e9, 1e8), gpu_memory=1e9 + 1e8 * batch - 1)
+    found = advise_on(tight, lossy=(), most_plans=0, draws=0)
+    assert found.sentences[0].startswith(f"It does not fit: training with {batch} samples")
+    assert f"At most {batch - 1} fit" in found.sentences[0]
+    none = advise_on(replace(tight, gpu_memory=1e9), lossy=(), most_plans=0, draws=0)
+    assert "Not even one sample fits: the model has to be split" in none.sentences[0]
+    roomy = replace(tight, gpu_memory=1e12)
+    assert "fit" not in advise_on(roomy, lossy=(), most_plans=0, draws=0).sentences[0]
+
+
 def ddlnb_footprint(fixed, per_sample):
     from ddlnb.workloads.footprint import Footprint
 

@@ -11,13 +11,21 @@ import ddlnb
 from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
 from ddlnb.advice.layouts.counterfactuals import without
 from ddlnb.advice.layouts.options import TOKENS
-from ddlnb.advice.layouts.question import layout_question, split_on, states_that_do_not_fit
+from ddlnb.advice.layouts.question import (
+    layout_question,
+    sample_that_does_not_fit,
+    split_on,
+    states_that_do_not_fit,
+)
+from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast.draws import drawn_seconds
 from ddlnb.parallelism.forecast.fit.observations import observed
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.parameters import kept
+from ddlnb.units import GIB
+from ddlnb.workloads.footprint import Footprint
 
 PRICES = ddlnb.Prices(gpu_hour=2.0)
 
@@ -81,7 +89,7 @@ def test_costs_are_hours_times_prices_and_fewer_gpus_are_compared_per_gpu(advice
 def test_one_gpu_has_no_advice_about_exchanges():
     found = ddlnb.advise_layouts("llama3-1b", "H100", 1, gpus_per_node=1, sequence=2048, draws=0)
     assert not found.reasons["what"].str.contains("nodes|latency|slow|NVLink").any()
-    assert "No other split fits." in found.sentences
+    assert "There is no other split that fits to compare it with." in found.sentences
 
 
 def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
@@ -142,6 +150,19 @@ def test_only_what_cannot_be_held_is_handed_over():
     assert not states_that_do_not_fit("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"), "adam")
     with pytest.raises(UnknownName, match="adam"):
         states_that_do_not_fit("llama3-8b", cluster, "adamw8bit")
+
+
+def test_activations_may_be_what_does_not_fit():
+    one = Question(
+        ddlnb.read_profile("resnet50_b64_rtx2080ti"),
+        ddlnb.cluster_of("H100", nodes=2),
+        footprint=Footprint(70 * GIB, 15 * GIB, "sgd"),
+        gpu_memory=80.0 * GIB,
+    )
+    said = sample_that_does_not_fit("llama3-8b", one)
+    assert "one sample takes 85 GiB of every GPU, which has 80" in said
+    assert not sample_that_does_not_fit("resnet50", one)
+    assert not sample_that_does_not_fit("llama3-8b", replace(one, gpu_memory=1e12))
 
 
 def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ddlnb.advice.prices import Prices
-from ddlnb.advice.question import gpu_memory
+from ddlnb.advice.question import Question, gpu_memory
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpu_in
@@ -136,6 +136,21 @@ def states_that_do_not_fit(model: object, cluster: Cluster, optimizer: str) -> s
         f"Data parallelism alone cannot hold {model}: parameters, gradients and the states of "
         f"{optimizer} take {needed / GIB:,.0f} GiB of every GPU, which has {memory / GIB:.0f}. "
         f"It has to be split"
+    )
+
+
+def sample_that_does_not_fit(model: object, question: Question) -> str:
+    """Return why data parallelism alone cannot hold a model of a known shape, "" where it may.
+
+    Counted is all that training with one sample takes.
+    """
+    known = isinstance(model, str) and model.casefold() in SHAPES
+    if not known or question.fits(1) is not False:
+        return ""
+    return (
+        f"Data parallelism alone cannot hold {model}: one sample takes "
+        f"{question.memory_bytes(1) / GIB:,.0f} GiB of every GPU, which has "
+        f"{question.gpu_memory / GIB:.0f}. It has to be split"
     )
 
 

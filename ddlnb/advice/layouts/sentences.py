@@ -59,7 +59,7 @@ def _rivals(rows: pd.DataFrame) -> str:
     splits = rows[rows["kind"] == str(Kind.LAYOUT)]
     best = splits.iloc[0]
     if len(splits) == 1:
-        return "No other split fits."
+        return "There is no other split that fits to compare it with."
     if math.isnan(best["chance_best"]):
         return ""
     others = splits.iloc[1:].sort_values("chance_best", ascending=False)
