@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddlnb.parallelism.forecast.fit.counted import AWAY, COUNTED
-from ddlnb.parallelism.forecast.fit.fit import fit
+from ddlnb.parallelism.forecast.fit.fit import fit, is_slow
 from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
 from ddlnb.parallelism.forecast.fit.unseen import with_unseen
@@ -32,6 +32,20 @@ def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> N
     one = fit(runs.select(few)).parameters
     for name in ("kept", "kept_inner", "elementwise"):  # left free, the last is ten times less
         assert abs(np.log(getattr(one, name) / COUNTED[name])) < 2 * AWAY
+
+
+@pytest.mark.parametrize(
+    ("most", "expected", "seen"), [(16, 14.6, 30), (32, 26.9, 26)]
+)  # of the runs on 64 GPUs
+def test_slow_runs_are_expected_as_often_as_seen_once_enough_were_seen(
+    most: int, expected: float, seen: int
+) -> None:
+    runs = observed()
+    fitted = fit(runs.select(runs.cases.gpus <= most))
+    more = runs.select(runs.cases.gpus == 64)
+    found = forecast(more.cases, fitted)
+    assert found.chance.sum() == pytest.approx(expected, abs=0.5)
+    assert is_slow(more, found.step).sum() == pytest.approx(seen, abs=1)
 
 
 @pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.035), (PAPERS, 0.03)])
