@@ -6,7 +6,12 @@ import pytest
 
 from ddlnb.calibration.calibrate import calibrate
 from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
-from ddlnb.calibration.micro_benchmark import PROBING, micro_benchmark, read_micro_benchmark
+from ddlnb.calibration.micro_benchmark import (
+    PROBING,
+    ROWS,
+    micro_benchmark,
+    read_micro_benchmark,
+)
 from ddlnb.calibration.parameters import MOST_PARAMETERS
 from ddlnb.calibration.probes import PROBES
 from ddlnb.calibration.twin import here_observations, here_parameters, twin
@@ -34,11 +39,13 @@ def test_one_worker_has_nothing_to_exchange(tmp_path):
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_a_twin_is_calibrated_and_compared(tmp_path):
-    short = {"iterations": 2, "warmup": 1, "repetitions": 1}
-    found = micro_benchmark(tmp_path, workers=(2,), settings=PROBING.changed(**short))
+    short = PROBING.changed(iterations=2, warmup=1)
+    found = micro_benchmark(tmp_path, workers=(2,), settings=short)
+    measured = (tmp_path / ROWS).read_bytes()
     assert len(found.rows) == len(PROBES) * len(METHODS)
     assert len(here_observations(found)) == len(found.rows) + len(found.all_reduces) // 2
-    result = calibrate("here", workers=[2], out=tmp_path)  # measures nothing again
+    result = calibrate("here", workers=[2], out=tmp_path)
+    assert (tmp_path / ROWS).read_bytes() == measured, "it measured again what was there"
     assert [path.name for path in result.paths] == ["here-2-workers.yaml"]
     cluster = read_cluster(result.paths[0])
     assert cluster.fits
