@@ -39,12 +39,11 @@ reproduce: env ## execute every notebook and write the report (PROFILE=quick|ful
 # Python to write any.
 reproduce test test-quick launchers: export PYTHONDONTWRITEBYTECODE :=
 
-# Side by side what starts no processes (a thread each), notebooks, and files of tests that start ranks. With more of them
-# than cores, emulated links miss their bandwidth. Examples in docstrings are all in the first: none starts ranks.
+# Side by side what starts no processes (a thread each), then notebooks and files of tests that start ranks. With more of
+# them than cores, emulated links miss their bandwidth. Examples in docstrings are all in the first: none starts ranks.
 test: env ## run all tests, the notebooks included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
-	DDLNB_JOBS=1 $(BIN)/python -m pytest tests -n $(JOBS) --maxschedchunk 1 -m notebook
-	$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "(ranks or slow) and not notebook"
+	DDLNB_JOBS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "ranks or slow or notebook"
 
 test-quick: env ## only the tests that start no processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"

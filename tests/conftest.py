@@ -11,10 +11,12 @@ from hypothesis import settings
 settings.register_profile("ddlnb", deadline=None)
 settings.load_profile("ddlnb")
 
-# The files of tests that start ranks, the longest first: then no worker is left alone with one.
+# The files of notebooks and of tests that start ranks, the longest first: then no worker is left
+# alone with one.
 LONGEST = (
-    *("test_faults", "test_launchers", "test_twin", "test_byteps", "test_horovod", "test_ranks"),
-    *("test_emulation", "test_engines", "test_executors", "test_byteps_asynchronous"),
+    *("test_notebooks", "test_engines", "test_reproduce", "test_faults", "test_launchers"),
+    *("test_twin", "test_byteps", "test_horovod", "test_ranks", "test_emulation"),
+    *("test_executors", "test_byteps_asynchronous"),
 )
 
 
