@@ -18,6 +18,7 @@ from ddlnb.engines.horovod import runtime as horovod_runtime
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.kept import KeptPlan
 from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import SPLIT
 
 
@@ -49,7 +50,7 @@ class Engine:
         if method.exchange not in self.exchanges:
             answered = " and ".join(sorted(self.exchanges))
             return f"answers {answered}, and the method asks for {method.exchange}"
-        return _compresses(method) or self.refusal(method)
+        return self.refusal(method)
 
     def starter(self) -> Callable[..., Any]:
         """Return the function that ``start`` names."""
@@ -60,21 +61,36 @@ class Engine:
         return _named(self.serve)
 
 
+def _plan_of(method: Method) -> Plan | None:
+    return method.planner.plan if isinstance(method.planner, KeptPlan) else None
+
+
 def _compresses(method: Method) -> str:
-    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+    plan = _plan_of(method)
     if plan is None or not plan.compressed_by:
         return ""
-    return (
-        f"sends gradients as they are, and the plan compresses messages by "
-        f"{' and '.join(plan.compressed_by)}: a forecast; `ddlnb train` trains with this compressor"
-    )
+    compressions = " and ".join(plan.compressed_by)
+    return f"sends gradients as they are, and the plan compresses messages by {compressions}"
+
+
+def _cannot_compress(method: Method) -> str:
+    plan = _plan_of(method)
+    if plan is None or not plan.compressed_by:
+        return ""
+    from ddlnb.engines.compressing import cannot_run  # takes torch along
+
+    return cannot_run(plan)
 
 
 def _names_collectives(method: Method) -> str:
-    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+    plan = _plan_of(method)
     if plan is None or not plan.collectives:
         return ""
     return "has one all-reduce of its own for all messages, and the plan names collectives"
+
+
+def _not_for_horovod(method: Method) -> str:
+    return _names_collectives(method) or _compresses(method)
 
 
 def _named(path: str) -> Callable[..., Any]:
@@ -89,10 +105,10 @@ _LISTED = [
            "ddlnb.engines.baselines:ddp", baseline="DDP"),
     Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
            "ddlnb.engines.torch_engine:start", "ddlnb.engines.torch_engine:serve",
-           exchanges=frozenset({"all_reduce", "push_pull", SPLIT})),
+           exchanges=frozenset({"all_reduce", "push_pull", SPLIT}), refusal=_cannot_compress),
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
            "ddlnb.engines.horovod.engine:start", baseline="horovod",
-           exchanges=frozenset({"all_reduce", SPLIT}), refusal=_names_collectives,
+           exchanges=frozenset({"all_reduce", SPLIT}), refusal=_not_for_horovod,
            missing=horovod_runtime.missing),
     Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
            "ddlnb.engines.byteps.engine:start", "ddlnb.engines.byteps.engine:serve",

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from ddlnb.engines.base import Handle, Transport
+from ddlnb.engines.compressing import MessageCompressing
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.tracer import Tracer
 from ddlnb.plans.plan import Launch, Order, Plan
@@ -28,8 +29,10 @@ class Courier:
         memory: GradientMemory,
         transport: Transport,
         timeout_seconds: float = 120.0,
+        compressing: MessageCompressing | None = None,
     ):
         self.plan, self.memory, self.transport = plan, memory, transport
+        self._compressing = compressing
         self._timeout_seconds = timeout_seconds
         self.tracer: Tracer | None = None
         self._exchange = EXCHANGES[plan.exchange]
@@ -51,6 +54,8 @@ class Courier:
         """Get ready for the gradients of a new iteration; the messages of the last are done."""
         count = len(self.plan.messages)
         with self._lock:
+            if self._compressing is not None:
+                self._compressing.step = self._round
             self._round += 1
             self._iteration = self.tracer.iteration if self.tracer else 0
             self._missing = [len(positions) for positions in self.plan.gradients_of]
@@ -136,10 +141,16 @@ class Courier:
                 heapq.heappop(self._ready)
             self._next += 1
             self._flying += self.plan.message_bytes[message]
-            flow = self._exchange(self.memory.collect(message))
+            flow = self._flow(message)
             self._flows[message] = (flow, self._request(message, next(flow)))
             if self._started:
                 self._started[message].set()
+
+    def _flow(self, message: int) -> Flow:
+        gradients = self.memory.collect(message)
+        if self._compressing is not None and message in self._compressing:
+            return self._compressing.average(message, gradients)
+        return self._exchange(gradients)
 
     def _startable(self) -> int | None:
         if self.plan.order is Order.PRIORITY:

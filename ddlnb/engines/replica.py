@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ddlnb.engines.base import Transport
+from ddlnb.engines.compressing import MessageCompressing
 from ddlnb.engines.courier import Courier
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.optimizers import MakeOptimizer
@@ -25,7 +26,8 @@ class Replica:
     ``make_optimizer`` gets parameters and returns a torch optimizer; with `Gate.OWN_LAYER` it is
     called once per layer, so it must treat parameters independently of one another (SGD, Adam and
     AdamW do). The modules of all ranks must start equal. ``waited_seconds`` and ``bytes_sent``
-    grow with every step. Raises ModelError if the module is not the one the plan was made for.
+    grow with every step. ``rank`` and ``seed`` are for compressors that draw random numbers. Raises
+    ModelError if the module is not the one the plan was made for.
     """
 
     def __init__(
@@ -36,14 +38,22 @@ class Replica:
         make_optimizer: MakeOptimizer,
         workers: int,
         timeout_seconds: float = 120.0,
+        rank: int = 0,
+        seed: int = 0,
     ):
         self.module, self.plan = module, plan
         self.waited_seconds = 0.0
-        self._transport, self._scale = transport, 1.0 / workers
+        self._transport = transport
         parameters = _planned_parameters(module, plan)
         dtype, device = parameters[0].dtype, parameters[0].device
         self._memory = GradientMemory(plan, dtype, device)
-        self._courier = Courier(plan, self._memory, transport, timeout_seconds)
+        compressing = None
+        if plan.compressed_by:
+            named = module.named_parameters()
+            shapes = {name: tuple(one.shape) for name, one in named if one.requires_grad}
+            compressing = MessageCompressing(plan, shapes, rank, workers, seed, dtype, device.type)
+        self._courier = Courier(plan, self._memory, transport, timeout_seconds, compressing)
+        self._scales = _scales(plan, workers)
         self._views = [
             self._memory.gradient(gradient.name).view(parameter.shape)
             for gradient, parameter in zip(plan.gradients, parameters, strict=True)
@@ -152,7 +162,7 @@ class Replica:
     def _on_gradient(self, position: int, parameter: nn.Parameter) -> None:
         gradient = parameter.grad
         assert gradient is not None
-        torch.mul(gradient, self._scale, out=self._views[position])
+        torch.mul(gradient, self._scales[position], out=self._views[position])
         parameter.grad = None
         self._note("backward", self.plan.gradients[position].name)
         self._courier.gradient_ready(position)
@@ -184,6 +194,15 @@ class _Update:
         self._optimizer.step()
         for parameter, _ in self._pairs:
             parameter.grad = None
+
+
+def _scales(plan: Plan, workers: int) -> list[float]:
+    """Return what each gradient is multiplied by: 1 / n; 1 where a compressor makes the average."""
+    scales = [1.0 / workers] * len(plan.gradients)
+    for compression, positions in zip(plan.compressions, plan.gradients_of, strict=False):
+        for position in positions if compression else ():
+            scales[position] = 1.0
+    return scales
 
 
 def _planned_parameters(module: nn.Module, plan: Plan) -> list[nn.Parameter]:

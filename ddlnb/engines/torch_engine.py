@@ -25,7 +25,16 @@ def start(
         context, store, job.plan, job.topology, job.collective, job.ranks_per_node
     )
     timeout = context.timeout_seconds
-    replica = Replica(module, job.plan, transport, job.make_optimizer, job.workers, timeout)
+    replica = Replica(
+        module,
+        job.plan,
+        transport,
+        job.make_optimizer,
+        job.workers,
+        timeout,
+        rank=context.rank,
+        seed=job.seed,
+    )
     return replica, partial(job.task.loss, module)
 
 

@@ -42,7 +42,8 @@ def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
     assert searched["iteration_seconds"] < fixed["iteration_seconds"]
     assert searched["compression_seconds"] < fixed["compression_seconds"]
     assert plan.digest in searched["source"]
-    refused = ddlnb("measure", "--model", "small-transformer", "--plan", str(kept))
+    words = ["measure", "--model", "small-transformer", "--plan", str(kept), "--engine", "horovod"]
+    refused = ddlnb(*words)
     assert refused.returncode == 2
     assert "the plan compresses messages by top-k(0.01) + feedback" in refused.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +12,11 @@ from ddlnb.engines.base import Transport
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.engines.transports.chosen import HalvesTransport, PerMessageTransport
 from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.gathering import GatheringTransport
 from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
 from ddlnb.engines.transports.push_pull import PushPullTransport
 from ddlnb.engines.transports.threads import ThreadTransport
+from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
@@ -28,6 +31,14 @@ def transport_for(
     per_node: int = 1,
 ) -> Transport:
     """Return what answers a plan's requests on this worker: collectives, or parameter servers."""
+    if plan.compressed_by:
+        require(
+            topology == "ring" and collective is None,
+            f"plan {plan.method!r} compresses messages, whose payloads the backend gathers; leave "
+            f"topology and collective out",
+        )
+        dense = replace(plan, compressions=())
+        return GatheringTransport(transport_for(context, store, dense, per_node=per_node))
     if plan.servers:
         return connect_to_servers(context, store, plan.servers, plan.placement)
     if plan.is_split:
