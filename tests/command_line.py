@@ -10,6 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from unittest.mock import patch
 
 from ddlnb.cli.app import main
+from ddlnb.cli.options import WIDTH
 
 
 def ddlnb(*words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
@@ -21,7 +22,7 @@ def ddlnb(*words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
     status: object = None
     with (
         patch.object(sys, "argv", ["ddlnb", *words]),
-        patch.dict(os.environ, COLUMNS="80"),  # as where the output is no terminal
+        patch.dict(os.environ, COLUMNS=str(WIDTH)),  # whatever terminal the tests run in
         redirect_stdout(out),
         redirect_stderr(err),
     ):

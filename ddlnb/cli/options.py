@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,8 @@ from ddlnb.errors import InputError, require
 
 if TYPE_CHECKING:
     import pandas as pd
+
+WIDTH = 160  # columns of a table where there is no terminal
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")]
 Model = Annotated[
@@ -88,7 +91,10 @@ def refuse_unused(why: str, **given: object) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
-    """Print rows as a table under a title, or as comma-separated values."""
+    """Print rows as a table under a title, or as comma-separated values.
+
+    The table is as wide as the terminal; elsewhere as COLUMNS of the environment says, or WIDTH.
+    """
     import pandas as pd
 
     frame: pd.DataFrame = pd.DataFrame(rows)
@@ -99,7 +105,7 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Console() if sys.stdout.isatty() else Console(width=_columns())
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(frame.columns, start=1):
         numeric = pd.api.types.is_numeric_dtype(frame[column])
@@ -109,3 +115,8 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
         shown = (f"{value:,}" if isinstance(value, int) else str(value) for value in row.values())
         table.add_row(*(Text(value) for value in shown))
     console.print(table)
+
+
+def _columns() -> int:
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else WIDTH
