@@ -20,7 +20,7 @@ from ddlnb.cli.hardware import (
     chosen_cluster,
 )
 from ddlnb.cli.options import Batch, Csv, numbers, print_table
-from ddlnb.cli.workloads import ModelName, Throughput, workload_for
+from ddlnb.cli.workloads import ModelName, Sequence, Throughput, workload_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,7 @@ def lossy(
         typer.Option(help="A plan of `ddlnb plan --sent --out`, as a method. Repeatable."),
     ] = None,
     batch: Batch = None,
+    sequence: Sequence = None,
     throughput: Throughput = None,
     precision: PrecisionName = "",
     compression: Annotated[
@@ -99,7 +100,7 @@ def lossy(
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
     first = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     slower = get_straggler(straggler) if straggler else None
-    workload = workload_for(model, first, batch, throughput, precision)
+    workload = workload_for(model, first, batch, throughput, precision, sequence=sequence)
     options = {"compression": compression, "base": base or BASE, "slower": slower}
     how = _assumed(compression, base or BASE, straggler)
     if curves is not None:

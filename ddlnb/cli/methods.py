@@ -7,23 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.hardware import PrecisionName
+from ddlnb.cli.hardware import (
+    GpusPerNode,
+    MachineName,
+    NetworkName,
+    Nodes,
+    PrecisionName,
+    SaveCluster,
+    chosen_cluster,
+)
 from ddlnb.cli.options import (
     Batch,
     Credit,
     Csv,
     Model,
     Partition,
-    Servers,
     print_table,
     refuse_unused,
 )
-from ddlnb.cli.workloads import Gradients, Sequence
+from ddlnb.cli.workloads import Gradients, Sequence, workload_for
 
 if TYPE_CHECKING:
+    from ddlnb.plans.alpha_beta import AlphaBeta
     from ddlnb.plans.methods import Method
     from ddlnb.plans.plan import Plan
     from ddlnb.search.sent import Sent
+    from ddlnb.workloads.workload import Workload
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,28 +75,43 @@ def plan(
     model: Model,
     method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, DDP, or searched.")],
     batch: Batch = None,
-    servers: Servers = 1,
+    servers: Annotated[
+        int | None,
+        typer.Option(help="Servers of PS methods; default: 1, on a cluster one for every node."),
+    ] = None,
     partition: Partition = None,
     credit: Credit = None,
     latency: Annotated[
-        float, typer.Option(help="Latency of one all-reduce, in seconds (a in a + b M).")
-    ] = 5e-4,
+        float | None,
+        typer.Option(help="Of one all-reduce, in seconds (a in a + b M); default: 0.0005."),
+    ] = None,
     bandwidth: Annotated[
-        float, typer.Option(help="Asymptotic all-reduce bandwidth, in bytes per second (1 / b).")
-    ] = 1e9,
+        float | None,
+        typer.Option(help="Of large all-reduces, in bytes per second (1 / b); default: 1e9."),
+    ] = None,
     profile: Annotated[
         str | None, typer.Option(help="A profile of data/profiles; default: measured here and now.")
     ] = None,
-    gpu: Annotated[
-        str, typer.Option(help="Seconds from the data sheet of this GPU instead, such as A100.")
+    cluster: Annotated[
+        str,
+        typer.Option(help="Plan for one of `ddlnb clusters`, or a .yaml file. Or name hardware:"),
     ] = "",
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A GPU of `ddlnb hardware`, such as A100, for a new cluster; without any of the "
+            "next four only its seconds, by data sheet."
+        ),
+    ] = "",
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    network: NetworkName = "",
+    machine: MachineName = "",
+    save_cluster: SaveCluster = None,
+    gpus: Annotated[int | None, typer.Option(help="Workers of the cluster; default: all.")] = None,
     precision: PrecisionName = "",
     sequence: Sequence = None,
     gradients: Gradients = "",
-    cluster: Annotated[
-        str, typer.Option(help="Plan for this cluster of `ddlnb clusters`, or file, instead.")
-    ] = "",
-    gpus: Annotated[int | None, typer.Option(help="Workers of the cluster; default: all.")] = None,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds that a search may take; default: to its end.")
     ] = None,
@@ -106,31 +130,80 @@ def plan(
         Path | None, typer.Option(help="Also write the plan to this file (.json).")
     ] = None,
 ) -> None:
-    """Print a method's plan: which gradients travel together, in what order."""
+    """Print a method's plan: which gradients travel together, in what order.
+
+    It is made for all-reduces of --latency and --bandwidth, or for a cluster: by its name, or by
+    that of its hardware.
+    """
     from ddlnb.cli.searched import plan_on_cluster
-    from ddlnb.errors import require
     from ddlnb.files import require_writable_file
-    from ddlnb.plans.alpha_beta import AlphaBeta
-    from ddlnb.workloads.catalogue import get_task
-    from ddlnb.workloads.workload import read_profile
 
     if out is not None:
         require_writable_file(out, "plan.json")
-    if cluster:
-        refuse_unused("seconds are those of the workload on the cluster", profile=profile, gpu=gpu)
-        chosen = _tuned(method, partition, credit)
-        what = _sent(sent, compression, mixed)
-        made = plan_on_cluster(
-            model, cluster, gpus, chosen, batch, sequence, gradients, time_limit, what
+    chosen = _tuned(method, partition, credit)
+    hardware = (nodes, gpus_per_node, network or None, machine or None)
+    if cluster or any(one is not None for one in hardware):
+        refuse_unused(
+            "seconds are those of the workload on the cluster",
+            profile=profile,
+            latency=latency,
+            bandwidth=bandwidth,
         )
+        on = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
+        on = on if gpus is None else on.with_workers(gpus)
+        workload = workload_for(
+            model, on, batch, None, precision, sequence=sequence, gradients=gradients
+        )
+        what = _sent(sent, compression, mixed)
+        made = plan_on_cluster(workload, on, chosen, servers, time_limit, what)
         return _print_plan(made, out)
-    refuse_unused("without --cluster there is none", gpus=gpus, time_limit=time_limit)
     refuse_unused(
-        "compressed plans are searched on a --cluster",
+        "without --cluster or the hardware of one (--nodes, --network, --machine) there is none",
+        gpus=gpus,
+        save_cluster=save_cluster,
+        time_limit=time_limit,
+    )
+    refuse_unused(
+        "compressed plans are searched on a cluster",
         sent=sent,
         compression=compression,
         mixed=mixed,
     )
+    cost = _cost(latency, bandwidth)
+    workload = _workload(model, profile, gpu, precision, batch, sequence)
+    workload = workload.sent_as(gradients) if gradients else workload
+    typer.echo(f"{workload!r}, {workload.source}")
+    if chosen.needs_cost:
+        typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
+    made = chosen.plan(workload, cost=cost, servers=1 if servers is None else servers)
+    _print_plan(made, out)
+
+
+def _cost(latency: float | None, bandwidth: float | None) -> AlphaBeta:
+    """Return the cost of an all-reduce that is planned for without a cluster."""
+    from ddlnb.errors import require
+    from ddlnb.plans.alpha_beta import AlphaBeta
+
+    latency = 5e-4 if latency is None else latency
+    bandwidth = 1e9 if bandwidth is None else bandwidth
+    require(latency >= 0, f"latency {latency} must not be negative")
+    require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
+    return AlphaBeta(latency, 1 / bandwidth)
+
+
+def _workload(
+    model: str,
+    profile: str | None,
+    gpu: str,
+    precision: str,
+    batch: int | None,
+    sequence: int | None,
+) -> Workload:
+    """Return the workload of a profile, of a GPU's data sheet, or as measured here and now."""
+    from ddlnb.errors import require
+    from ddlnb.workloads.catalogue import get_task
+    from ddlnb.workloads.workload import read_profile
+
     if profile is not None:
         refuse_unused(
             f"profile {profile!r} has a batch and seconds of its own",
@@ -140,34 +213,22 @@ def plan(
         )
     if not gpu:
         refuse_unused("--precision is that of a data sheet (--gpu)", precision=precision)
-    require(latency >= 0, f"latency {latency} must not be negative")
-    require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
-    chosen = _tuned(method, partition, credit)
+    task = get_task(model)
     if profile is not None:
         workload = read_profile(profile)
-        task = get_task(model)
         require(
             workload.model == task.name,
             f"profile {profile!r} is of model {workload.model!r}, not of {task.name!r}",
         )
-    else:
-        from ddlnb.workloads.profiling import profile as measure_profile
-        from ddlnb.workloads.roofline import estimate
-        from ddlnb.workloads.tracing import trace
+        return workload
+    from ddlnb.workloads.profiling import profile as measure_profile
+    from ddlnb.workloads.roofline import estimate
+    from ddlnb.workloads.tracing import trace
 
-        task = get_task(model)
-        task = task if sequence is None else task.with_sequence(sequence)
-        if gpu:
-            traced = trace(task, task.local_batch if batch is None else batch)
-            workload = estimate(traced, gpu, precision)
-        else:
-            workload = measure_profile(task, batch, iterations=3, warmup=1)
-    workload = workload.sent_as(gradients) if gradients else workload
-    typer.echo(f"{workload!r}, {workload.source}")
-    cost = AlphaBeta(latency, 1 / bandwidth)
-    if chosen.needs_cost:
-        typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
-    _print_plan(chosen.plan(workload, cost=cost, servers=servers), out)
+    task = task if sequence is None else task.with_sequence(sequence)
+    if gpu:
+        return estimate(trace(task, task.local_batch if batch is None else batch), gpu, precision)
+    return measure_profile(task, batch, iterations=3, warmup=1)
 
 
 def _sent(sent: str, compression: str, mixed: bool) -> Sent:

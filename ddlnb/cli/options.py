@@ -21,7 +21,6 @@ Model = Annotated[
     str, typer.Option(help="A model of `ddlnb models`, my.py:task, or a Hugging Face config.json.")
 ]
 Batch = Annotated[int | None, typer.Option(help="Samples per worker; default: the model's own.")]
-Servers = Annotated[int, typer.Option(help="Number of parameter servers for PS methods.")]
 Partition = Annotated[
     str | None, typer.Option(help="Largest message of methods that partition, such as 256KB.")
 ]

@@ -41,13 +41,10 @@ def bounds(
 
 
 def plan_on_cluster(
-    model: str,
-    cluster: str,
-    gpus: int | None,
+    workload: Workload,
+    on: Cluster,
     method: Method,
-    batch: int | None,
-    sequence: int | None,
-    gradients: str,
+    servers: int | None,
     time_limit: float | None,
     sent: Sent,
 ) -> Plan:
@@ -56,28 +53,23 @@ def plan_on_cluster(
 
     import typer
 
-    from ddlnb.cli.workloads import workload_for
-    from ddlnb.clusters.file import get_cluster
+    from ddlnb.cli.options import refuse_unused
     from ddlnb.errors import require
     from ddlnb.search.method import Searching
     from ddlnb.search.search import search_plan
     from ddlnb.search.sent import DENSE
     from ddlnb.simulator.simulate import plan_on
 
-    on = get_cluster(cluster, gpus)
-    workload = workload_for(model, on, batch, None, sequence=sequence, gradients=gradients)
     typer.echo(f"{workload!r} on {on!r}; {workload.source}")
     if not isinstance(method.planner, Searching):
-        require(
-            time_limit is None,
-            f"--time-limit ends a search, and {method.name} is a rule; leave it out",
-        )
+        refuse_unused(f"{method.name} is a rule, and searches nothing", time_limit=time_limit)
         require(
             sent == DENSE,
             f"--sent is what a search plans for, and {method.name} is a rule; ask `ddlnb lossy "
             f"--method 'bsp + {sent}' --base {method.name}`",
         )
-        return plan_on(on, workload, method)
+        return plan_on(on, workload, method, servers)
+    refuse_unused("a searched plan goes without servers", servers=servers)
     show = sys.stderr.isatty()
     space = method.planner.space
     found = search_plan(workload, on, space=space, sent=sent, time_limit=time_limit, progress=show)

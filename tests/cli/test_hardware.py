@@ -47,6 +47,27 @@ def test_the_same_options_work_in_timeline_and_lossy(tmp_path):
     assert "local(8)" in done.stdout
 
 
+def test_a_plan_is_made_for_hardware_by_name_as_for_the_file_of_it(tmp_path):
+    saved = tmp_path / "mine.yaml"
+    words = ["plan", *RESNET, "--method", "MG-WFBP", "--gpus", "8"]
+    named = ddlnb(*words, *TESTBED, "--save-cluster", str(saved), check=True)
+    assert "from the names of its hardware" in named.stderr
+    assert "workers=8 of 32" in named.stdout
+    filed = ddlnb(*words, "--cluster", str(saved), check=True)
+    assert named.stdout.splitlines()[1:] == filed.stdout.splitlines()[1:]  # first: where from
+    some = ddlnb(*words[:-2], "--cluster", str(saved), "--nodes", "2", check=True)
+    assert some.stdout == filed.stdout
+
+
+def test_a_plan_takes_a_machine_a_precision_and_its_own_number_of_servers():
+    words = ["plan", "--model", "small-conv", "--machine", "p4d", "--precision", "bf16"]
+    words += ["--nodes", "3", "--method", "BSP-PS"]
+    done = ddlnb(*words, check=True)
+    assert "data sheet of A100-SXM4-40GB at bf16" in done.stdout
+    assert "push_pull on 3 servers" in done.stdout  # one for every node
+    assert "push_pull on 2 servers" in ddlnb(*words, "--servers", "2", check=True).stdout
+
+
 def test_hardware_is_listed_and_shown_with_its_sources():
     listed = "".join(
         ddlnb("hardware", kind, "--csv", check=True).stdout

@@ -37,6 +37,19 @@ def test_methods_stand_beside_the_best_lossless_ones():
     assert "Parameter servers run on machines of their own: ByteScheduler-PS; asp on PS." in shown
 
 
+def test_shorter_sequences_take_less_computation():
+    words = ["--model", "gpt2", "--machine", "p4d", "--nodes", "2", "--method", "local(8)"]
+    whole, half = (
+        pd.read_csv(StringIO(ddlnb("lossy", *words, *more, "--csv", check=True).stdout))
+        for more in ([], ["--sequence", "512"])
+    )
+    assert (half["compute_seconds"] < 0.7 * whole["compute_seconds"]).all()
+    assert list(half["bytes_sent"]) == list(whole["bytes_sent"])
+    none = ddlnb("lossy", *WORDS[:1], "resnet50", *words[2:], "--sequence", "512")
+    assert none.returncode == 2
+    assert "model 'resnet50' has no sequences" in none.stderr
+
+
 def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
     words = [*WORDS, "--gpus", "8", "--method", "local(8)", "--method", "bsp + fp16"]
     slow = ["--straggler", "one-slow(3)"]

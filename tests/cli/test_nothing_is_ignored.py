@@ -17,6 +17,7 @@ from ddlnb.workloads.workload import read_profile
 from tests.cli.test_app import ddlnb
 
 RESNET = ["--model", "resnet50", "--cluster", "survey-10GbE"]
+PLAN_ON = ["plan", *RESNET, "--method", "MG-WFBP"]
 PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
 
 
@@ -31,6 +32,18 @@ PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
         (
             [*PLAN, "--method", "MG-WFBP", "--partition", "1MB"],
             "MG-WFBP has none; leave it out, or",
+        ),
+        ([*PLAN_ON, "--latency", "1e-3"], "workload on the cluster; leave out --latency"),
+        ([*PLAN_ON, "--bandwidth", "1e9"], "workload on the cluster; leave out --bandwidth"),
+        ([*PLAN_ON, "--gpu", "A100"], "says what hardware there is; leave out --gpu"),
+        ([*PLAN_ON, "--time-limit", "2"], "MG-WFBP is a rule, and searches nothing; leave out"),
+        (
+            ["plan", *RESNET, "--method", "searched", "--servers", "2"],
+            "a searched plan goes without servers; leave out --servers",
+        ),
+        (
+            [*PLAN, "--method", "MG-WFBP", "--gpus", "8", "--time-limit", "2"],
+            "there is none; leave out --gpus and --time-limit",
         ),
         (["calibrate", "survey", "--out", "here"], "'survey' makes no use of out; leave it out"),
         (["calibrate", "here", "--rows", "rows.csv"], "'here' makes no use of rows"),
