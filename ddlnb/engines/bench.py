@@ -7,7 +7,7 @@ from functools import cached_property
 from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import get_optimizer, optimizer_name
-from ddlnb.engines.probes import profile_rank, time_all_reduce
+from ddlnb.engines.probes import COST_SIZES, profile_rank, time_all_reduce
 from ddlnb.engines.searching import searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.worker import run_job
@@ -25,7 +25,6 @@ from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.tracing import require_finite
 from ddlnb.workloads.workload import Workload
 
-COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)
 ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)
 
 

@@ -18,10 +18,12 @@ from ddlnb.engines.transports.collective import CollectiveExecutor
 from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.transfers import Collective
+from ddlnb.units import KIB, MIB
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
 
+COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)  # bytes to which a + b M is fitted
 LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must not decide
 
 
@@ -65,27 +67,40 @@ def time_all_reduce(
     does: where computation and communication share cores, that multiplies the latency. A message
     then either gets a core at once or waits for its turn, so the mean is taken instead.
     """
+    with process_group(context, context.store(), context.count, backend):
+        return timed_all_reduces(
+            sizes, repetitions, local_device(context, device), while_computing, topology, collective
+        )
+
+
+def timed_all_reduces(
+    sizes: tuple[int, ...],
+    repetitions: int,
+    device: torch.device,
+    while_computing: bool = False,
+    topology: str = "ring",
+    collective: Collective | None = None,
+) -> list[tuple[int, float]]:
+    """Return what `time_all_reduce` does, in the default process group, which is there already."""
     typical = statistics.fmean if while_computing else statistics.median
     found = []
-    on = local_device(context, device)
-    with process_group(context, context.store(), context.count, backend):
-        all_reduce: Callable[[torch.Tensor], Any] = dist.all_reduce
-        if collective is not None:
-            all_reduce = CollectiveExecutor(collective)
-        elif topology == "mesh":
-            all_reduce = MeshAllReduce(measured_limit())
-        for size in sizes:
-            tensor = torch.zeros(max(1, size // 4), device=on)
-            seconds = []
-            with _computing() if while_computing else nullcontext():
-                for _ in range(repetitions + 1):
-                    start = time.perf_counter()
-                    all_reduce(tensor)
-                    if on.type == "cuda":
-                        torch.cuda.synchronize(on)
-                    seconds.append(time.perf_counter() - start)
-                dist.barrier()
-            found.append((size, typical(seconds[1:])))
+    all_reduce: Callable[[torch.Tensor], Any] = dist.all_reduce
+    if collective is not None:
+        all_reduce = CollectiveExecutor(collective)
+    elif topology == "mesh":
+        all_reduce = MeshAllReduce(measured_limit())
+    for size in sizes:
+        tensor = torch.zeros(max(1, size // 4), device=device)
+        seconds = []
+        with _computing() if while_computing else nullcontext():
+            for _ in range(repetitions + 1):
+                start = time.perf_counter()
+                all_reduce(tensor)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                seconds.append(time.perf_counter() - start)
+            dist.barrier()
+        found.append((size, typical(seconds[1:])))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -16,7 +16,9 @@ from ddlnb.engines.courier import Courier
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.optimizers import MakeOptimizer
 from ddlnb.engines.tracer import Tracer, recorded
-from ddlnb.errors import ModelError
+from ddlnb.engines.updates import hand_over, updates_of
+from ddlnb.errors import ModelError, PlanError
+from ddlnb.plans.kept import require_same_gradients
 from ddlnb.plans.plan import Gate, Plan
 
 
@@ -41,45 +43,54 @@ class Replica:
         rank: int = 0,
         seed: int = 0,
     ):
-        self.module, self.plan = module, plan
+        self.module = module
         self.waited_seconds = 0.0
-        self._transport = transport
-        parameters = _planned_parameters(module, plan)
-        dtype, device = parameters[0].dtype, parameters[0].device
-        self._memory = GradientMemory(plan, dtype, device)
-        compressing = None
-        if plan.compressed_by:
-            named = module.named_parameters()
-            shapes = {name: tuple(one.shape) for name, one in named if one.requires_grad}
-            compressing = MessageCompressing(plan, shapes, rank, workers, seed, dtype, device.type)
-        self._courier = Courier(plan, self._memory, transport, timeout_seconds, compressing)
-        self._scales = _scales(plan, workers)
-        self._views = [
-            self._memory.gradient(gradient.name).view(parameter.shape)
-            for gradient, parameter in zip(plan.gradients, parameters, strict=True)
-        ]
-        self._updates = _updates(plan, parameters, self._views, make_optimizer)
+        self._workers, self._rank, self._seed = workers, rank, seed
+        self._make_optimizer, self._timeout_seconds = make_optimizer, timeout_seconds
+        self._sent_before = 0.0
         self._pending: set[str] = set()
         self._tracer: Tracer | None = None
         self._trace_hooks: list[RemovableHandle] = []
         self._mark, self._layer = 0.0, ""
+        self._parameters = _planned_parameters(module, plan)
+        self._adopt(plan, transport)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, position))
-            for position, parameter in enumerate(parameters)
+            for position, parameter in enumerate(self._parameters)
         ]
+
+    def _adopt(self, plan: Plan, transport: Transport) -> None:
+        self.plan, self._transport = plan, transport
+        first = self._parameters[0]
+        memory = GradientMemory(plan, first.dtype, first.device)
+        compressing = self._compressing(plan, first) if plan.compressed_by else None
+        self._courier = Courier(plan, memory, transport, self._timeout_seconds, compressing)
+        self._scales = _scales(plan, self._workers)
+        self._views = [
+            memory.gradient(gradient.name).view(parameter.shape)
+            for gradient, parameter in zip(plan.gradients, self._parameters, strict=True)
+        ]
+        self._updates = updates_of(plan, self._parameters, self._views, self._make_optimizer)
+        self._gates: list[RemovableHandle] = []
         if plan.gate is Gate.OWN_LAYER:
-            self._hooks += [
+            self._gates = [
                 # First of the module's hooks: others, such as weight_norm's, read parameters too.
-                module.get_submodule(layer).register_forward_pre_hook(
+                self.module.get_submodule(layer).register_forward_pre_hook(
                     partial(self._gate, layer), prepend=True
                 )
                 for layer in self._updates
             ]
 
+    def _compressing(self, plan: Plan, first: nn.Parameter) -> MessageCompressing:
+        named = self.module.named_parameters()
+        shapes = {name: tuple(one.shape) for name, one in named if one.requires_grad}
+        where = (self._rank, self._workers, self._seed, first.dtype, first.device.type)
+        return MessageCompressing(plan, shapes, *where)
+
     @property
     def bytes_sent(self) -> float:
         """The payload bytes that this worker has sent."""
-        return self._transport.bytes_sent
+        return self._sent_before + self._transport.bytes_sent
 
     def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Run one forward and one backward pass on this worker's batch and return its loss.
@@ -114,11 +125,36 @@ class Replica:
         for layer in list(self._updates):
             self._apply(layer)
 
+    def replan(self, plan: Plan, transport: Transport) -> None:
+        """Train under another plan from the next step on, its messages carried by ``transport``.
+
+        All messages of the steps so far arrive and all their updates are applied before; parameters
+        and what the optimizers remember of them stay as they are. All ranks must call it between
+        the same two steps. Raises PlanError for a plan with other gradients, and for compressed ones,
+        whose memories of what was not sent belong to their messages.
+        """
+        require_same_gradients(self.plan, plan)
+        if self.plan.compressed_by or plan.compressed_by:
+            raise PlanError(
+                f"plan {plan.method!r} cannot take over from {self.plan.method!r} while messages "
+                f"are compressed; replan dense plans"
+            )
+        self.synchronize()
+        tracer, before = self._tracer, self._updates
+        self.trace(None)
+        for gate in self._gates:
+            gate.remove()
+        self._sent_before += self._transport.bytes_sent
+        self._transport.close()
+        self._adopt(plan, transport)
+        hand_over(before.values(), self._updates.values())
+        self.trace(tracer)
+
     def close(self) -> None:
         """Apply what is pending, remove the hooks and close the transport."""
         self.synchronize()
         self.trace(None)
-        for hook in self._hooks:
+        for hook in (*self._hooks, *self._gates):
             hook.remove()
         self._transport.close()
 
@@ -174,28 +210,6 @@ class Replica:
             self._mark = now
 
 
-class _Update:
-    """The optimizer of some parameters, and the messages that carry their gradients."""
-
-    def __init__(
-        self,
-        parameters: list[nn.Parameter],
-        gradients: list[torch.Tensor],
-        messages: list[int],
-        make_optimizer: MakeOptimizer,
-    ):
-        self.messages = messages
-        self._optimizer = make_optimizer(parameters)
-        self._pairs = list(zip(parameters, gradients, strict=True))
-
-    def apply(self) -> None:
-        for parameter, gradient in self._pairs:
-            parameter.grad = gradient
-        self._optimizer.step()
-        for parameter, _ in self._pairs:
-            parameter.grad = None
-
-
 def _scales(plan: Plan, workers: int) -> list[float]:
     """Return what each gradient is multiplied by: 1 / n; 1 where a compressor makes the average."""
     scales = [1.0 / workers] * len(plan.gradients)
@@ -221,25 +235,3 @@ def _planned_parameters(module: nn.Module, plan: Plan) -> list[nn.Parameter]:
     if len(dtypes) > 1:
         raise ModelError(f"parameters mix {sorted(map(str, dtypes))}; convert to one dtype")
     return [trained[gradient.name] for gradient in plan.gradients]
-
-
-def _updates(
-    plan: Plan,
-    parameters: list[nn.Parameter],
-    views: list[torch.Tensor],
-    make_optimizer: MakeOptimizer,
-) -> dict[str, _Update]:
-    """Return one update for the whole model, or one per layer in the order the plan needs them."""
-
-    def update(positions: list[int], messages: Iterable[int]) -> _Update:
-        chosen = [parameters[position] for position in positions]
-        gradients = [views[position] for position in positions]
-        return _Update(chosen, gradients, list(messages), make_optimizer)
-
-    everything = list(range(len(parameters)))
-    if plan.gate is Gate.ALL_LAYERS:
-        return {"all layers": update(everything, range(len(plan.messages)))}
-    return {
-        layer: update([i for i in everything if plan.gradients[i].layer == layer], messages)
-        for layer, messages in plan.messages_of_layer.items()
-    }

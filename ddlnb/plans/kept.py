@@ -44,6 +44,17 @@ def fitted(plan: Plan, workload: Workload) -> Plan:
     return replace(plan, gradients=workload.gradients)
 
 
+def require_same_gradients(plan: Plan, other: Plan) -> None:
+    """Raise PlanError unless both plans send the same gradients, listed in the same order."""
+    ours, theirs = ([_shape(gradient) for gradient in one.gradients] for one in (plan, other))
+    if ours != theirs:
+        raise PlanError(
+            f"plan {other.method!r} ({other.digest}) sends other gradients than "
+            f"{plan.method!r} ({plan.digest}), whose place it is to take; make both from the same "
+            f"workload"
+        )
+
+
 def method_of(plan: Plan) -> Method:
     """Return the method that has this plan, by the plan's name: it runs wherever methods run.
 
