@@ -106,6 +106,7 @@ def measure(
     backend: Annotated[str, option("backend")] = DEFAULTS.backend,
     topology: Annotated[str, option("topology")] = DEFAULTS.topology,
     collective: Annotated[str | None, option("collective")] = DEFAULTS.collective,
+    replan: Annotated[int | None, option("replan")] = DEFAULTS.replan,
     timeout: Timeout = DEFAULTS.timeout_seconds,
     start_timeout: StartTimeout = DEFAULTS.start_timeout_seconds,
     yes: Yes = False,
@@ -129,6 +130,7 @@ def measure(
         backend=backend,
         topology=topology,
         collective=collective,
+        replan=replan,
         timeout_seconds=timeout,
         start_timeout_seconds=start_timeout,
         site=Site(

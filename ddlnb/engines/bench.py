@@ -8,7 +8,8 @@ from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import get_optimizer, optimizer_name
 from ddlnb.engines.probes import COST_SIZES, profile_rank, time_all_reduce
-from ddlnb.engines.searching import searched_plan
+from ddlnb.engines.replanning import Replanning
+from ddlnb.engines.searching import measured_space, searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
@@ -128,6 +129,7 @@ class Bench:
             topology=self.settings.topology,
             collective=self.settings.listed if contender.reduces_itself else None,
             ranks_per_node=self.settings.site.ranks_per_node,
+            replanning=self._replanning(contender),
         )
         if job.ranks > self.ranks.count:
             raise InputError(
@@ -147,6 +149,16 @@ class Bench:
             optimizer = optimizer_name(self.settings.optimizer)
             require_finite(report.losses, self.task.name, optimizer)
         return job, [report.scaled(self.ranks.site.scale) for report in reports]
+
+    def _replanning(self, contender: Contender) -> Replanning | None:
+        """Return how this contender plans anew, None where it keeps to its plan."""
+        if self.settings.replan is None or not contender.plans_anew:
+            return None
+        assert contender.method is not None
+        planner = contender.method.planner
+        assert isinstance(planner, Searching)
+        space = measured_space(planner, self.settings)
+        return Replanning(self.workload, space, self.settings.replan, scale=self.ranks.site.scale)
 
     def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
         """Return what every rank did in some iterations of a run."""

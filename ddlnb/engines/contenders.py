@@ -11,6 +11,7 @@ from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.kept import KeptPlan
 from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
+from ddlnb.search.method import Searching
 
 Methods = str | Method | Sequence[str | Method]
 
@@ -34,6 +35,14 @@ class Contender:
         method = self.method
         return self.engine == "torch" and method is not None and method.exchange == "all_reduce"
 
+    @property
+    def plans_anew(self) -> bool:
+        """Whether the plan is a searched one that our own engine can replace while it trains."""
+        method = self.method
+        return (
+            self.engine == "torch" and method is not None and isinstance(method.planner, Searching)
+        )
+
     def settings_text(self, settings: MeasurementSettings, *, replayed: bool) -> str:
         """Return how the run differs from a plain one, for the tidy column ``settings``.
 
@@ -49,6 +58,8 @@ class Contender:
                 words.append(f"topology={settings.topology}")
             if self.reduces_itself and settings.collective is not None:
                 words.append(f"collective={settings.collective.replace(' ', '')}")
+            if self.plans_anew and settings.replan is not None:
+                words.append(f"replan={settings.replan}")
         if replayed:
             words.append("replayed")
         if settings.site.scale != 1:
@@ -63,10 +74,10 @@ def contenders(
 ) -> list[Contender]:
     """Return what to run for these methods ("all", one, or a list): baselines first.
 
-    Of the settings count ``engine``, ``baselines``, ``partition``, ``credit``, ``collective`` and
-    ``device``. ``engine`` is one name or several; every method runs on each of them that can, and
-    "all" are those that any can (`left_out_on_gpus` are not among them). ``baselines`` are those of
-    that name; True are ``single``, ``DDP`` and those of the engines.
+    Of the settings count ``engine``, ``baselines``, ``partition``, ``credit``, ``collective``,
+    ``device`` and ``replan``. ``engine`` is one name or several; every method runs on each of them
+    that can, and "all" are those that any can (`left_out_on_gpus` are not among them).
+    ``baselines`` are those of that name; True are ``single``, ``DDP`` and those of the engines.
     With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
     unknown method or engine, InputError for a method that none can run, and for a
     ``partition`` or ``credit`` that no method has.
@@ -93,13 +104,19 @@ def contenders(
             for one in able
             if not one.refuses(tuned) and not _waits_unseen(one, tuned, settings)
         ]
+    require(
+        settings.replan is None or any(one.plans_anew for one in listed),
+        f"replan={settings.replan} lets method 'searched' of our own engine plan anew when the "
+        f"network drifts; add that method and engine 'torch', or leave replan out",
+    )
     return listed
 
 
 def left_out_on_gpus(settings: MeasurementSettings) -> list[str]:
     """Return the methods that engines of the settings run on CPUs alone, and "all" leaves out."""
-    on_cpus = contenders("all", settings.changed(device="cpu", backend="gloo", baselines=False))
-    here = {one.name for one in contenders("all", settings.changed(baselines=False))}
+    settings = settings.changed(baselines=False, replan=None)
+    on_cpus = contenders("all", settings.changed(device="cpu", backend="gloo"))
+    here = {one.name for one in contenders("all", settings)}
     return [one.name for one in on_cpus if one.name not in here]
 
 

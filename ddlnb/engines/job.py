@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,6 +12,9 @@ from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Span
 from ddlnb.workloads.tasks import Task
+
+if TYPE_CHECKING:
+    from ddlnb.engines.replanning import Replanning, Takeover
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Job:
     starting over after ``batches`` steps; they are drawn before the clock starts. ``topology`` is
     that of our own engine's all-reduces, ``collective`` what carries them out instead, where the
     plan does not say it; ``ranks_per_node`` neighbours share a node.
+    With ``replanning`` our own engine plans anew when the network drifts.
     """
 
     task: Task
@@ -41,6 +46,7 @@ class Job:
     collective: Collective | None = None
     ranks_per_node: int = 1
     keep_parameters: bool = False
+    replanning: Replanning | None = None
 
     @property
     def servers(self) -> int:
@@ -58,6 +64,7 @@ class Report:
     """What one worker measured. Seconds are those of all timed iterations together.
 
     ``digest`` is a fingerprint of the final parameters; ``parameters`` are kept only if asked.
+    ``takeovers`` are the plans that took over from the job's own.
     """
 
     rank: int
@@ -68,6 +75,7 @@ class Report:
     digest: str
     spans: tuple[Span, ...] = ()
     parameters: dict[str, torch.Tensor] | None = field(default=None, repr=False)
+    takeovers: tuple[Takeover, ...] = ()
 
     def scaled(self, scale: float) -> Report:
         """Return the report of a run slowed to the scale, in real seconds.

@@ -67,10 +67,9 @@ def time_all_reduce(
     does: where computation and communication share cores, that multiplies the latency. A message
     then either gets a core at once or waits for its turn, so the mean is taken instead.
     """
+    on = local_device(context, device)
     with process_group(context, context.store(), context.count, backend):
-        return timed_all_reduces(
-            sizes, repetitions, local_device(context, device), while_computing, topology, collective
-        )
+        return timed_all_reduces(sizes, repetitions, on, while_computing, topology, collective)
 
 
 def timed_all_reduces(

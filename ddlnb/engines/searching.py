@@ -10,6 +10,7 @@ from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.search.method import Searching
+from ddlnb.search.space import Space
 from ddlnb.units import KIB
 from ddlnb.workloads.workload import Workload
 
@@ -43,8 +44,7 @@ def searched_plan(
     settings say how all-reduces travel, none is split. Where the network can tell when a message
     has arrived, they go `in_order`.
     """
-    is_plain = settings.collective is None and settings.topology == "ring"
-    space = replace(planner.space, collectives=(), split=planner.space.split and is_plain)
+    space = measured_space(planner, settings)
     plan = replace(planner, space=space)(workload, measured_cluster(cost, settings.workers))
     return plan if settings.device == "cuda" else in_order(plan)
 
@@ -61,3 +61,9 @@ def in_order(plan: Plan) -> Plan:
     has_rules = bool(plan.servers) or plan.is_split or plan.credit_bytes is not None
     is_free = plan.gate is Gate.OWN_LAYER and not has_rules
     return replace(plan, credit_bytes=IN_FLIGHT) if is_free else plan
+
+
+def measured_space(planner: Searching, settings: MeasurementSettings) -> Space:
+    """Return what may be searched where only the engine's own all-reduce was measured."""
+    is_plain = settings.collective is None and settings.topology == "ring"
+    return replace(planner.space, collectives=(), split=planner.space.split and is_plain)

@@ -91,6 +91,13 @@ class MeasurementSettings:
             "halving-doubling or 'torus(2, 4)'. Default: torch's own."
         },
     )
+    replan: int | None = field(
+        default=None,
+        metadata={
+            "meaning": "Iterations between looks at whether the network drifted from what method "
+            "searched planned for; it then plans anew. Default: never."
+        },
+    )
     timeout_seconds: float = field(
         default=300.0, metadata={"meaning": "Seconds that one run may take."}
     )
@@ -107,7 +114,11 @@ class MeasurementSettings:
         require_whole(0, warmup=self.warmup)
         if self.site.is_emulated and isinstance(self.site.network, str):
             object.__setattr__(self, "site", _wired(self.site, self.site.network))
-        optional = {"servers": self.servers, "local_batch": self.local_batch}
+        optional = {
+            "servers": self.servers,
+            "local_batch": self.local_batch,
+            "replan": self.replan,
+        }
         require_whole(**{name: value for name, value in optional.items() if value is not None})
         get_optimizer(self.optimizer)
         for size in (self.partition, self.credit):

@@ -59,9 +59,7 @@ def updates_of(
 def hand_over(before: Iterable[Update], after: Iterable[Update]) -> None:
     """Give the optimizers of ``after`` what those of ``before`` remember of each parameter."""
     remembered = {
-        parameter: state
-        for update in before
-        for parameter, state in update.optimizer.state.items()
+        parameter: state for update in before for parameter, state in update.optimizer.state.items()
     }
     for update in after:
         for group in update.optimizer.param_groups:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.process_group import local_device, process_group
+from ddlnb.engines.replanning import Replanner
 from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
 from ddlnb.launch.rank import RankContext
@@ -43,6 +44,7 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
     if job.plan is not None:
         _require_same_plan(context, job.plan, store)
     trainer, loss = get_engine(job.engine).starter()(context, job, store, module)
+    replanner = Replanner(context, job, store, trainer) if job.replanning else None
     losses: list[float] = []
 
     def run(count: int, each: Callable[[int], None] = lambda step: None) -> None:
@@ -50,6 +52,8 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
             each(step)
             batch = batches[len(losses) % len(batches)]
             losses.append(trainer.step(partial(loss, batch)).item())
+            if replanner is not None and len(losses) < job.warmup + job.iterations:
+                replanner.after_step(len(losses))
 
     def finish() -> None:
         trainer.synchronize()
@@ -85,6 +89,7 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
         digest=_digest(state),
         spans=spans,
         parameters=state if job.keep_parameters else None,
+        takeovers=tuple(replanner.takeovers) if replanner is not None else (),
     )
 
 
@@ -118,7 +123,8 @@ def _trace(
     finish()
     trainer.trace(None)
     # A waiter may be woken before the transport has noted the end of the message.
-    expected = job.traced * len(job.plan.legs) if job.plan else 0
+    plan = trainer.plan if job.replanning else job.plan  # which may be another one by now
+    expected = job.traced * len(plan.legs) if plan else 0
     patience = time.perf_counter() + 1.0
     while sum(span.kind == "message" for span in list(tracer.spans)) < expected:
         if time.perf_counter() > patience:

@@ -15,7 +15,7 @@ from ddlnb.engines.courier import Courier
 from ddlnb.engines.memory import GradientMemory
 from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.replica import Replica
-from ddlnb.errors import ModelError
+from ddlnb.errors import ModelError, PlanError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.plans.requests import SPLIT, PushPull, answer_together
@@ -111,8 +111,11 @@ def plans(draw, gradients):
     )
 
 
-def train_together(task, plan, make_optimizer):
+def train_together(task, plan, make_optimizer, replans=None):
+    """The parameters by rank; ``replans`` are plans that take over, by the step before which."""
+    replans = replans or {}
     table, results, errors = Table(), {}, []
+    tables = {step: Table() for step in replans}
     building = threading.Lock()
 
     def work(rank):
@@ -123,6 +126,8 @@ def train_together(task, plan, make_optimizer):
             transport = ThreadTransport(table, rank)
             replica = Replica(module, plan, transport, make_optimizer, WORKERS, 20)
             for step in range(STEPS):
+                if step in replans:
+                    replica.replan(replans[step], ThreadTransport(tables[step], rank))
                 batch = task.batch(BATCH, step * WORKERS + rank)
                 replica.step(lambda batch=batch: task.loss(module, batch))
             replica.close()
@@ -150,6 +155,27 @@ def test_any_valid_plan_trains_any_model_as_one_worker_would(data, widths, optim
     for name, value in expected.items():
         assert torch.equal(results[0][name], results[1][name])
         torch.testing.assert_close(results[0][name], value, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=25)
+@given(st.data(), st.lists(st.integers(1, 4), max_size=2), st.sampled_from(["sgd", "adamw"]))
+def test_a_plan_that_takes_over_changes_no_bit(data, widths, optimizer):
+    """From any plan to any other: gates, halves, servers and credits included."""
+    task = mlp(widths)
+    gradients = trace(task, BATCH).gradients
+    first, second, third = (data.draw(plans(gradients)) for _ in range(3))
+    kept = train_together(task, first, OPTIMIZERS[optimizer])
+    replanned = train_together(task, first, OPTIMIZERS[optimizer], {1: second, 2: third})
+    for rank in range(WORKERS):
+        for name, value in kept[rank].items():
+            assert torch.equal(replanned[rank][name], value)
+
+
+def test_a_plan_with_other_gradients_takes_nothing_over():
+    plan, other = (METHODS["BSP-A2A"].plan(trace(mlp([width]), 2)) for width in (4, 5))
+    replica = Replica(mlp([4]).build(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
+    with pytest.raises(PlanError, match="sends other gradients"):
+        replica.replan(other, ThreadTransport(Table()))
 
 
 class Tied(torch.nn.Module):
@@ -251,7 +277,10 @@ def test_closing_takes_every_hook_off_the_model():
     task = mlp([4])
     module = task.build()
     plan = METHODS["ByteScheduler-PS"].plan(trace(task, 2))
-    Replica(module, plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], WORKERS).close()
+    replica = Replica(module, plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], WORKERS)
+    other = METHODS["ByteScheduler-A2A"].plan(trace(task, 2), cost=COST)
+    replica.replan(other, ThreadTransport(Table()))
+    replica.close()
     task.loss(module, task.batch(2, 0)).backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
     assert all(not child._forward_pre_hooks for child in module.modules())

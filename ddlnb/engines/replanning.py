@@ -1,0 +1,200 @@
+"""A searched plan is made anew when the network drifts, and all ranks take it up at once.
+
+Every ``window`` iterations the ranks meet between two steps. Rank 0 says whether its iterations
+have drifted; if they have, all ranks measure an all-reduce anew, rank 0 searches a plan for that
+cost, and every rank reads it, before any of them trains under it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.engines.drift import Drift
+from ddlnb.engines.probes import COST_SIZES, timed_all_reduces
+from ddlnb.engines.process_group import local_device
+from ddlnb.engines.replica import Replica
+from ddlnb.engines.searching import in_order, measured_cluster
+from ddlnb.engines.transports.connect import transport_for
+from ddlnb.errors import DdlnbError, PlanError
+from ddlnb.launch.rank import RankContext
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.kept import method_of, require_same_gradients
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import plan_from_json, plan_to_json
+from ddlnb.search.search import search_plan
+from ddlnb.search.space import Space
+from ddlnb.simulator.simulate import simulate
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from ddlnb.engines.job import Job
+
+REPETITIONS = 9  # all-reduces per size when the cost is measured anew
+LEAST_GAIN = 1.02  # times as fast, in simulation, as the plan that is there
+STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
+
+
+@dataclass(frozen=True)
+class Replanning:
+    """What a job needs to plan anew.
+
+    ``window`` iterations lie between two meetings; the search takes at most ``search_seconds``,
+    during which all ranks wait. ``scale`` is that of a slowed network.
+    """
+
+    workload: Workload
+    space: Space
+    window: int
+    search_seconds: float = 2.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """A plan that took over before ``iteration``, counted from 0 and warm-up included.
+
+    ``cost`` is that of the all-reduce it was searched for, in real seconds.
+    """
+
+    iteration: int
+    digest: str
+    messages: int
+    cost: AlphaBeta
+
+    def __str__(self) -> str:
+        return f"{self.digest} from iteration {self.iteration}"
+
+
+class Replanner:
+    """Re-plans one worker of a job; every rank calls `after_step` after every step."""
+
+    def __init__(self, context: RankContext, job: Job, store: Any, replica: Replica):
+        assert job.replanning is not None
+        self.takeovers: list[Takeover] = []
+        self._context, self._job, self._store = context, job, store
+        self._replica, self._rules = replica, job.replanning
+        self._drift = Drift()
+        self._seconds: list[float] = []
+        self._mark = time.perf_counter()
+
+    def after_step(self, iteration: int) -> None:
+        """Note the seconds of a step; at a meeting, go on under a new plan if there is one.
+
+        ``iteration`` is that of the next step. Raises PlanError, on all ranks alike, where a rank
+        cannot read the plan or has to train another model.
+        """
+        now = time.perf_counter()
+        self._seconds.append(now - self._mark)
+        self._mark = now
+        if len(self._seconds) < self._rules.window:
+            return
+        seconds, self._seconds = self._seconds, []
+        self._replica.synchronize()
+        self._meet(iteration, seconds)
+        self._mark = time.perf_counter()
+
+    def _meet(self, iteration: int, seconds: list[float]) -> None:
+        drifted = self._context.rank == 0 and self._drift.found(seconds)
+        if self._said(f"meeting {iteration}", MEASURE if drifted else STAYS) == STAYS:
+            return
+        self._drift = Drift()  # what is there now is what the next window is compared with
+        cost = self._measured()
+        text = self._search(cost, iteration) if self._context.rank == 0 else ""
+        said = self._said(f"plan {iteration}", text)
+        if said != STAYS:
+            self._take_up(said, iteration)
+
+    def _measured(self) -> AlphaBeta:
+        """Return the cost of an all-reduce as it is now, measured as it was for the first plan."""
+        job = self._job
+        device = local_device(self._context, job.device)
+        shared = job.device == "cpu" and job.task.recorded is None
+        found = timed_all_reduces(
+            COST_SIZES, REPETITIONS, device, shared, job.topology, job.collective
+        )
+        sizes, seconds = zip(*found, strict=True)
+        return fit_alpha_beta(sizes, [self._rules.scale * each for each in seconds])
+
+    def _search(self, cost: AlphaBeta, iteration: int) -> str:
+        """Return what rank 0 says: a plan that is quicker at this cost, or that the old one stays.
+
+        A machine that computes more slowly drifts as well, and no plan helps.
+        """
+        rules, plan = self._rules, self._replica.plan
+        cluster = measured_cluster(cost, self._job.workers)
+        present = simulate(rules.workload, cluster, method_of(plan)).iteration_seconds
+        found = search_plan(
+            rules.workload,
+            cluster,
+            space=rules.space,
+            time_limit=rules.search_seconds,
+            progress=False,
+        )
+        if present < LEAST_GAIN * found.iteration_seconds:
+            return STAYS
+        chosen = found.plan if self._job.device == "cuda" else in_order(found.plan)
+        return json.dumps(
+            {
+                "iteration": iteration,
+                "digest": chosen.digest,
+                "plan": plan_to_json(chosen),
+                "cost": [cost.latency_seconds, cost.seconds_per_byte],
+            }
+        )
+
+    def _take_up(self, text: str, iteration: int) -> None:
+        """Train under the plan in the text from now on, if all ranks can."""
+        said = json.loads(text)
+        plan, problem = self._read(said, iteration)
+        self._agree(iteration, problem)
+        assert plan is not None
+        transport = self._transport(plan)
+        self._replica.replan(plan, transport)
+        cost = AlphaBeta(*said["cost"])
+        self.takeovers.append(Takeover(iteration, plan.digest, len(plan.messages), cost))
+
+    def _read(self, said: dict[str, Any], iteration: int) -> tuple[Plan | None, str]:
+        """Return the plan that rank 0 said, or None and why this rank cannot take it up."""
+        try:
+            plan = plan_from_json(said["plan"], f"the plan of rank 0 for iteration {iteration}")
+            require_same_gradients(self._replica.plan, plan)
+        except DdlnbError as error:
+            return None, str(error)
+        if (plan.digest, iteration) != (said["digest"], said["iteration"]):
+            return None, (
+                f"it reads plan {plan.digest} before iteration {iteration}, and rank 0 said "
+                f"{said['digest']} before iteration {said['iteration']}"
+            )
+        return plan, ""
+
+    def _agree(self, iteration: int, problem: str) -> None:
+        """Raise the same PlanError on all ranks if one of them has a problem."""
+        rank = self._context.rank
+        self._store.set(f"rank {rank} at {iteration}", problem or AGREED)
+        verdict = AGREED
+        if rank == 0:
+            for other in range(self._job.workers):
+                answer = self._store.get(f"rank {other} at {iteration}").decode()
+                if answer != AGREED:
+                    verdict = f"rank {other} cannot take up a new plan: {answer}"
+                    break
+        verdict = self._said(f"verdict {iteration}", verdict)
+        if verdict != AGREED:
+            raise PlanError(f"{verdict}; run all ranks with the same ddlnb, or without replan")
+
+    def _said(self, key: str, text: str) -> str:
+        """Return rank 0's text, on every rank."""
+        if self._context.rank == 0:
+            self._store.set(key, text)
+            return text
+        heard: str = self._store.get(key).decode()
+        return heard
+
+    def _transport(self, plan: Plan) -> Any:
+        job = self._job
+        return transport_for(
+            self._context, self._store, plan, job.topology, job.collective, job.ranks_per_node
+        )
