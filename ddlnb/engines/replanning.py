@@ -32,7 +32,7 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     from ddlnb.engines.job import Job
 
-REPETITIONS = 9  # all-reduces per size when the cost is measured anew
+REPETITIONS = 5  # all-reduces per size when the cost is measured anew
 LEAST_GAIN = 1.02  # times as fast, in simulation, as the plan that is there
 STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
 

@@ -31,7 +31,7 @@ from ddlnb.workloads.workload import Layer
 from tests.toy import TOY
 
 WORKERS, WINDOW, ITERATIONS = 2, 5, 18
-SLOW_FROM, SLOW_SECONDS = 7, 0.04
+SLOW_FROM, SLOW_SECONDS = 7, 0.15
 WHOLE = Space(servers=False, collectives=(), split=False)
 SLOW = AlphaBeta(SLOW_SECONDS, 1e-9)
 SMALL = replace(  # milliseconds instead of seconds
