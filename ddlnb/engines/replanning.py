@@ -1,8 +1,9 @@
 """A searched plan is made anew when the network drifts, and all ranks take it up at once.
 
-Every ``window`` iterations the ranks meet between two steps. Rank 0 says whether its iterations
-have drifted; if they have, all ranks measure an all-reduce anew, rank 0 searches a plan for that
-cost, and every rank reads it, before any of them trains under it.
+Every ``window`` timed iterations the ranks meet between two steps. Rank 0 says whether its
+iterations have drifted; if they have, all ranks measure an all-reduce anew, rank 0 searches a plan
+for that cost, and every rank reads it, before any of them trains under it. All that they tell one
+another goes through their store. Ranks that wait for one that died end with the run.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
 class Replanning:
     """What a job needs to plan anew.
 
-    ``window`` iterations lie between two meetings; the search takes at most ``search_seconds``,
-    during which all ranks wait. ``scale`` is that of a slowed network.
+    ``window`` timed iterations lie between two meetings; the search takes at most
+    ``search_seconds``, during which all ranks wait. ``scale`` is that of a slowed network.
     """
 
     workload: Workload
@@ -83,24 +84,25 @@ class Replanner:
     def after_step(self, iteration: int) -> None:
         """Note the seconds of a step; at a meeting, go on under a new plan if there is one.
 
-        ``iteration`` is that of the next step. Raises PlanError, on all ranks alike, where a rank
-        cannot read the plan or has to train another model.
+        ``iteration`` is that of the next step. Steps of the warm-up are not like others and do not
+        count; after the last timed one there is nothing to plan for. Raises PlanError, on all ranks
+        alike, where a rank cannot read the plan or has to train another model.
         """
-        now = time.perf_counter()
-        self._seconds.append(now - self._mark)
-        self._mark = now
-        if len(self._seconds) < self._rules.window:
+        before, self._mark = self._mark, time.perf_counter()
+        if not self._job.warmup < iteration < self._job.warmup + self._job.iterations:
             return
-        seconds, self._seconds = self._seconds, []
-        self._replica.synchronize()
-        self._meet(iteration, seconds)
-        self._mark = time.perf_counter()
+        self._seconds.append(self._mark - before)
+        if len(self._seconds) == self._rules.window:
+            seconds, self._seconds = self._seconds, []
+            self._meet(iteration, seconds)
+            self._mark = time.perf_counter()
 
     def _meet(self, iteration: int, seconds: list[float]) -> None:
         drifted = self._context.rank == 0 and self._drift.found(seconds)
         if self._said(f"meeting {iteration}", MEASURE if drifted else STAYS) == STAYS:
             return
-        self._drift = Drift()  # what is there now is what the next window is compared with
+        self._replica.synchronize()
+        self._drift = Drift()  # later windows are compared with the next one
         cost = self._measured()
         text = self._search(cost, iteration) if self._context.rank == 0 else ""
         said = self._said(f"plan {iteration}", text)
@@ -108,7 +110,7 @@ class Replanner:
             self._take_up(said, iteration)
 
     def _measured(self) -> AlphaBeta:
-        """Return the cost of an all-reduce as it is now, measured as it was for the first plan."""
+        """Return the cost of an all-reduce now, measured under the load of the first plan's."""
         job = self._job
         device = local_device(self._context, job.device)
         shared = job.device == "cpu" and job.task.recorded is None

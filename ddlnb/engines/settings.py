@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.engines.drift import LEAST_WINDOW
 from ddlnb.engines.optimizers import MakeOptimizer, get_optimizer
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.launch.site import HERE, Site
@@ -94,8 +95,8 @@ class MeasurementSettings:
     replan: int | None = field(
         default=None,
         metadata={
-            "meaning": "Iterations between looks at whether the network drifted from what method "
-            "searched planned for; it then plans anew. Default: never."
+            "meaning": "Timed iterations (10 or more) between looks at whether the network drifted "
+            "from what method searched planned for; it then plans anew. Default: never."
         },
     )
     timeout_seconds: float = field(
@@ -114,11 +115,7 @@ class MeasurementSettings:
         require_whole(0, warmup=self.warmup)
         if self.site.is_emulated and isinstance(self.site.network, str):
             object.__setattr__(self, "site", _wired(self.site, self.site.network))
-        optional = {
-            "servers": self.servers,
-            "local_batch": self.local_batch,
-            "replan": self.replan,
-        }
+        optional = {"servers": self.servers, "local_batch": self.local_batch, "replan": self.replan}
         require_whole(**{name: value for name, value in optional.items() if value is not None})
         get_optimizer(self.optimizer)
         for size in (self.partition, self.credit):
@@ -135,9 +132,22 @@ class MeasurementSettings:
             raise InputError(
                 "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'"
             )
-
         if self.collective is not None:
             self._check_collective()
+        if self.replan is not None:
+            self._check_replanning(self.replan)
+
+    def _check_replanning(self, window: int) -> None:
+        require(
+            window >= LEAST_WINDOW,
+            f"replan={window} iterations do not tell drift from noise; take {LEAST_WINDOW} or more",
+        )
+        require(
+            self.iterations > 2 * window,
+            f"replan={window} compares iterations with the first {window}, and iterations="
+            f"{self.iterations} leave none for a new plan; time more than {2 * window} iterations, "
+            f"or leave replan out",
+        )
 
     def _check_collective(self) -> None:
         made = self.listed

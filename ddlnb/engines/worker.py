@@ -52,7 +52,7 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
             each(step)
             batch = batches[len(losses) % len(batches)]
             losses.append(trainer.step(partial(loss, batch)).item())
-            if replanner is not None and len(losses) < job.warmup + job.iterations:
+            if replanner is not None:
                 replanner.after_step(len(losses))
 
     def finish() -> None:
