@@ -176,10 +176,28 @@ def measure(
         f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, "
         f"{first['source']} on {first['machine']}; median and standard deviation of {repeat} runs",
     )
+    for line in takeovers(rows.to_dict("records")):
+        typer.echo(line)
     if settings.site.launcher in (HERE.launcher, EMULATED):  # else on machines not watched here
         typer.echo(watch.load)
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
+
+
+def takeovers(rows: list[dict[str, Any]]) -> list[str]:
+    """Return, for plans that could be made anew, which took over from them and when."""
+    said = []
+    for row in rows:
+        if "replan=" not in str(row["settings"]):
+            continue
+        first, *later = row["plan"].split(", ")
+        became = f"plan {first}" + "".join(f", then {one}" for one in later)
+        if first == "several":
+            became = "runs differ in their plans, and --out keeps those of each"
+        elif not later:
+            became += ", which no other took over from"
+        said.append(f"{row['method']}, {row['gpus']} workers: {became}.")
+    return said
 
 
 def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
