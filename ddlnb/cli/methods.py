@@ -164,7 +164,7 @@ def plan(
         time_limit=time_limit,
     )
     refuse_unused(
-        "compressed plans are searched on a cluster",
+        "compressed plans are searched on a --cluster",
         sent=sent,
         compression=compression,
         mixed=mixed,
