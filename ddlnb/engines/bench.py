@@ -8,9 +8,9 @@ from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import get_optimizer, optimizer_name
 from ddlnb.engines.probes import COST_SIZES, profile_rank, time_all_reduce
-from ddlnb.engines.replanning import Replanning
 from ddlnb.engines.searching import measured_space, searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.engines.takeover import Replanning
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
 from ddlnb.launch.ranks import Ranks

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from ddlnb.engines.optimizers import OPTIMIZERS, MakeOptimizer
+from ddlnb.engines.takeover import Replanning, Takeover
 from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Span
 from ddlnb.workloads.tasks import Task
-
-if TYPE_CHECKING:
-    from ddlnb.engines.replanning import Replanning, Takeover
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddlnb.engines.drift import Drift
+from ddlnb.engines.job import Job
 from ddlnb.engines.probes import COST_SIZES, timed_all_reduces
 from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.searching import in_order, measured_cluster
+from ddlnb.engines.takeover import Takeover
 from ddlnb.engines.transports.connect import transport_for
 from ddlnb.errors import DdlnbError, PlanError
 from ddlnb.launch.rank import RankContext
@@ -26,47 +27,11 @@ from ddlnb.plans.kept import method_of, require_same_gradients
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import plan_from_json, plan_to_json
 from ddlnb.search.search import search_plan
-from ddlnb.search.space import Space
 from ddlnb.simulator.simulate import simulate
-from ddlnb.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from ddlnb.engines.job import Job
 
 REPETITIONS = 5  # all-reduces per size when the cost is measured anew
 LEAST_GAIN = 1.02  # times as fast, in simulation, as the plan that is there
 STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
-
-
-@dataclass(frozen=True)
-class Replanning:
-    """What a job needs to plan anew.
-
-    ``window`` timed iterations lie between two meetings; the search takes at most
-    ``search_seconds``, during which all ranks wait. ``scale`` is that of a slowed network.
-    """
-
-    workload: Workload
-    space: Space
-    window: int
-    search_seconds: float = 2.0
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class Takeover:
-    """A plan that took over before ``iteration``, counted from 0 and warm-up included.
-
-    ``cost`` is that of the all-reduce it was searched for, in real seconds.
-    """
-
-    iteration: int
-    digest: str
-    messages: int
-    cost: AlphaBeta
-
-    def __str__(self) -> str:
-        return f"{self.digest} from iteration {self.iteration}"
 
 
 class Replanner:
