@@ -130,8 +130,8 @@ class Replica:
 
         All messages of the steps so far arrive and all their updates are applied before; parameters
         and what the optimizers remember of them stay as they are. All ranks must call it between
-        the same two steps. Raises PlanError for a plan with other gradients, and for compressed ones,
-        whose memories of what was not sent belong to their messages.
+        the same two steps. Raises PlanError for a plan with other gradients, and for compressed
+        ones, whose memories of what was not sent belong to their messages.
         """
         require_same_gradients(self.plan, plan)
         if self.plan.compressed_by or plan.compressed_by:
