@@ -129,7 +129,7 @@ def test_more_ranks_that_are_no_power_of_two(six_ranks, count):
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_eight_ranks():
-    with Ranks(8) as ranks:
+    with Ranks(8, imports=(__name__,)) as ranks:
         check(ranks.run(run_all, (3, 1001), timeout_seconds=200), 8)
 
 

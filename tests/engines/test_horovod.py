@@ -22,6 +22,7 @@ from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
 from ddlnb.engines.horovod.runtime import imported, slots
 from ddlnb.engines.horovod.timeline import recording
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Job
 from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.worker import run_job
@@ -108,7 +109,7 @@ class TestOnRanks:
 
     def test_a_killed_rank_is_one_error(self):
         job = job_of(mlp([8]), "ByteScheduler-A2A", 2, iterations=100_000, batches=1)
-        with Ranks(2) as ranks:
+        with Ranks(2, imports=MEASURING) as ranks:
             start = time.monotonic()
             with pytest.raises(RankError, match="rank 1: process died"):
                 ranks.run(_dies_while_training, job, timeout_seconds=60)
