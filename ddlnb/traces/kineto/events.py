@@ -81,10 +81,16 @@ class Recording:
         return {e.correlation: e for e in self.calls if e.correlation is not None}
 
     @cached_property
+    def window(self) -> tuple[float, float]:
+        """When the first operation or call began, and when the last one ended."""
+        timed = [e for e in self.events if e.category in (*GPU, *HOST_CALLS, "cpu_op")]
+        return min(event.start for event in timed), max(event.stop for event in timed)
+
+    @property
     def seconds(self) -> float:
         """From the start of the first operation to the end of the last one."""
-        timed = [event for event in self.events if event.category in (*GPU, "cpu_op")]
-        return max(event.stop for event in timed) - min(event.start for event in timed)
+        start, stop = self.window
+        return stop - start
 
     @cached_property
     def iterations(self) -> tuple[tuple[float, float], ...]:
