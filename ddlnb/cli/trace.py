@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
+from ddlnb.cli.hardware import (
+    GpuName,
+    GpusPerNode,
+    MachineName,
+    NetworkName,
+    Nodes,
+    chosen_cluster,
+)
 from ddlnb.cli.options import Batch, Csv, refuse_unused
+from ddlnb.cli.workloads import Throughput
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,8 +37,18 @@ def trace(
     ] = "",
     batch: Batch = None,
     cluster: Annotated[
-        str, typer.Option(help="Simulate what was traced on this one of `ddlnb clusters`.")
+        str,
+        typer.Option(
+            help="Simulate what was traced on this one of `ddlnb clusters`, or a .yaml file. Or "
+            "name its hardware:"
+        ),
     ] = "",
+    gpu: GpuName = "",
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    network: NetworkName = "",
+    machine: MachineName = "",
+    throughput: Throughput = None,
     method: Annotated[
         list[str] | None, typer.Option(help="A method to simulate; repeatable.")
     ] = None,
@@ -47,7 +66,8 @@ def trace(
     csv: Csv = False,
 ) -> None:
     """Read a trace of another tool: what it holds, where its time goes, what would save some."""
-    from ddlnb.cli.trace_show import show_job, show_kineto, show_messages
+    from ddlnb.cli.trace_kineto import show_kineto
+    from ddlnb.cli.trace_show import show_job, show_messages
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file
     from ddlnb.results.timeline import Timeline
@@ -58,14 +78,29 @@ def trace(
     for path, example in ((out, "out.csv"), (perfetto, "trace.json"), (figure, "trace.png")):
         if path is not None:
             require_writable_file(path, example)
-    require(not method or bool(cluster), "--method needs the --cluster to simulate it on")
+    hardware = {
+        "gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node, "network": network,
+        "machine": machine,
+    }  # fmt: skip
+    simulated = bool(cluster) or any(value not in (None, "") for value in hardware.values())
+    for option, given in {"method": method, "throughput": throughput}.items():
+        require(simulated or not given, f"--{option} needs the --cluster to simulate it on")
     found = read_trace(file)
     if isinstance(found, KinetoTrace):
         refuse_unused("a trace of one rank has no rows", csv=csv)
-        show_kineto(found, model, batch, cluster, method, out, perfetto, figure)
+        on = None
+        if simulated:
+            on = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine)
+        show_kineto(found, model, batch, on, method, throughput, out, perfetto, figure)
         return
     refuse_unused(
-        f"{file.name} holds no layers", model=model, batch=batch, cluster=cluster, method=method
+        f"{file.name} holds no layers",
+        model=model,
+        batch=batch,
+        cluster=cluster,
+        **hardware,
+        method=method,
+        throughput=throughput,
     )
     if isinstance(found, Job):
         refuse_unused("a job has too many ranks for one timeline", perfetto=perfetto)

@@ -1,24 +1,20 @@
-"""What `ddlnb trace` prints and writes of each kind of trace."""
+"""What `ddlnb trace` prints and writes of a job, and of an engine's messages."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from ddlnb.cli.options import print_table
-from ddlnb.errors import InputError, require
+from ddlnb.cli.trace_lines import write_lines, write_picture
 from ddlnb.files import write_atomically
 from ddlnb.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline
     from ddlnb.traces.jobs.table import Job
-    from ddlnb.traces.kineto.trace import KinetoTrace
-    from ddlnb.workloads.workload import Workload
 
 
 def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None:
@@ -58,45 +54,7 @@ def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None
     if figure is not None:
         from ddlnb.figures import job_stragglers
 
-        typer.echo(f"picture: {_drawn(job_stragglers(found), figure)}", err=csv)
-
-
-def show_kineto(
-    trace: KinetoTrace,
-    model: str,
-    batch: int | None,
-    cluster: str,
-    methods: list[str] | None,
-    out: Path | None,
-    perfetto: Path | None,
-    figure: Path | None,
-) -> None:
-    """Say what a traced rank did, and simulate the same on a cluster."""
-    typer.echo(repr(trace))
-    _show_operations(trace)
-    needed = bool(model or batch or cluster or out or perfetto or figure)
-    try:
-        workload = trace.workload(*_structure(model, batch))
-        line = trace.timeline(workload)
-    except InputError as error:
-        if needed:
-            raise
-        typer.echo(f"No workload: {error}.")
-        return
-    typer.echo(
-        f"{workload!r}: {len(workload.layers)} layers, forward "
-        f"{show_seconds(workload.forward_seconds)}, backward "
-        f"{show_seconds(workload.backward_seconds)} (medians over "
-        f"{line.iterations} iteration{'s' * (line.iterations > 1)})."
-    )
-    lines = {"traced": line}
-    if cluster:
-        lines |= _simulated(workload, cluster, methods or ["MG-WFBP"])
-    _show_lines(lines)
-    if out is not None:
-        write_atomically(out, workload.to_json() + "\n")
-        typer.echo(f"profile: {out}")
-    _write(lines, perfetto, figure)
+        typer.echo(f"picture: {write_picture(job_stragglers(found), figure)}", err=csv)
 
 
 def show_messages(
@@ -124,72 +82,4 @@ def show_messages(
     if out is not None:
         write_atomically(out, frame.to_csv(index=False))
         typer.echo(f"Rows of {len(frame):,} messages in {out}", err=csv)
-    _write({line.method: line}, perfetto, figure)
-
-
-def _structure(model: str, batch: int | None) -> tuple[Workload | None, int | None]:
-    """Return the structure of the model that was traced, and the batch."""
-    if not model:
-        return None, batch
-    from ddlnb.workloads.resolve import resolve
-    from ddlnb.workloads.tracing import trace
-    from ddlnb.workloads.workload import Workload
-
-    found = resolve(model)
-    if isinstance(found, Workload):
-        return found, batch
-    return trace(found, batch or found.local_batch), batch
-
-
-def _show_operations(trace: KinetoTrace) -> None:
-    graph = trace.operations
-    typer.echo(
-        f"{len(graph.operations):,} operations with {len(graph.edges):,} dependencies, and no "
-        f"circle among them. From these alone they would take "
-        f"{show_seconds(graph.replayed_seconds)}; traced: {show_seconds(trace.seconds)}."
-    )
-    spent = graph.critical_seconds()
-    shares = ", ".join(
-        f"{what} {show_seconds(seconds)} ({seconds / graph.replayed_seconds:.0%})"
-        for what, seconds in spent.items()
-    )
-    typer.echo(f"On the critical path: {shares}.")
-
-
-def _simulated(workload: Workload, cluster: str, methods: list[str]) -> dict[str, Timeline]:
-    from ddlnb.clusters.file import get_cluster
-    from ddlnb.simulator.simulate import simulate
-
-    on = get_cluster(cluster)
-    return {name: simulate(workload, on, name) for name in methods}
-
-
-def _show_lines(lines: Mapping[str, Timeline]) -> None:
-    rows: list[dict[str, Any]] = []
-    for name, line in lines.items():
-        each = 1 / line.iterations
-        kinds = ("forward", "backward", "message", "wait", "update")
-        ranks = len({span.rank for span in line.spans})
-        seconds = {kind: line.seconds(kind) * each / ranks for kind in kinds}
-        rows.append({"": name, **{kind: show_seconds(value) for kind, value in seconds.items()}})
-    if rows:
-        print_table(rows, False, "Seconds of an iteration on one rank, by what is done in them")
-
-
-def _write(lines: Mapping[str, Timeline], perfetto: Path | None, figure: Path | None) -> None:
-    for name, line in lines.items():
-        if perfetto is not None:
-            require(perfetto.suffix == ".json", f"trace file {str(perfetto)!r} must end in .json")
-            path = perfetto if len(lines) == 1 else perfetto.with_stem(f"{perfetto.stem}-{name}")
-            typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
-    if figure is not None:
-        from ddlnb.figures import timelines
-
-        drawn = {name: line.on(min(s.rank for s in line.spans)) for name, line in lines.items()}
-        typer.echo(f"picture: {_drawn(timelines(drawn, rank=None), figure)}")
-
-
-def _drawn(figure: Any, path: Path) -> Path:
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150, bbox_inches="tight")
-    return write_atomically(path, image.getvalue())
+    write_lines({line.method: line}, perfetto, figure)

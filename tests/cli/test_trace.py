@@ -6,6 +6,7 @@ import json
 import pandas as pd
 import pytest
 
+from ddlnb.paths import DATA
 from ddlnb.traces.chrome import KINETO
 from ddlnb.workloads.workload import Workload
 from tests.command_line import ddlnb
@@ -53,6 +54,32 @@ def test_a_rank_s_trace_becomes_a_profile_and_a_picture(files, tmp_path):
     assert json.loads(line.read_text())["traceEvents"]
 
 
+RECORDED = str(DATA / "measured" / "2026-11-22_h100" / "traces" / "small-conv.json.gz")
+TRACED = ("trace", RECORDED, "--model", "small-conv", "--batch", "64")
+
+
+def test_a_gpu_s_trace_says_that_the_gpu_waits_for_the_host_and_is_simulated_elsewhere(tmp_path):
+    out = tmp_path / "profile.json"
+    there = ("--gpu", "H100", "--nodes", "2", "--gpus-per-node", "1", "--network", "10GbE")
+    said = ddlnb(*TRACED, *there, "--method", "MG-WFBP", "--out", str(out), check=True).stdout
+    assert "and no circle among them" in said
+    assert "the GPU waits for the host" in said
+    assert "(medians over 3 iterations)" in said
+    assert "MG-WFBP" in said
+    assert Workload.from_json(out.read_text()).hardware == "NVIDIA H100 80GB HBM3"
+
+
+def test_an_h100_s_seconds_are_not_those_of_a_cluster_of_other_gpus():
+    words = (*TRACED, "--cluster", "survey-100GbIB", "--method", "MG-WFBP")
+    refused = ddlnb(*words)
+    assert refused.returncode == 2
+    assert "are those of 'NVIDIA H100 80GB HBM3'" in refused.stderr
+    assert "'survey-100GbIB' has 'rtx2080ti'; give" in refused.stderr
+    assert "--throughput" in refused.stderr
+    scaled = ddlnb(*words, "--throughput", "6400", check=True).stdout
+    assert "MG-WFBP" in scaled
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -60,6 +87,9 @@ def test_a_rank_s_trace_becomes_a_profile_and_a_picture(files, tmp_path):
         (["job.csv", "--perfetto", "line.json"], "leave out --perfetto"),
         (["gpu.json", "--csv"], "has no rows; leave out --csv"),
         (["gpu.json", "--method", "MG-WFBP"], "--method needs the --cluster"),
+        (["gpu.json", "--throughput", "9"], "--throughput needs the --cluster"),
+        (["gpu.json", "--nodes", "2"], "give --cluster (see `ddlnb clusters`), or the hardware"),
+        (["job.csv", "--gpu", "H100"], "job.csv holds no layers; leave out --gpu"),
         (["gpu.json", "--model", "small-conv"], "has 2 gradients in an iteration and model"),
         (["gpu.json", "--figure", "a.png"], "give the batch, or the model"),
         (["lacking.csv"], "lacks the columns stage; it has dp_rank"),

@@ -124,6 +124,46 @@ def test_gpu_operations_wait_for_launches_streams_events_and_synchronisation():
     }
 
 
+def test_an_event_without_stream_waits_for_what_other_streams_had_done():
+    """As CUPTI of CUDA 13 records it: the stream and the record of the event are -1."""
+    events = two_streams()
+    (wait,) = [one for one in events if one["name"] == "Stream Wait Event"]
+    wait["args"] |= {"wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1}
+    found = edges_of(gpu(events).operations)
+    assert found == edges_of(gpu(two_streams()).operations)
+    early = [
+        {**one, "ts": 50} if one["name"].startswith("Memcpy") and one["cat"] != "cuda_sync" else one
+        for one in events
+    ]
+    assert not [edge for edge in edges_of(gpu(early).operations) if edge[2] == WAIT]
+
+
+def test_a_call_that_waits_for_an_event_waits_for_what_was_done_by_then():
+    events = [
+        call("cudaLaunchKernel", 0, 4, 1),
+        kernel("gemm", 5, 100, 1),
+        call("cudaEventRecord", 5, 1, 2),
+        call("cudaLaunchKernel", 10, 4, 3),
+        kernel("relu", 105, 200, 3),
+        call("cudaEventSynchronize", 20, 90, 4),
+        call("cudaLaunchKernel", 115, 4, 5),
+        kernel("adam", 305, 10, 5),
+    ]
+    graph = gpu(events).operations
+    assert ("gemm", "cudaEventSynchronize 4", SYNCHRONISE) in edges_of(graph)
+    assert ("relu", "cudaEventSynchronize 4", SYNCHRONISE) not in edges_of(graph)
+
+
+def test_a_thread_that_waited_for_another_did_no_work_meanwhile():
+    """The main thread launches, autograd's launches for long, the main thread goes on."""
+    main = [call("cudaLaunchKernel", at, 4, number) for at, number in ((0, 1), (220, 4))]
+    autograd = [call("cudaLaunchKernel", 10, 4, 2, 9), call("cudaDeviceSynchronize", 15, 200, 3, 9)]
+    kernels = [kernel("a", 5, 5, 1), kernel("b", 15, 195, 2), kernel("c", 225, 5, 4)]
+    graph = gpu([*main, *autograd, *kernels]).operations
+    assert graph.replayed_seconds == pytest.approx(230 * US)
+    assert graph.seconds_if(gpu=0) == pytest.approx(30 * US, abs=2 * US)
+
+
 def test_the_critical_path_of_a_gpu_is_the_one_on_paper():
     graph = gpu(two_streams()).operations
     path = [one.name for one in graph.critical_path]

@@ -9,7 +9,6 @@ nothing that the trace's own times rule out.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,16 +66,21 @@ def stream_of(event: Event) -> str:
 
 
 def host_edges(operations: Sequence[Event], calls: Sequence[int]) -> list[Edge]:
-    """Return what each call waits for: the one before it on its thread, or on any thread."""
+    """Return what each call waits for: the one before it on its thread, or on any thread.
+
+    A thread that made no call while another one did was waiting for it, as the main thread waits
+    for autograd's: what passed since its own last call is then no work of its own.
+    """
     edges: list[Edge] = []
     latest: dict[tuple[str, str], int] = {}
     for place in calls:
         one = operations[place]
         done = [p for p in latest.values() if operations[p].stop <= one.start]
         own = latest.get(one.thread)
+        last = max(done, key=lambda p: operations[p].stop, default=own)
         if own is not None:
-            edges.append(Edge(own, place, HOST, one.start - operations[own].stop))
-        last = max(done, key=lambda p: operations[p].stop, default=None)
+            worked = one.start - operations[own].stop if last == own else 0.0
+            edges.append(Edge(own, place, HOST, worked))
         if last is not None and last != own:
             edges.append(Edge(last, place, HANDOVER, one.start - operations[last].stop))
         latest[one.thread] = place

@@ -56,7 +56,8 @@ class Recording:
     """A trace of one rank: its events in order of start, from 0, and its flows.
 
     ``flows`` are pairs of instants on the host: when an operation of the forward pass ran, and when
-    the backward pass came to it. ``rank`` is that of the process group, 0 if there was none.
+    the backward pass came to it. ``rank`` is that of the process group, 0 if there was none, and
+    ``ranks`` how many it had.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Recording:
     flows: tuple[tuple[float, float], ...]
     rank: int
     device: str
+    ranks: int = 1
 
     @cached_property
     def gpu(self) -> tuple[Event, ...]:
@@ -138,12 +140,14 @@ def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: st
         for start in starts
     ]
     properties = header.get("deviceProperties") or [{}]
+    group = header.get("distributedInfo") or {}
     return Recording(
         name,
         tuple(sorted((_moved(event, zero) for event in kept), key=lambda e: (e.start, -e.seconds))),
         tuple(sorted(flows)),
-        int(header.get("distributedInfo", {}).get("rank", 0)),
+        int(group.get("rank", 0)),
         str(properties[0].get("name", "a GPU")),
+        int(group.get("world_size", 1)),
     )
 
 

@@ -30,6 +30,7 @@ from ddlnb.traces.kineto.dependencies import (
     wait_edges,
 )
 from ddlnb.traces.kineto.events import GPU, Event, Recording
+from ddlnb.traces.kineto.passes import outermost
 from ddlnb.traces.longest_path import Dependencies, EarliestTimes, Seconds, critical_path
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class OperationGraph:
         ``gpu`` and ``host`` are factors of their seconds: ``seconds_if(gpu=0)`` is how long the
         host alone takes, ``seconds_if(host=0)`` the GPU alone. Raises InputError below 0.
         """
-        require(gpu >= 0 and host >= 0, f"factors of seconds, here {gpu} and {host}, are at least 0")
+        require(
+            gpu >= 0 and host >= 0, f"factors of seconds, here {gpu} and {host}, are at least 0"
+        )
         return float(self._play(gpu, host)[2].max())
 
     @cached_property
@@ -132,12 +135,7 @@ def operation_graph(trace: Recording) -> OperationGraph:
 
 def _of_host(trace: Recording) -> OperationGraph:
     """Return the graph of a trace without GPU."""
-    outer: list[Event] = []
-    until: dict[tuple[str, str], float] = defaultdict(lambda: -1.0)
-    for event in trace.events:
-        if event.category == "cpu_op" and event.start >= until[event.thread]:
-            until[event.thread] = event.stop
-            outer.append(event)
+    outer = outermost([event for event in trace.events if event.category == "cpu_op"])
     return OperationGraph(
         tuple(outer), tuple(host_edges(outer, range(len(outer)))), trace.window[0]
     )

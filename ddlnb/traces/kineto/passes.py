@@ -9,6 +9,7 @@ had launched until then is done.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -33,6 +34,19 @@ class Arrival:
 
 
 @dataclass(frozen=True)
+class OnHost:
+    """When the host came to the passes of an iteration: forward, ``turn``, end of the backward.
+
+    ``steps`` are those of the optimizer, from start to stop.
+    """
+
+    start: float
+    turn: float
+    end: float
+    steps: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
 class Passes:
     """One iteration, in seconds of the device: forward from ``start``, backward from ``turn``."""
 
@@ -40,6 +54,7 @@ class Passes:
     turn: float
     arrivals: tuple[Arrival, ...]
     updates: tuple[tuple[float, float], ...]
+    host: OnHost
 
 
 class DeviceClock:
@@ -106,6 +121,7 @@ def _passes(
     turn = evaluated[0].start if evaluated else ops[0].start
     forward_at = {at: start for start, at in trace.flows if ops[0].start <= start <= at}
     flows = sorted(forward_at)
+    outer = outermost(ops)
     arrivals = []
     source: float | None = None
     for event in ops:
@@ -114,32 +130,44 @@ def _passes(
             is_its = place < len(flows) and flows[place] <= event.stop
             source = forward_at[flows[place]] if is_its else source
         elif event.name == ACCUMULATE:
-            layer = _layer(source, modules, ops)
+            layer = _layer(source, modules, outer)
             ready = clock.done(event.stop) if trace.gpu else event.stop
             began = source or 0.0
             began = clock.begins(began) if trace.gpu else began
             arrivals.append(Arrival(ready, layer, source, began, _shape(event), _dtype(event)))
     first = min((a.forward for a in arrivals if a.forward is not None), default=ops[0].start)
-    updates = tuple((clock.begins(step.start), clock.done(step.stop)) for step in steps)
+    end = max(event.stop for event in ops if event.name == ACCUMULATE)
+    host = OnHost(first, turn, end, tuple((step.start, step.stop) for step in steps))
     if not trace.gpu:
-        updates = tuple((step.start, step.stop) for step in steps)
-    return Passes(
-        clock.begins(first) if trace.gpu else first,
-        clock.begins(turn) if trace.gpu else turn,
-        tuple(arrivals),
-        updates,
-    )
+        return Passes(first, turn, tuple(arrivals), host.steps, host)
+    updates = tuple((clock.begins(start), clock.done(stop)) for start, stop in host.steps)
+    return Passes(clock.begins(first), clock.begins(turn), tuple(arrivals), updates, host)
 
 
-def _layer(at: float | None, modules: list[Event], ops: list[Event]) -> str:
-    """Return the innermost module that ran at this instant, else the operation, else nothing."""
+def outermost(ops: Sequence[Event]) -> list[Event]:
+    """Return those of these events, in order of start, that no other one of their thread holds."""
+    found = []
+    until: dict[tuple[str, str], float] = {}
+    for event in ops:
+        if event.start >= until.get(event.thread, event.start):
+            until[event.thread] = event.stop
+            found.append(event)
+    return found
+
+
+def _layer(at: float | None, modules: list[Event], outer: list[Event]) -> str:
+    """Return the innermost module that ran at this instant, else the operation, else nothing.
+
+    The operation is the outermost one: a linear layer transposes its weight, and with autocast
+    converts it, inside of ``aten::linear``.
+    """
     if at is None:
         return ""
     around = [one for one in modules if one.start <= at <= one.stop]
     if around:
         return around[-1].name.removeprefix(MODULE)
-    place = bisect_right(ops, at, key=lambda one: one.start) - 1
-    return f"{ops[max(place, 0)].name} {place}"
+    place = bisect_right(outer, at, key=lambda one: one.start) - 1
+    return f"{outer[max(place, 0)].name} {place}"
 
 
 def _shape(event: Event) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddlnb.results.timeline import Timeline
 from ddlnb.traces.kineto.events import Recording, recording
+from ddlnb.traces.kineto.gpu_time import GpuTime, gpu_times
 from ddlnb.traces.kineto.graph import OperationGraph, operation_graph
 from ddlnb.traces.kineto.timeline import timeline_of
 from ddlnb.traces.kineto.workload import workload_of
@@ -25,6 +26,11 @@ class KinetoTrace(Recording):
     def timeline(self, workload: Workload | None = None) -> Timeline:
         """Return passes, updates and messages as spans, to be drawn beside a simulation."""
         return timeline_of(self, workload)
+
+    @cached_property
+    def gpu_times(self) -> tuple[GpuTime, ...]:
+        """What the GPU did in each pass of each iteration; see ``kineto.gpu_time.gpu_times``."""
+        return gpu_times(self)
 
     @cached_property
     def operations(self) -> OperationGraph:

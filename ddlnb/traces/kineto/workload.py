@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddlnb.errors import InputError, require
 from ddlnb.traces.kineto.events import Recording
@@ -26,11 +27,10 @@ def workload_of(
     """Return the workload of a trace; seconds are medians over its iterations.
 
     ``model`` is the workload that ``ddlnb.trace`` returns: it gives layers and gradients their
-    names and their work, and its gradients must arrive in the order of the trace's, with the same
-    shapes where the trace has them. Without it, layers are named by modules (``with_stack=True``)
-    or operations, gradients by their layers, and the trace must have shapes
-    (``record_shapes=True``) and the batch be given. Raises InputError where trace and model differ
-    or something that is needed was not recorded.
+    names and their work, and its gradients must have the shapes of the trace's, where the trace has
+    them. Without it, layers are named by modules (``with_stack=True``) or operations, gradients by
+    their layers, and the trace must have shapes (``record_shapes=True``) and the batch be given.
+    Raises InputError where trace and model differ or something that is needed was not recorded.
     """
     passes = passes_of(trace)
     known = (
@@ -80,21 +80,32 @@ def _since_before(one: Passes, number: int) -> float:
 
 
 def _joined(trace: Recording, passes: Sequence[Passes], model: Workload) -> Workload:
-    """Return the model's workload, if its gradients are those of the trace."""
+    """Return the model's workload, if its gradients are those of the trace, in the trace's order.
+
+    Precision changes in which order a layer's weight and bias arrive. Where the trace has shapes,
+    each arrival is the first of the model's gradients of its shape that has not yet arrived.
+    """
     arrivals = passes[0].arrivals
     require(
         len(arrivals) == len(model.gradients),
         f"{trace.name!r} has {len(arrivals)} gradients in an iteration and model {model.model!r} "
         f"has {len(model.gradients)}; name the model that was traced",
     )
-    for number, (arrival, gradient) in enumerate(zip(arrivals, model.gradients, strict=True)):
-        if arrival.shape is not None and gradient.shape not in (None, arrival.shape):
+    waiting = list(model.gradients)
+    arrived: list[Gradient] = []
+    for number, arrival in enumerate(arrivals):
+        fits = (g for g in waiting if None in (arrival.shape, g.shape) or g.shape == arrival.shape)
+        gradient = next(fits, None)
+        if gradient is None:
+            expected = model.gradients[number]
             raise InputError(
                 f"gradient {number + 1} of {trace.name!r} has shape {arrival.shape}, that of model "
-                f"{model.model!r} is {gradient.name!r} of {gradient.shape}; name the model that "
+                f"{model.model!r} is {expected.name!r} of {expected.shape}; name the model that "
                 f"was traced"
             )
-    return model
+        waiting.remove(gradient)
+        arrived.append(gradient)
+    return replace(model, gradients=tuple(arrived))
 
 
 def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
