@@ -40,6 +40,13 @@ def scale(
     schedule: Annotated[
         str, typer.Option(help="Of pipelines: 1f1b, zero-bubble or gpipe.")
     ] = "1f1b",
+    vpp: Annotated[
+        int | None,
+        typer.Option(
+            help="Chunks of layers per pipeline stage, 1 for none; default: all that the framework "
+            "can run and that divide."
+        ),
+    ] = None,
     overlap: Annotated[
         bool | None,
         typer.Option(
@@ -113,6 +120,7 @@ def scale(
         framework=framework,
         precision=precision,
         schedule=schedule,
+        vpp=vpp,
         overlap=overlap,
         prices=Prices() if gpu_price is None else Prices(gpu_price),
     )

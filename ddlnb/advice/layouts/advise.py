@@ -53,6 +53,7 @@ def advise_layouts(
     framework: str = "nanotron",
     precision: str = "bf16",
     schedule: str = "1f1b",
+    vpp: int | None = None,
     overlap: bool | None = None,
     prices: Prices | None = None,
     top: int = SHOWN,
@@ -85,6 +86,7 @@ def advise_layouts(
         framework=framework,
         precision=precision,
         schedule=schedule,
+        vpp=vpp,
         overlap=overlap,
         prices=prices,
     )

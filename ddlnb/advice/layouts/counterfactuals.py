@@ -47,7 +47,7 @@ def layout_counterfactuals(asked: LayoutQuestion) -> Iterator[Counterfactual[Lay
         hidden = replace(asked, overlap=True)
         yield Counterfactual("exchanges of replicas beside the computation", hidden)
     if asked.schedule != ZERO_BUBBLE and (asked.ranking.outlook.cases.pp > 1).any():
-        filled = replace(asked, schedule=ZERO_BUBBLE)
+        filled = replace(asked, schedule=ZERO_BUBBLE, vpp=None)
         yield Counterfactual("zero-bubble pipelines", filled)
     yield Counterfactual("no floor of starting kernels", _without(asked, STARTS))
     if asked.gpus > 1:

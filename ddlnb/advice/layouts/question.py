@@ -41,6 +41,7 @@ class LayoutQuestion:
     framework: str
     precision: str
     schedule: str = "1f1b"
+    vpp: int | None = None
     overlap: bool | None = None
     prices: Prices = field(default_factory=Prices)
     fitted: Fitted = field(default_factory=kept)
@@ -70,6 +71,7 @@ class LayoutQuestion:
             framework=self.framework,
             precision=self.precision,
             schedule=self.schedule,
+            vpp=self.vpp,
             overlap=self.overlap,
             fitted=self.fitted,
         )
@@ -91,6 +93,7 @@ def layout_question(
     framework: str = "nanotron",
     precision: str = "bf16",
     schedule: str = "1f1b",
+    vpp: int | None = None,
     overlap: bool | None = None,
     prices: Prices | None = None,
     because: str = "",
@@ -111,6 +114,7 @@ def layout_question(
         framework,
         precision,
         schedule,
+        vpp,
         overlap,
         Prices() if prices is None else prices,
         because=because,

@@ -16,6 +16,7 @@ class Framework:
     - overlaps: its replicas exchange gradients and sharded parameters while the GPU computes.
     - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
+    - interleaves: its pipelines can hold several chunks of layers per stage (vpp).
     - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
     """
 
@@ -28,13 +29,21 @@ class Framework:
     keeps_scores: bool = False
     overlaps: bool = False
     splits_sequences: bool = False
+    interleaves: bool = False
 
 
 FRAMEWORKS = (
     Framework("nanotron", r"nanotron", 4, True, True, True, splits_sequences=True),
     Framework("fsdp", r"fsdp|composer|foundry|torchtitan|deepspeed|zero", 2, overlaps=True),
-    Framework("nemo", r"nemo|mcore|transformer.?engine", 4, overlaps=True, splits_sequences=True),
-    Framework("megatron", r"megatron", 4, keeps_scores=True),
+    Framework(
+        "nemo",
+        r"nemo|mcore|transformer.?engine",
+        4,
+        overlaps=True,
+        splits_sequences=True,
+        interleaves=True,
+    ),
+    Framework("megatron", r"megatron", 4, keeps_scores=True, interleaves=True),
 )
 NAMES = tuple(framework.name for framework in FRAMEWORKS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases
+from ddlnb.parallelism.forecast.chunks import (
+    INTERLEAVED,
+    chunk_degrees,
+    no_such_chunks,
+    searched_chunks,
+)
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, NAMES
 from ddlnb.parallelism.forecast.machines import sustained_share
@@ -25,7 +32,7 @@ from ddlnb.parallelism.transformer import Transformer
 from ddlnb.units import GIB
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
-SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # schedules with one chunk per stage
+SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # chunks (vpp) make 1f1b the interleaved one
 MOST_TENSOR, MOST_STAGES = 32, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
 REASONS = {
@@ -61,6 +68,7 @@ class Ranking:
             dp=int(cases.dp[index]),
             tp=tp,
             pp=int(cases.pp[index]),
+            vpp=int(cases.vpp[index]),
             zero=int(cases.zero[index]),
             sequence_parallel=tp > 1,
             recomputation=RECOMPUTATIONS[int(cases.recomputation[index])],
@@ -72,7 +80,7 @@ class Ranking:
     def rows(self, top: int = 10) -> list[dict[str, Any]]:
         """Return one row per split (dp, tp, pp), the best first, and why each is no better.
 
-        Of a split its best micro batch, ZeRO and recomputation stand for it.
+        Of a split its best micro batch, chunks, ZeRO and recomputation stand for it.
         ``loses_by`` compares the seconds of a step with those of the row above it: the part that
         grows most, and by how much.
         """
@@ -126,6 +134,7 @@ def scale(
     framework: str = "nanotron",
     precision: str = "bf16",
     schedule: str = "1f1b",
+    vpp: int | None = None,
     overlap: bool | None = None,
     fitted: Fitted | None = None,
 ) -> Ranking:
@@ -134,12 +143,15 @@ def scale(
     ``global_batch``: sequences of a step, by default four million tokens. ``network``: by default
     the ports that nodes with this GPU usually have. ``framework``: nanotron, fsdp, megatron or
     nemo, whose ways and fitted parameters are taken. ``schedule`` of pipelines: 1f1b, zero-bubble
-    or gpipe. ``overlap``: whether replicas reduce gradients and gather parameters while the GPU
-    computes; None for the framework's way. Searched are tensor, pipeline and data
-    parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full recomputation or none.
+    or gpipe. ``vpp``: chunks of layers per stage, which make 1f1b the interleaved schedule; None
+    for all that divide the layers of a stage, where the framework can run them (megatron, nemo) and
+    micro batches are a multiple of the stages. ``overlap``: whether replicas reduce gradients and
+    gather parameters while the GPU computes; None for the framework's way. Searched are tensor,
+    pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full recomputation or
+    none.
 
-    Raises UnknownName for unknown names, and InputError with the least that would do where nothing
-    fits or the batch does not divide.
+    Raises UnknownName for unknown names, and InputError with what would do where nothing fits, or
+    the batch or the layers do not divide.
 
     >>> import ddlnb
     >>> best = ddlnb.scale("llama3-8b", "H100", nodes=8, sequence=4096).rows(1)[0]
@@ -152,25 +164,33 @@ def scale(
         raise UnknownName("framework", framework, NAMES)
     if schedule not in SEARCHED:
         raise UnknownName("schedule of the search", schedule, SEARCHED)
-    overlaps = FRAMEWORKS[NAMES.index(framework)].overlaps if overlap is None else overlap
+    ways = FRAMEWORKS[NAMES.index(framework)]
+    overlaps = ways.overlaps if overlap is None else overlap
+    require_whole(vpp=1 if vpp is None else vpp)
+    interleaves = searched_chunks(ways, schedule, vpp)
     sequence = shape.sequence if sequence is None else sequence
     require_whole(sequence=sequence)
     batch = max(BATCH_TOKENS // sequence, 1) if global_batch is None else global_batch
     require_whole(global_batch=batch)
     gpus = nodes * gpus_per_node
-    found = list(_layouts(shape, gpus, batch, framework))
+    found = list(_layouts(shape, gpus, batch, framework, schedule, interleaves))
     require(
         bool(found),
         f"a batch of {batch} sequences does not divide over {gpus} GPUs in any layout; use a "
         f"multiple of {gpus} (global_batch, --global-batch), or fewer nodes",
     )
+    if vpp is not None:
+        offered = {int(one["vpp"]) for one in found}
+        found = [one for one in found if one["vpp"] == vpp]
+        if not found:
+            raise no_such_chunks(vpp, shape.name, shape.layers, gpus, offered)
     across = get_interconnect(network).line_rate if network else device.port * gpus_per_node
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
     cases = Cases.of(
         **columns,
         layers=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads,
         ffn=shape.ffn, vocab=shape.vocab, sequence=sequence, gated=shape.gated, tied=shape.tied,
-        cp=1, ep=1, vpp=1, schedule=SCHEDULES.index(schedule), overlap=overlaps,
+        cp=1, ep=1, overlap=overlaps,
         experts=max(1, shape.experts), top_k=max(1, shape.top_k),
         gpus_per_node=gpus_per_node, peak=device.peak(precision),
         core_peak=device.peak("bf16" if precision == "fp8" else precision),
@@ -191,7 +211,7 @@ def scale(
 
 
 def _layouts(
-    shape: Transformer, gpus: int, batch: int, framework: str
+    shape: Transformer, gpus: int, batch: int, framework: str, schedule: str, interleaves: bool
 ) -> Iterator[dict[str, float]]:
     """Return the columns of every layout: all that divides, the rest is for memory to refuse."""
     sharded = framework == "fsdp"
@@ -203,13 +223,16 @@ def _layouts(
             if batch % dp:
                 continue
             for micro_batch in _divisors(batch // dp, batch // dp):
-                for zero in (3,) if sharded else (0, 1) if dp > 1 else (0,):
-                    for again in RECOMPUTATIONS:
-                        yield {
-                            "tp": tp, "pp": pp, "dp": dp, "zero": zero, "recomputation": again,
-                            "micro_batch": micro_batch, "sequence_parallel": float(tp > 1),
-                            "micro_batches": batch // dp // micro_batch,
-                        }  # fmt: skip
+                rounds = batch // dp // micro_batch
+                chunks = chunk_degrees(shape.layers, pp, rounds) if interleaves else [1]
+                zeros = (3,) if sharded else (0, 1) if dp > 1 else (0,)
+                for vpp, zero, again in product(chunks, zeros, RECOMPUTATIONS):
+                    yield {
+                        "tp": tp, "pp": pp, "dp": dp, "zero": zero, "recomputation": again,
+                        "micro_batch": micro_batch, "sequence_parallel": float(tp > 1),
+                        "micro_batches": rounds, "vpp": vpp,
+                        "schedule": SCHEDULES.index(INTERLEAVED if vpp > 1 else schedule),
+                    }  # fmt: skip
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -1,0 +1,152 @@
+"""Interleaved pipelines in the search: what is offered, what it costs, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddlnb.errors import InputError
+from ddlnb.parallelism.forecast.cases import Cases
+from ddlnb.parallelism.forecast.chunks import chunk_degrees
+from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.parameters import kept
+from ddlnb.parallelism.forecast.step import step
+from ddlnb.parallelism.layout import SCHEDULES, Layout
+from ddlnb.parallelism.schedules import schedule
+
+MODEL, LAYERS, GPUS, BATCH = "llama3-70b", 80, 256, 512
+
+
+@pytest.fixture(scope="module")
+def ranking() -> Ranking:
+    return scale(MODEL, "H100", GPUS // 8, framework="nemo", global_batch=BATCH)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Ranking:
+    return scale(MODEL, "H100", GPUS // 8, framework="nemo", global_batch=BATCH, vpp=1)
+
+
+def chunked(ranking: Ranking) -> Cases:
+    """Return the interleaved cases of a ranking."""
+    cases = ranking.outlook.cases
+    return cases.select(np.flatnonzero(cases.vpp > 1))
+
+
+def test_chunks_divide_the_layers_of_a_stage_and_stages_the_micro_batches(
+    ranking: Ranking,
+) -> None:
+    cases = chunked(ranking)
+    assert set(cases.vpp) == {float(v) for v in range(2, 41) if 40 % v == 0}
+    assert (LAYERS % (cases.pp * cases.vpp) == 0).all()
+    assert (cases.micro_batches % cases.pp == 0).all()
+    assert (cases.pp > 1).all()
+
+
+def test_every_interleaved_layout_can_be_played_and_says_its_chunks(ranking: Ranking) -> None:
+    """`Layout` and `schedule` refuse what Megatron-LM would refuse; text and layout are one."""
+    which = np.flatnonzero(ranking.outlook.cases.vpp > 1)
+    for index in which[:: len(which) // 20]:
+        layout = ranking.layout(index)
+        assert (layout.ranks, layout.samples) == (GPUS, BATCH)
+        assert f"vpp{layout.vpp}" in str(layout)
+        assert Layout.parse(str(layout)) == layout
+        schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
+
+
+def test_one_chunk_is_forecast_as_if_no_others_were_looked_at(
+    ranking: Ranking, plain: Ranking
+) -> None:
+    which = np.flatnonzero(ranking.outlook.cases.vpp == 1)
+    assert len(which) == len(plain.outlook.cases)
+    for name in ("seconds", "low", "high", "most_gib", "fits"):
+        found, alone = getattr(ranking.outlook, name)[which], getattr(plain.outlook, name)
+        assert (found == alone).all()
+
+
+@pytest.mark.parametrize("framework", [one.name for one in FRAMEWORKS])
+def test_only_frameworks_that_interleave_are_offered_chunks(framework: str) -> None:
+    able = next(one for one in FRAMEWORKS if one.name == framework).interleaves
+    found = scale("llama3-8b", "H100", 4, framework=framework)
+    assert (found.outlook.cases.vpp > 1).any() == able
+    assert able == (framework in ("megatron", "nemo"))
+
+
+@pytest.mark.parametrize("other", ["gpipe", "zero-bubble"])
+def test_other_schedules_have_one_chunk_per_stage(other: str) -> None:
+    found = scale("llama3-8b", "H100", 4, framework="nemo", schedule=other)
+    assert set(found.outlook.cases.vpp) == {1}
+    assert set(found.outlook.cases.schedule) == {SCHEDULES.index(other)}
+
+
+def test_chunks_divide_the_bubble(ranking: Ranking) -> None:
+    """Of p equal stages, m micro batches and v chunks (p - 1) / (v m + p - 1) is bubble."""
+    cases = replace(chunked(ranking), vocab=np.full(len(chunked(ranking)), 1e-9))
+    found = step(cases, kept())
+    p, m, v = cases.pp, cases.micro_batches, cases.vpp
+    busy = found.compute + found.tensor
+    share = found.bubble / (found.bubble + busy)
+    # A head without words still starts one kernel's worth on the last stage.
+    assert share == pytest.approx((p - 1) / (v * m + p - 1), rel=0.02)
+
+
+def test_with_free_transfers_more_chunks_are_never_slower(ranking: Ranking) -> None:
+    cases = chunked(ranking)
+    free = replace(kept(), parameters=replace(kept().parameters, transfer=1e-30))
+    many = step(cases, free).seconds
+    one = step(replace(cases, vpp=np.ones(len(cases))), free).seconds
+    twice = step(replace(cases, vpp=2 * cases.vpp), free).seconds
+    assert (many < one).all()
+    assert (twice < many).all()
+
+
+def test_more_chunks_wait_for_more_transfers(ranking: Ranking) -> None:
+    cases = chunked(ranking)
+    one = step(replace(cases, vpp=np.ones(len(cases))), kept()).transfers
+    assert (step(cases, kept()).transfers > one).all()
+
+
+def test_a_search_with_more_to_choose_from_finds_nothing_slower(
+    ranking: Ranking, plain: Ranking
+) -> None:
+    best, alone = ranking.rows(1)[0], plain.rows(1)[0]
+    assert best["tokens_per_s_per_gpu"] >= alone["tokens_per_s_per_gpu"]
+    asked = scale(MODEL, "H100", GPUS // 8, framework="nemo", global_batch=BATCH, vpp=5)
+    assert set(asked.outlook.cases.vpp) == {5}
+    assert asked.rows(1)[0]["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
+
+
+def test_the_number_of_layouts_stays_bounded() -> None:
+    """16,384 GPUs: no more than the divisors of a stage's layers times as many layouts."""
+    asked = {"nodes": 2048, "framework": "nemo", "global_batch": 16384}
+    found, plain = scale(MODEL, **asked), scale(MODEL, **asked, vpp=1)
+    most = max(len(chunk_degrees(LAYERS, pp, pp)) for pp in range(2, 65))
+    assert len(plain.outlook.cases) < len(found.outlook.cases) < most * len(plain.outlook.cases)
+    assert len(found.outlook.cases) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"vpp": 0}, "vpp 0 must be a whole number"),
+        ({"vpp": 3}, "vpp 3 divides the 32 layers of llama3-8b in no layout on 32 GPUs .* "
+                     "use one of 1, 2, 4, 8, 16$"),
+        ({"vpp": 2, "framework": "nanotron"},
+         "vpp 2: nanotron runs no interleaved pipelines; use vpp 1, or one of the frameworks nemo, "
+         "megatron"),
+        ({"vpp": 2, "schedule": "gpipe"}, "the schedule gpipe has one chunk per stage; use vpp 1"),
+    ],
+)  # fmt: skip
+def test_chunks_that_cannot_be_are_refused_with_those_that_can(asked: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scale("llama3-8b", **({"nodes": 4, "framework": "nemo"} | asked))
+
+
+def test_memory_grows_with_chunks(ranking: Ranking) -> None:
+    cases = chunked(ranking)
+    one = forecast(replace(cases, vpp=np.ones(len(cases)))).memory_gib
+    assert (forecast(cases).memory_gib >= one).all()
