@@ -85,6 +85,11 @@ def trace(
     simulated = bool(cluster) or any(value not in (None, "") for value in hardware.values())
     for option, given in {"method": method, "throughput": throughput}.items():
         require(simulated or not given, f"--{option} needs the --cluster to simulate it on")
+    require(
+        not throughput or bool(model),
+        "--throughput shares out the work of a model over its seconds, and a trace does not say "
+        "how much work its layers are; give the --model, too",
+    )
     found = read_trace(file)
     if isinstance(found, KinetoTrace):
         refuse_unused("a trace of one rank has no rows", csv=csv)
