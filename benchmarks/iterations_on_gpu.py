@@ -1,22 +1,27 @@
 """Forecast iterations of one GPU from its data sheet, then measure them, and print how far off.
 
-    python -m benchmarks.iterations_on_gpu                   # print the kept comparison
-    python -m benchmarks.iterations_on_gpu --forecast        # forecast, and keep the rows
+    python -m benchmarks.iterations_on_gpu                   # print the kept comparisons
+    python -m benchmarks.iterations_on_gpu --work            # trace the measured cells, for the fit
+    python -m benchmarks.iterations_on_gpu --refit           # estimate the measured cells today
     python -m benchmarks.iterations_on_gpu --measure         # on the GPU: measure, keep the rows
 
 An iteration is a forward and a backward pass, as PyTorch runs them without compiling; batches lie
 in the GPU's memory, and there is no optimizer. ``fp32`` computes on the cores, ``tf32`` lets matrix
-units round, ``bf16`` holds everything in 16 bits, ``amp`` is torch.autocast to bf16, whose forecast
-is that of bf16. Rows were forecast before the first of them was measured. Beside them stands the
-trivial forecast: the median share of the data sheet's FLOP/s in what the roofline was fitted to.
+units round, ``bf16`` holds everything in 16 bits, ``amp`` is torch.autocast to bf16, which nothing
+here forecasts: it stands beside the forecast of bf16, and its memory beside none. Three tables are
+printed. ``blind`` rows were forecast before the first of them was measured, and stay as they are.
+``fitted`` rows are today's estimates, of a roofline that has seen them (but amp). ``left out`` rows
+are estimated by a fit that has not seen their model on this GPU. Beside them stands the trivial
+forecast: the median share of the data sheet's FLOP/s in the published runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,21 +30,25 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ddlnb.calibration.roofline import total_work
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.paths import DATA
+from ddlnb.paths import DATA, HARDWARE
 from ddlnb.simulator.forecast import Z90
 from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.footprint import footprint
+from ddlnb.workloads.footprint import Footprint, footprint
 from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.tasks import Batch, Task
 from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
 
 GPU = "H100"
-FORECAST = DATA / "forecasts" / "iterations_on_h100.csv"
+BLIND = DATA / "forecasts" / "iterations_on_h100.csv"
+FITTED = DATA / "forecasts" / "iterations_on_h100_fitted.csv"
+LEFT_OUT = HARDWARE / "roofline_left_out.csv"
 MEASURED = DATA / "measured" / "2026-11-22_h100"
-ROWS = "iterations.csv"
+ROWS, WORK = "iterations.csv", "work.csv"
 CELLS = {
     "resnet18": (256,), "resnet50": (64, 256), "resnet101": (128,), "resnet152": (128,),
     "vgg16": (128,), "vit-b": (128,), "vit-l": (64,), "bert-base": (64, 512),
@@ -47,10 +56,14 @@ CELLS = {
     "gpt2-xl": (2,), "t5": (8, 32), "lstm": (20, 256), "small-conv": (64,),
     "small-transformer": (16,), "llama3-8b": (1,),
 }  # fmt: skip
-PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "amp": "bf16"}  # and their forecasts
+FORECAST = ("fp32", "tf32", "bf16")
+PRECISIONS = {**{one: one for one in FORECAST}, "amp": "bf16"}  # and whose forecast they have
 ONLY_HALF = ("llama3-8b",)  # whose gradients in 32 bits do not fit
 WARMUP, ITERATIONS = 5, 15
 KEY = ["model", "batch", "precision"]
+SHOWN = [
+    *KEY, "seconds", "forecast_seconds", "error", "trivial_error", "inside", "memory_error",
+]  # fmt: skip
 
 
 def cells() -> Iterator[tuple[str, int, str]]:
@@ -62,19 +75,30 @@ def cells() -> Iterator[tuple[str, int, str]]:
                     yield model, batch, precision
 
 
-def forecasts(gpu: str = GPU) -> pd.DataFrame:
-    """Return a row per cell: seconds with their 90 % interval, and the bytes that training holds.
+def measured_cells() -> list[tuple[str, int, str]]:
+    """Return the cells that were measured."""
+    known = pd.read_csv(MEASURED / ROWS).dropna(subset="seconds")
+    return list(known[KEY].itertuples(index=False, name=None))
+
+
+def work() -> pd.DataFrame:
+    """Return the traced work of the cells that were measured, in the forecast precisions."""
+    rows, traced = [], _traced()
+    for model, batch, precision in measured_cells():
+        if precision in FORECAST:
+            key = {"model": model, "batch": batch, "precision": precision}
+            rows.append(key | total_work(traced(model, batch), precision))
+    return pd.DataFrame(rows)
+
+
+def estimates(gpu: str = GPU) -> pd.DataFrame:
+    """Return a row per measured cell: seconds with their 90 % interval, and the bytes held.
 
     The trivial forecast takes the median utilisation of the fitted runs of the same kind.
     """
-    kind = get_gpu(gpu)
-    traced, rows = {}, []
-    for model, batch, precision in cells():
-        task = get_task(model)
-        if (model, batch) not in traced:
-            traced[model, batch] = trace(task, batch), footprint(task, "sgd").bytes_at(batch)
-        workload, held = traced[model, batch]
-        asked = PRECISIONS[precision]
+    kind, rows, traced = get_gpu(gpu), [], _traced()
+    for model, batch, precision in measured_cells():
+        workload, asked = traced(model, batch), PRECISIONS[precision]
         found = estimate(workload, kind, asked)
         reach = math.exp(Z90 * found.spread)
         rows.append(
@@ -87,10 +111,26 @@ def forecasts(gpu: str = GPU) -> pd.DataFrame:
                 "low_seconds": found.compute_seconds / reach,
                 "high_seconds": found.compute_seconds * reach,
                 "utilisation_1_seconds": workload.flops / kind.peak(asked),
-                "held_bytes": held / (2 if precision == "bf16" else 1),
+                "held_bytes": held_bytes(model, batch, precision),
             }
         )
     return pd.DataFrame(rows)
+
+
+def held_bytes(model: str, batch: int, precision: str) -> float:
+    """Return what training holds in data parallelism, NaN for torch.autocast."""
+    if precision not in FORECAST:
+        return math.nan
+    return _footprint(model, precision == "bf16").bytes_at(batch)
+
+
+@functools.cache
+def _footprint(model: str, half: bool) -> Footprint:
+    return footprint(get_task(model), "sgd", torch.bfloat16 if half else None)
+
+
+def _traced() -> Callable[[str, int], Workload]:
+    return functools.cache(lambda model, batch: trace(model, int(batch)))
 
 
 def measure_here(out: Path) -> None:
@@ -162,7 +202,9 @@ def compared(forecast: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
         error=rows["forecast_seconds"] / rows["seconds"] - 1,
         inside=rows["seconds"].between(rows["low_seconds"], rows["high_seconds"]),
         trivial_error=trivial / rows["seconds"] - 1,
-        memory_error=rows["held_bytes"] / rows["peak_bytes"] - 1,
+        memory_error=(rows["held_bytes"] / rows["peak_bytes"] - 1).where(
+            rows["precision"] != "amp"
+        ),
     )
 
 
@@ -170,11 +212,15 @@ def fitted_utilisation() -> dict[str, float]:
     """Return the median share of FLOP/s, by precision, in the published runs of the fit."""
     from ddlnb.calibration.roofline import measured as published
 
-    runs = published()
+    runs = [one for one in published() if one.source != "iterations"]
     usual = {}
     for precision in set(PRECISIONS.values()):
         on_cores = precision == "fp32"
-        same = [one for one in runs if (one.kind == "cores" if on_cores else one.gpu.family == GPU)]
+        same = [
+            one
+            for one in runs
+            if ((one.precision == "fp32") if on_cores else one.gpu.family == GPU)
+        ]
         usual[precision] = float(np.median([one.utilisation for one in same]))
     return usual
 
@@ -192,32 +238,44 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found.round(3)
 
 
+def left_out() -> pd.DataFrame:
+    """Return by precision how far off estimates are by fits that have not seen the model here."""
+    rows = pd.read_csv(LEFT_OUT).query("left_out == 'model' and source == 'iterations'")
+    off = rows.assign(
+        ours=(rows["estimated_seconds"] / rows["measured_seconds"] - 1).abs(),
+        trivial=(rows["constant_utilisation_seconds"] / rows["measured_seconds"] - 1).abs(),
+    )
+    return (
+        off.groupby("precision", sort=False)
+        .agg(cells=("ours", "size"), median_error=("ours", "median"), worst=("ours", "max"),
+             constant_utilisation=("trivial", "median"))
+        .round(3)
+    )  # fmt: skip
+
+
 def main() -> None:
-    """Forecast, measure, or print the comparison."""
+    """Trace, estimate, measure, or print the comparisons."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--forecast", action="store_true", help="forecast again, keep the rows")
+    parser.add_argument("--work", action="store_true", help="trace what was measured, for the fit")
+    parser.add_argument("--refit", action="store_true", help="estimate again, keep as fitted rows")
     parser.add_argument("--measure", action="store_true", help="measure on this machine's GPU")
     parser.add_argument("--out", type=Path, default=MEASURED, help="the folder of measured rows")
     given = parser.parse_args()
-    if given.forecast:
-        write_atomically(FORECAST, forecasts().to_csv(index=False, float_format="%.6g"))
+    if given.work:
+        write_atomically(MEASURED / WORK, work().to_csv(index=False, float_format="%.6g"))
+    if given.refit:
+        write_atomically(FITTED, estimates().to_csv(index=False, float_format="%.6g"))
     if given.measure:
         measure_here(given.out / ROWS)
-    if (given.out / ROWS).exists():
-        rows = compared(pd.read_csv(FORECAST), pd.read_csv(given.out / ROWS))
-        shown = rows[
-            [
-                *KEY,
-                "seconds",
-                "forecast_seconds",
-                "error",
-                "trivial_error",
-                "inside",
-                "memory_error",
-            ]
-        ]
-        print(shown.round(4).to_string(index=False))
-        print(summary(rows).to_string())
+    if not (given.out / ROWS).exists():
+        return
+    measured = pd.read_csv(given.out / ROWS)
+    blind, fitted = (compared(pd.read_csv(path), measured) for path in (BLIND, FITTED))
+    print(f"blind\n{blind[SHOWN].round(4).to_string(index=False)}")
+    for name, table in (
+        ("blind", summary(blind)), ("fitted", summary(fitted)), ("left out", left_out()),
+    ):  # fmt: skip
+        print(f"\n{name}\n{table.to_string()}")
 
 
 if __name__ == "__main__":

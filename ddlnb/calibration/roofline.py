@@ -1,15 +1,17 @@
 """Fit what programs reach of data sheets to open measurements, and leave models out to check it.
 
-The observations are the survey's rates of one GPU, and single nodes of published runs of large
-models without tensor or pipeline parallelism, whose communication is mostly hidden. Parameters are
-positive; priors and errors are normal in logarithms. Runs of one GPU count together as much as
-`WEIGHT` independent ones: they share their software.
+The observations are the survey's rates of one GPU, iterations that were measured on an H100, and
+single nodes of published runs of large models without tensor or pipeline parallelism, whose
+communication is mostly hidden. Parameters are positive; priors and errors are normal in logarithms.
+Runs of one source on one GPU count together, for every kind of program, as much as `WEIGHT`
+independent ones: they share their software.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -18,18 +20,33 @@ from numpy.typing import NDArray
 from ddlnb.calibration.testbed import BATCHES, HARDWARE, fig4_workload
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.paths import PUBLISHED
+from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.simulator.forecast import Z90
 from ddlnb.units import US
-from ddlnb.workloads.roofline import ON_CORES, OTHER, Work, backward_of, forward_of
+from ddlnb.workloads.roofline import (
+    CONVOLUTIONS,
+    OTHER,
+    Work,
+    convolves,
+    kind_of,
+    passes_of,
+)
+from ddlnb.workloads.workload import Workload
 
-MEMORY, LAUNCH = "memory", "launch"
-ERROR = 0.1  # standard deviation of a logarithm that a formula of five numbers leaves
+MEMORY, IMAGES, HOST = "memory", "memory of convolutions", "host"
+ITERATIONS = DATA / "measured" / "2026-11-22_h100"
+PRECISIONS = ("fp32", "tf32", "bf16")  # of measured iterations; torch.autocast is another program
+ERROR = 0.1  # standard deviation of a logarithm that a formula of few numbers leaves
 WEIGHT = 3
 LONGEST = 16_384  # tokens; attention to longer sequences is another program
 # Value and standard deviation of the logarithm, before any observation.
-PRIORS = {"cores": (0.8, 0.3), MEMORY: (0.75, 0.2), LAUNCH: (15 * US, 0.7)}
+PRIORS = {
+    "cores": (0.8, 0.3), f"cores, {CONVOLUTIONS}": (0.6, 0.5),
+    f"matrix units, {CONVOLUTIONS}": (0.4, 0.7), MEMORY: (0.75, 0.2), IMAGES: (0.6, 0.5),
+    HOST: (15 * US, 0.7),
+}  # fmt: skip
 UNITS = (0.7, 0.3)  # of matrix units of any generation
+BOUND = 60 * US  # of the host where the fit begins, so that runs that it holds up say so
 VOCABULARIES = {"foundry": 50_368}  # padded, in place of the vocabulary that its table does not say
 
 
@@ -44,22 +61,32 @@ class Measured:
     work: tuple[Work, ...]
     seconds: float
     source: str
+    convolves: bool = False
 
     @property
     def kind(self) -> str:
-        """What computes its matrix products."""
-        return "cores" if self.precision in ON_CORES else f"matrix units, {self.gpu.generation}"
+        """What computes its matrix products, or its convolutions."""
+        return kind_of(self.gpu, self.precision, self.convolves)
+
+    @cached_property
+    def total(self) -> Work:
+        """The work of all passes together, with the operations that the host hands over."""
+        return Work(
+            sum(one.flops for one in self.work),
+            sum(one.matrix_bytes for one in self.work),
+            sum(one.bytes for one in self.work),
+            sum(one.launches for one in self.work),
+        )
 
     @property
     def utilisation(self) -> float:
         """The share of the data sheet's FLOP/s."""
-        flops = sum(one.flops for one in self.work)
-        return flops / self.gpu.peak(self.precision) / self.seconds
+        return self.total.flops / self.gpu.peak(self.precision) / self.seconds
 
 
 def measured() -> list[Measured]:
     """Return all observations."""
-    return [*_survey(), *_foundry(), *_nanotron()]
+    return [*_survey(), *_foundry(), *_nanotron(), *_iterations()]
 
 
 def _survey() -> list[Measured]:
@@ -68,11 +95,13 @@ def _survey() -> list[Measured]:
     found = []
     for model in BATCHES:
         workload = fig4_workload(model)
-        passes = [forward_of(layer) for layer in workload.layers]
-        passes += [backward_of(layer) for layer in workload.layers]
         seconds = workload.local_batch / rates[model]
-        gpu = get_gpu(HARDWARE)
-        found.append(Measured(model, model, gpu, "fp32", tuple(passes), seconds, "survey"))
+        found.append(
+            Measured(
+                model, model, get_gpu(HARDWARE), "fp32", all_passes(workload, "fp32"), seconds,
+                "survey", convolves(workload),
+            )
+        )  # fmt: skip
     return found
 
 
@@ -117,6 +146,43 @@ def _nanotron() -> list[Measured]:
     ]  # fmt: skip
 
 
+def _iterations() -> list[Measured]:
+    rows = pd.read_csv(ITERATIONS / "iterations.csv").dropna(subset="seconds")
+    rows = rows[rows["precision"].isin(PRECISIONS)]
+    rows = rows.merge(pd.read_csv(ITERATIONS / "work.csv"), on=["model", "batch", "precision"])
+    return [
+        Measured(
+            f"{row.model}, batch {row.batch}, {row.precision}",
+            row.model,
+            get_gpu("H100"),
+            row.precision,
+            (Work(row.flops, row.matrix_bytes, row.bytes, row.operations),),
+            row.seconds,
+            "iterations",
+            bool(row.convolves),
+        )
+        for row in rows.itertuples()
+    ]
+
+
+def all_passes(workload: Workload, precision: str) -> tuple[Work, ...]:
+    """Return the work of every pass through every layer in an iteration."""
+    forward, backward = passes_of(workload, precision)
+    return (*forward.values(), *backward.values())
+
+
+def total_work(workload: Workload, precision: str) -> dict[str, float | bool]:
+    """Return the work of an iteration, as a row of what was measured has it."""
+    passes = all_passes(workload, precision)
+    return {
+        "flops": sum(one.flops for one in passes),
+        "matrix_bytes": sum(one.matrix_bytes for one in passes),
+        "bytes": sum(one.bytes for one in passes),
+        "operations": sum(one.launches for one in passes),
+        "convolves": convolves(workload),
+    }
+
+
 def decoder(
     hidden: int,
     layers: int,
@@ -146,7 +212,7 @@ def decoder(
         Work(0.0, 0.0, 6.0 * tokens * vocabulary),
     ]
     forward = block * layers
-    backward = [work.times(1.0, 2.0) for work in [*forward, *head]]
+    backward = [work.times(2.0) for work in [*forward, *head]]
     return (*forward, *head, *backward, *(forward if recomputed else ()))
 
 
@@ -182,13 +248,14 @@ def fit_roofline(observations: Sequence[Measured]) -> Fit:
     """
     from scipy.optimize import least_squares
 
-    kinds = sorted({one.kind for one in observations} | {"cores", OTHER})
-    names = (*kinds, MEMORY, LAUNCH)
+    always = {*PRIORS, OTHER} - {MEMORY, IMAGES, HOST}
+    kinds = sorted({one.kind for one in observations} | always)
+    names = (*kinds, MEMORY, IMAGES, HOST)
     prior = np.array([PRIORS.get(name, UNITS) for name in names])
     mean, std = np.log(prior[:, 0]), prior[:, 1]
-    groups = [one.gpu.name for one in observations]
+    groups = [(one.gpu.name, one.source, one.kind) for one in observations]
     weights = np.array([min(1.0, np.sqrt(WEIGHT / groups.count(name))) for name in groups])
-    units = [i for i, name in enumerate(names) if name.startswith("matrix units") and name != OTHER]
+    units = [i for i, name in enumerate(names) if name not in (*PRIORS, OTHER)]
     other = names.index(OTHER)
 
     def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -197,27 +264,19 @@ def fit_roofline(observations: Sequence[Measured]) -> Fit:
         alike = [(values[i] - values[other]) / UNITS[1] for i in units]
         return np.concatenate([weights * np.array(off) / ERROR, believed, alike])
 
-    found = least_squares(residuals, mean)
+    start = mean.copy()
+    start[names.index(HOST)] = np.log(BOUND)
+    found = least_squares(residuals, start)
     return Fit(names, found.x, np.linalg.inv(found.jac.T @ found.jac))
 
 
 def _log_seconds(values: NDArray[np.float64], names: Sequence[str], one: Measured) -> float:
     at = dict(zip(names, np.exp(values), strict=True))
-    flops, moved, passes = _totals(one)
-    matrix = at.get(one.kind, at[OTHER])
-    computing = flops / (one.gpu.peak(one.precision) * matrix)
-    moving = moved / (one.gpu.memory_bandwidth * at[MEMORY])
-    return float(np.log(computing + moving + passes * at[LAUNCH]))
-
-
-def _totals(one: Measured) -> tuple[float, float, int]:
-    flops = sum(work.flops for work in one.work)
-    moved = sum(work.matrix_bytes + work.bytes for work in one.work)
-    return (
-        flops,
-        moved,
-        sum(bool(work.flops or work.matrix_bytes or work.bytes) for work in one.work),
-    )
+    work = one.total
+    computing = work.flops / (one.gpu.peak(one.precision) * at.get(one.kind, at[OTHER]))
+    share = at[IMAGES if one.convolves else MEMORY]
+    moving = (work.matrix_bytes + work.bytes) / (one.gpu.memory_bandwidth * share)
+    return float(np.log(max(computing + moving, work.operations * at[HOST])))
 
 
 def leave_out(observations: Sequence[Measured]) -> list[dict[str, object]]:
@@ -244,7 +303,8 @@ def _key(one: Measured, what: str) -> object:
 
 def _row(one: Measured, what: str, seconds: float, trivial: float) -> dict[str, object]:
     return {
-        "left_out": what, "gpu": one.gpu.name, "precision": one.precision, "run": one.name,
+        "left_out": what, "gpu": one.gpu.name, "precision": one.precision, "kind": one.kind,
+        "run": one.name,
         "source": one.source, "measured_seconds": one.seconds, "estimated_seconds": seconds,
         "constant_utilisation_seconds": trivial,
     }  # fmt: skip

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from ddlnb.errors import ModelError, UnknownName
-from ddlnb.workloads.memory import kept_bytes
+from ddlnb.workloads.live_bytes import peak_bytes
 from ddlnb.workloads.tasks import Task, build_on_meta
 
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}  # of the parameters, kept by the optimizer
+FEW = 8  # samples; with one or two, gradients of weights that live for a moment decide the peak
 
 
 @dataclass(frozen=True)
 class Footprint:
     """Bytes that one worker of data-parallel training holds at its peak.
 
-    ``fixed`` are parameters, gradients and what the optimizer keeps, ``per_sample`` what autograd
-    keeps of a sample from the forward to the backward pass. Buffers of libraries and what an
-    allocator wastes are not in it.
+    ``fixed`` are parameters, gradients and what the optimizer keeps, ``per_sample`` what the passes
+    hold of a sample at their peak: what autograd keeps from forward to backward, and what lives for
+    a moment beside it. Gradients are held throughout, as in the buckets of data parallelism.
+    Buffers of libraries and what an allocator wastes are not in it.
     """
 
     fixed: float
@@ -29,12 +33,13 @@ class Footprint:
         return self.fixed + self.per_sample * local_batch
 
 
-def footprint(task: Task, optimizer: str = "adam") -> Footprint:
+def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = None) -> Footprint:
     """Return the memory footprint of training a task; activations by runs on the meta device.
 
-    Forward passes of two and of three samples are compared, so that what does not grow with the
-    batch is not counted twice. Raises UnknownName for an optimizer other than sgd, momentum, adam,
-    and ModelError for a model that cannot run without values.
+    Iterations of `FEW` and of twice as many samples are compared, so that what does not grow with
+    the batch is not counted twice. ``dtype`` is that of all parameters, None for the model's own; a
+    loss that the model computes in 32 bits stays so. Raises UnknownName for an optimizer other than
+    sgd, momentum, adam, and ModelError for a model that cannot run without values.
 
     >>> from ddlnb.workloads.catalogue import get_task
     >>> small = footprint(get_task("small-conv"), "sgd")
@@ -42,9 +47,9 @@ def footprint(task: Task, optimizer: str = "adam") -> Footprint:
     True
     """
     require_optimizer(optimizer)
-    module = build_on_meta(task)
+    module = build_on_meta(task).to(dtype)
     try:
-        two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
+        few, many = (peak_bytes(task, module, samples) for samples in (FEW, 2 * FEW))
     except Exception as error:  # whatever a user's code says to a tensor without values
         raise ModelError(
             f"the memory of model {task.name!r} is found without values, and it needs them "
@@ -55,7 +60,7 @@ def footprint(task: Task, optimizer: str = "adam") -> Footprint:
     frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
     copies = 2 + OPTIMIZER_COPIES[optimizer]  # the parameters and their gradients are there anyway
     return Footprint(
-        float(frozen + copies * sum(one.nbytes for one in trained)), float(three - two), optimizer
+        float(frozen + copies * sum(one.nbytes for one in trained)), (many - few) / FEW, optimizer
     )
 
 

@@ -1,17 +1,24 @@
-"""Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and what a layer costs besides.
+"""Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and the host that launches.
 
-A layer's pass takes
+A GPU's pass through a layer takes
 
-    t = F / (P e) + (B_m + B) / (W m) + launch
+    t = F / (P e) + B / (W m)
 
-with its FLOPs F, the bytes B_m of operations with FLOPs and B of those without, the GPU's FLOP/s P
-at the precision and the bytes/s W of its memory. The shares e and m that programs reach, and the
-seconds of launching a layer's pass, are fitted to open measurements (`Efficiency`). The terms are
-added: kernels rarely compute and move at full rate at once, and the sum forecast left-out models
-better than the larger of both did.
+with the layer's FLOPs F and bytes B, the GPU's FLOP/s P at the precision and the bytes/s W of its
+memory. The shares e and m that programs reach are fitted to open measurements (`Efficiency`). The
+terms are added: kernels rarely compute and move at full rate at once, and the sum forecast left-out
+models better than the larger of both did.
+
+The host hands over one operation after the other, and runs ahead of the GPU. A pass ends when the
+GPU is through with it, and not before the host has handed over all operations up to it: many small
+ones take as long in every precision.
+
+Networks of convolutions are another program with shares of their own: PyTorch computes them with
+channels first, where normalisations and layout changes go by elements, so that their bytes do not
+shrink with the precision. What the loss moves does not shrink anywhere: it stays in 32 bits.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
-for multicore architectures", Communications of the ACM 52(4), 2009, for bounds; the sum is ours.
+for multicore architectures", Communications of the ACM 52(4), 2009, for bounds; the rest is ours.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
@@ -35,6 +43,7 @@ PATH = HARDWARE / "roofline.yaml"
 ON_CORES = ("fp64", "fp32")  # precisions that matrix units are not made for
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
 OTHER = "matrix units, others"
+CONVOLUTIONS = "convolutions"  # a network whose FLOPs are mostly theirs
 SLOWEST = 1e-7  # of the FLOP/s: no training on a GPU is so slow
 BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs and of weights
 
@@ -43,37 +52,50 @@ BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs
 class Efficiency:
     """What programs reach of a data sheet.
 
-    ``matrix`` is the share of FLOP/s, ``memory`` that of the memory's bandwidth, ``launch`` the
-    seconds that a layer's pass takes besides. ``spread`` is the standard deviation of the logarithm
-    of estimated over measured seconds of models that were left out of the fit.
+    ``matrix`` is the share of FLOP/s, ``memory`` that of the memory's bandwidth, ``host`` the
+    seconds that the host takes for an operation. ``spread`` is the standard deviation of the
+    logarithm of estimated over measured seconds of models that were left out of the fit.
     """
 
     matrix: Known
     memory: Known
-    launch: Known
+    host: Known
     spread: float
 
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs and bytes of one pass through one layer."""
+    """FLOPs, bytes of operations with and without FLOPs, and operations of a pass through a layer.
+
+    A pass with work is one operation at least, where nobody counted them.
+    """
 
     flops: float
     matrix_bytes: float
     bytes: float
+    operations: float = 0.0
+
+    @property
+    def launches(self) -> float:
+        """How many operations the host hands over; none without work."""
+        has_work = bool(self.flops or self.matrix_bytes or self.bytes)
+        return max(self.operations, 1.0) if has_work else 0.0
 
     def seconds(self, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
-        """Return how long the pass takes; one without work takes no time."""
-        if not (self.flops or self.matrix_bytes or self.bytes):
-            return 0.0
+        """Return how long the GPU takes, whatever its host does."""
         computing = self.flops / (gpu.peak(precision) * efficiency.matrix.value)
         moved = self.matrix_bytes + self.bytes
-        moving = moved / (gpu.memory_bandwidth * efficiency.memory.value)
-        return computing + moving + efficiency.launch.value
+        return computing + moved / (gpu.memory_bandwidth * efficiency.memory.value)
 
-    def times(self, bytes: float, all: float = 1.0) -> Work:
-        """Return the work with its bytes times one factor, and everything times another one."""
-        return Work(all * self.flops, all * bytes * self.matrix_bytes, all * bytes * self.bytes)
+    def times(self, all: float) -> Work:
+        """Return so many times the work."""
+        return Work(
+            all * self.flops, all * self.matrix_bytes, all * self.bytes, all * self.operations
+        )
+
+    def in_size(self, matrix: float, others: float) -> Work:
+        """Return the work with its bytes, with and without FLOPs, times these factors."""
+        return replace(self, matrix_bytes=matrix * self.matrix_bytes, bytes=others * self.bytes)
 
 
 def estimate(
@@ -107,7 +129,7 @@ def estimate(
         workload.flops > 0,
         f"workload {workload.model!r} has no FLOPs to estimate seconds from; take it from trace()",
     )
-    efficiency = efficiency_of(kind, chosen)
+    efficiency = efficiency_of(kind, chosen, convolves=convolves(workload))
     forward, backward = _passes(workload, kind, chosen, efficiency)
     source = (
         f"estimated from the data sheet of {kind.name} at {chosen}: "
@@ -115,7 +137,7 @@ def estimate(
     )
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
-        return replace(seconds, spread=_spread(workload, chosen, efficiency))
+        return replace(seconds, spread=efficiency.spread)
     _require_possible(workload, kind, samples_per_second)
     factor = workload.local_batch / samples_per_second / seconds.compute_seconds
     told = f"one GPU at {samples_per_second:g} samples/s, shared out as {source}"
@@ -135,12 +157,13 @@ def _require_possible(workload: Workload, gpu: Gpu, samples_per_second: float) -
     )
 
 
-def _spread(workload: Workload, precision: str, efficiency: Efficiency) -> float:
-    """Return how far off an estimate is; runs with convolutions on matrix units are not here."""
-    convolves = any(len(gradient.shape or ()) > 3 for gradient in workload.gradients)
-    if convolves and precision not in ON_CORES:
-        return max(efficiency.spread, _fitted().spread["convolutions"])
-    return efficiency.spread
+def convolves(workload: Workload) -> bool:
+    """Return whether most of the FLOPs are those of layers with convolutions."""
+    layers = {one.layer for one in workload.gradients if len(one.shape or ()) > 3}
+    of_them = [one for one in workload.layers if one.name in layers]
+    return sum(one.forward_flops for one in of_them) > 0.5 * sum(
+        one.forward_flops for one in workload.layers
+    )
 
 
 def usual_precision(workload: Workload, gpu: Gpu) -> str:
@@ -153,47 +176,87 @@ def usual_precision(workload: Workload, gpu: Gpu) -> str:
     return next((one for one in order if one in gpu.flops), "fp32")
 
 
-def efficiency_of(gpu: Gpu, precision: str) -> Efficiency:
+def kind_of(gpu: Gpu, precision: str, convolves: bool) -> str:
+    """Return what computes, in the words of the file of fitted values."""
+    units = "cores" if precision in ON_CORES else "matrix units"
+    if convolves:
+        return f"{units}, {CONVOLUTIONS}"
+    return units if precision in ON_CORES else f"{units}, {gpu.generation}"
+
+
+def efficiency_of(gpu: Gpu, precision: str, *, convolves: bool = False) -> Efficiency:
     """Return what programs reach on such a GPU at a precision, or on any where nobody measured."""
     if precision not in PRECISIONS:
         raise UnknownName("precision", precision, PRECISIONS)
     known = _fitted()
-    kind = "cores" if precision in ON_CORES else f"matrix units, {gpu.generation}"
+    kind = kind_of(gpu, precision, convolves)
     matrix = known.matrix.get(kind, known.matrix[OTHER])
-    measured = gpu.family in known.measured.get(kind, ())
+    memory = known.memory[CONVOLUTIONS if convolves else "others"]
     spread = known.spread.get(kind, 0.0)
-    if not measured:
+    if gpu.family not in known.measured.get(kind, ()):
         spread = max(spread, known.spread["others"])
-    return Efficiency(matrix, known.memory, known.launch, spread)
+    return Efficiency(matrix, memory, known.host, spread)
 
 
 def _passes(
     workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the seconds of layers forward, and of gradients backward, by name."""
-    size = max(gradient.bytes_per_element for gradient in workload.gradients)
-    share = SIZES[precision] / size
+    forward, backward = passes_of(workload, precision)
+    host = gpu_free = 0.0
+    ends = []
+    for work in (*forward.values(), *backward.values()):
+        host += work.launches * efficiency.host.value
+        taken = work.seconds(gpu, precision, efficiency)
+        ends.append(max(gpu_free + taken, host) if work.launches else gpu_free)
+        gpu_free = ends[-1]
+    seconds = [end - start for start, end in pairwise([0.0, *ends])]
+    of_layers = dict(zip(forward, seconds, strict=False))
+    return of_layers, dict(zip(backward, seconds[len(forward) :], strict=True))
+
+
+def passes_of(workload: Workload, precision: str) -> tuple[dict[str, Work], dict[str, Work]]:
+    """Return the work of layers forward, and of gradients backward, in a precision, in order.
+
+    Autograd computes the gradients of a layer together, and hands them over one after the other:
+    the first has their work. The loss belongs to the last layer forward, and to the first gradient.
+    """
     forward = {layer.name: forward_of(layer) for layer in workload.layers}
     left = {layer.name: backward_of(layer) for layer in workload.layers}
     if not any(layer.backward_flops for layer in workload.layers):
-        left = {name: work.times(1.0, BACKWARD) for name, work in forward.items()}
-    # Autograd computes the gradients of a layer together, and hands them over one after the other.
+        left = {name: work.times(BACKWARD) for name, work in forward.items()}
     nothing = Work(0.0, 0.0, 0.0)
     backward = {one.name: left.pop(one.layer, nothing) for one in workload.gradients}
-    return (
-        {n: work.times(share).seconds(gpu, precision, efficiency) for n, work in forward.items()},
-        {n: work.times(share).seconds(gpu, precision, efficiency) for n, work in backward.items()},
+    share = SIZES[precision] / max(one.bytes_per_element for one in workload.gradients)
+    others = max(1.0, share) if convolves(workload) else share
+    of_loss = (next(reversed(forward)), next(iter(backward)))
+    return tuple(  # type: ignore[return-value]
+        {
+            name: work.in_size(share, max(1.0, share) if name == loss else others)
+            for name, work in passes.items()
+        }
+        for passes, loss in zip((forward, backward), of_loss, strict=True)
     )
 
 
 def forward_of(layer: Layer) -> Work:
     """Return the work of a layer's forward pass."""
-    return Work(layer.forward_flops, layer.forward_matrix_bytes, layer.forward_bytes)
+    return Work(
+        layer.forward_flops,
+        layer.forward_matrix_bytes,
+        layer.forward_bytes,
+        layer.forward_operations,
+    )
 
 
 def backward_of(layer: Layer) -> Work:
     """Return the work of a layer's backward pass."""
-    return Work(layer.backward_flops, layer.backward_matrix_bytes, layer.backward_bytes)
+    return Work(
+        layer.backward_flops,
+        layer.backward_matrix_bytes,
+        layer.backward_bytes,
+        layer.backward_operations,
+    )
 
 
 @dataclass(frozen=True)
@@ -201,8 +264,8 @@ class _Fitted:
     """What data/hardware/roofline.yaml says; ``measured`` are families of GPUs by kind."""
 
     matrix: Mapping[str, Known]
-    memory: Known
-    launch: Known
+    memory: Mapping[str, Known]
+    host: Known
     measured: Mapping[str, tuple[str, ...]]
     spread: Mapping[str, float]
 
@@ -218,8 +281,8 @@ class RooflineFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     matrix: dict[str, KnownEntry]
-    memory: KnownEntry
-    launch: KnownEntry
+    memory: dict[str, KnownEntry]
+    host: KnownEntry
     measured: dict[str, tuple[str, ...]]
     spread: dict[str, float]
 
@@ -227,8 +290,8 @@ class RooflineFile(BaseModel):
         """Return the values."""
         return _Fitted(
             {kind: entry.known(float) for kind, entry in self.matrix.items()},
-            self.memory.known(float),
-            self.launch.known(seconds_from),
+            {kind: entry.known(float) for kind, entry in self.memory.items()},
+            self.host.known(seconds_from),
             self.measured,
             self.spread,
         )

@@ -36,7 +36,7 @@ Mark = tuple[str, float]  # a name, and the clock or counter when it came up
 def trace(task: str | Task, local_batch: int = 1) -> Workload:
     """Return the task's layers, gradients and work at a batch size, with zero seconds.
 
-    Work is FLOPs (FMA = 2), and for operations without FLOPs the bytes of memory they go through.
+    Work is FLOPs (FMA = 2), bytes of memory that operations go through, and how many there are.
 
     A gradient's layer is the innermost module that was running when the forward pass first read
     its parameter, by its name in ``named_modules``; the name is empty for the outermost module.
@@ -156,8 +156,12 @@ def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
     with counter as flops, TrafficCounter() as traffic:
 
         def count() -> Count:
-            total = float(flops.get_total_flops())
-            return Count(total, float(traffic.bytes), float(traffic.matrix_bytes))
+            return Count(
+                float(flops.get_total_flops()),
+                float(traffic.bytes),
+                float(traffic.matrix_bytes),
+                float(traffic.operations),
+            )
 
         watch = Watch(module, count)
         with torch.device(device), watch:
@@ -294,6 +298,7 @@ def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Wor
     forward_flops, backward_flops = _by_layer(record, lambda count: count.flops)
     forward_bytes, backward_bytes = _by_layer(record, lambda count: count.bytes)
     forward_matrix, backward_matrix = _by_layer(record, lambda count: count.matrix_bytes)
+    forward_count, backward_count = _by_layer(record, lambda count: count.operations)
     layers = tuple(
         Layer(
             name,
@@ -303,6 +308,8 @@ def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Wor
             backward_bytes=backward_bytes[name],
             forward_matrix_bytes=forward_matrix[name],
             backward_matrix_bytes=backward_matrix[name],
+            forward_operations=forward_count[name],
+            backward_operations=backward_count[name],
         )
         for name in forward_flops
     )

@@ -1,9 +1,11 @@
-"""Bytes that go through memory, in operations that compute next to nothing and in the others.
+"""Operations, and bytes that go through memory: with those that compute next to nothing apart.
 
 Normalisations, activations, additions, embeddings and losses read and write every value and do a
 few FLOPs with each, so their time is bytes over memory bandwidth. Matrix products, convolutions
 and fused attention, whose FLOPs torch counts, are counted apart: their bytes are the inputs, read
 once, and the outputs, written once, which is the least that they can move.
+
+An operation is what a host hands over to a GPU: about one kernel. Views hand over nothing.
 """
 
 from __future__ import annotations
@@ -38,20 +40,22 @@ CPU_ATTENTION = {
 class TrafficCounter(TorchDispatchMode):
     """Adds up the bytes of the tensors that operations read and write.
 
-    ``bytes`` are those of operations without FLOPs, ``matrix_bytes`` those of operations with.
+    ``bytes`` are those of operations without FLOPs, ``matrix_bytes`` those of operations with;
+    ``operations`` are how many there were of both.
 
     >>> import torch
     >>> with TrafficCounter() as counter:
     ...     values = torch.ones(10, device="meta").relu().view(2, 5)
     ...     _ = values @ torch.ones(5, 3, device="meta")
-    >>> counter.bytes, counter.matrix_bytes
-    (180, 124)
+    >>> counter.bytes, counter.matrix_bytes, counter.operations
+    (180, 124, 4)
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
         self.matrix_bytes = 0
+        self.operations = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -60,6 +64,7 @@ class TrafficCounter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if _is_view(func):
             return result
+        self.operations += 1
         moved = sum(
             value.numel() * value.element_size()
             for value in tree_leaves((args, kwargs, result))

@@ -13,11 +13,15 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(frozen=True)
 class Count:
-    """Work since the start of the run: FLOPs, and bytes of operations without and with FLOPs."""
+    """Work since the start of the run.
+
+    FLOPs, bytes of operations without and with FLOPs, and how many operations there were.
+    """
 
     flops: float
     bytes: float
     matrix_bytes: float
+    operations: float
 
 
 class Watch(TorchFunctionMode):

@@ -37,6 +37,8 @@ class Layer:
     operations without FLOPs (normalisations, activations, embeddings) read from and write to
     memory; the ``matrix_bytes`` are those of operations with FLOPs: weights and activations of
     matrix products, convolutions and attention. All bytes together are the sum of both.
+    ``forward_operations`` and ``backward_operations`` are what a host hands over to its GPU, 0
+    where nobody counted.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Layer:
     backward_bytes: float = 0.0
     forward_matrix_bytes: float = 0.0
     backward_matrix_bytes: float = 0.0
+    forward_operations: float = 0.0
+    backward_operations: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -243,6 +247,8 @@ class Workload:
             forward_bytes=more * sum(one.forward_bytes + one.backward_bytes for one in self.layers),
             forward_matrix_bytes=more
             * sum(one.forward_matrix_bytes + one.backward_matrix_bytes for one in self.layers),
+            forward_operations=more
+            * sum(one.forward_operations + one.backward_operations for one in self.layers),
         )
         return replace(
             self,
@@ -271,6 +277,9 @@ class Workload:
         for gradient in fields["gradients"]:
             if gradient["shape"] is None:
                 del gradient["shape"]
+        for layer in fields["layers"]:
+            if not (layer["forward_operations"] or layer["backward_operations"]):
+                del layer["forward_operations"], layer["backward_operations"]
         text = json.dumps(fields, indent=1)
         return SHAPE.sub(lambda found: "".join(found.group().split()).replace(",", ", "), text)
 
@@ -278,7 +287,8 @@ class Workload:
     def from_json(cls, text: str) -> Workload:
         """The workload that to_json wrote. Raises InputError if the text is anything else.
 
-        Profiles of earlier editions have no shapes, hardware or matrix bytes, and are read without.
+        Profiles of earlier editions have no shapes, hardware, matrix bytes or operations, and are
+        read without.
         """
         try:
             fields = json.loads(text)

@@ -7,10 +7,20 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ddlnb.calibration.roofline import LAUNCH, MEMORY, fit_roofline, leave_out, measured
+from benchmarks.iterations_on_gpu import BLIND, FITTED, MEASURED, ROWS, WORK, compared, summary
+from ddlnb.calibration.roofline import (
+    HOST,
+    IMAGES,
+    MEMORY,
+    fit_roofline,
+    leave_out,
+    measured,
+    total_work,
+)
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.paths import HARDWARE
-from ddlnb.workloads.roofline import efficiency_of
+from ddlnb.workloads.roofline import CONVOLUTIONS, efficiency_of
+from ddlnb.workloads.tracing import trace
 
 
 def test_the_fit_recovers_what_made_the_seconds():
@@ -20,15 +30,17 @@ def test_the_fit_recovers_what_made_the_seconds():
     for name in true.names:
         value, low, high = again.interval(name)
         assert low < true.interval(name)[0] < high, name
-        if name.startswith("matrix"):
+        if name.startswith("matrix units, ") and name != f"matrix units, {CONVOLUTIONS}":
             assert value == pytest.approx(true.interval(name)[0], rel=0.05), name
 
 
 def test_the_kept_numbers_are_those_of_the_fit():
     fit = fit_roofline(measured())
     kept = efficiency_of(get_gpu("A100"), "bf16")
+    images = efficiency_of(get_gpu("H100"), "bf16", convolves=True)
     for name, known in (
-        ("matrix units, Ampere", kept.matrix), (MEMORY, kept.memory), (LAUNCH, kept.launch),
+        ("matrix units, Ampere", kept.matrix), (MEMORY, kept.memory), (HOST, kept.host),
+        (IMAGES, images.memory), (f"matrix units, {CONVOLUTIONS}", images.matrix),
     ):  # fmt: skip
         expected = pytest.approx((known.value, known.low, known.high), rel=0.01)
         assert fit.interval(name) == expected
@@ -41,3 +53,33 @@ def test_the_kept_rows_are_those_that_were_left_out():
     fresh = pd.DataFrame(leave_out(observations))
     assert set(fresh["run"]) <= set(rows["run"])
     assert fresh["estimated_seconds"].gt(0).all()
+
+
+def test_measured_iterations_are_in_the_intervals_of_today_and_the_blind_ones_are_kept():
+    measured_rows = pd.read_csv(MEASURED / ROWS)
+    fitted = compared(pd.read_csv(FITTED), measured_rows)
+    blind = compared(pd.read_csv(BLIND), measured_rows)
+    ours = fitted[fitted["precision"] != "amp"]
+    assert len(ours) == 48
+    assert ours["inside"].mean() >= 0.9
+    assert summary(fitted)["median_error"].max() < 0.15
+    assert summary(blind)["median_error"].round(2).to_list() == [0.08, 0.13, 0.34, 0.37]
+
+
+def test_memory_of_measured_iterations_is_that_of_the_passes_and_of_gradients_held_throughout():
+    rows = compared(pd.read_csv(FITTED), pd.read_csv(MEASURED / ROWS)).dropna(subset="memory_error")
+    assert set(rows["precision"]) == {"fp32", "tf32", "bf16"}
+    assert rows["memory_error"].abs().median() < 0.04
+    logits = rows.query("model == 'gpt2' or model == 'bert-base'")
+    assert logits["memory_error"].abs().max() < 0.1
+    short = rows["model"].eq("bert-large") & rows["batch"].eq(8)  # gradients, not yet there at peak
+    fast = rows["precision"].eq("fp32")  # cuDNN takes a work space that nobody else has
+    assert rows[~short & ~fast]["memory_error"].between(-0.05, 0.12).all()
+
+
+def test_traced_work_is_that_of_the_fit():
+    kept = pd.read_csv(MEASURED / WORK).set_index(["model", "batch", "precision"])
+    workload = trace("bert-base", 64)
+    for precision in ("fp32", "bf16"):
+        for name, value in total_work(workload, precision).items():
+            assert kept.loc[("bert-base", 64, precision), name] == pytest.approx(value, rel=1e-4)

@@ -12,6 +12,7 @@ from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import task
 from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload, read_profile
 
 WIDTH = 8
 
@@ -226,6 +227,24 @@ def test_bytes_of_a_linear_layer_are_inputs_weights_and_outputs():
     assert layer.forward_matrix_bytes == 4 * (inputs + weights + outputs)
     assert layer.backward_matrix_bytes == 4 * (inputs + outputs + weights)
     assert layer.forward_flops == 2 * 2 * 5 * WIDTH * 3
+
+
+def test_operations_of_a_layer_are_what_a_host_hands_over():
+    """By hand: a product in the forward pass, one for the weights' gradient in the backward."""
+    module = nn.Sequential(nn.Linear(WIDTH, 3, bias=False))
+    (one,) = traced(module).layers
+    (two, _) = traced(nn.Sequential(*module, nn.Linear(3, 3, bias=False))).layers
+    assert two.forward_operations == 1
+    assert one.forward_operations > 1  # and the loss
+    assert one.backward_operations >= 1
+
+
+def test_profiles_have_operations_where_they_were_counted():
+    counted = traced(nn.Sequential(nn.Linear(WIDTH, 3)))
+    assert Workload.from_json(counted.to_json()) == counted
+    kept = read_profile("bert-base_b64_rtx2080ti")
+    assert "operations" not in kept.to_json()
+    assert kept.layers[0].forward_operations == 0
 
 
 def test_tied_parameters_are_one_gradient():
