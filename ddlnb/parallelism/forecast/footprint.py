@@ -41,14 +41,7 @@ def of_framework(
     """Return GiB of the stages of cases that share a framework."""
     stages = cases.stages
     index = np.arange(stages.layers.shape[1])
-    ahead = cases.pp[:, None] - index
-    all_at_once = (cases.schedule == GPIPE) & (cases.pp > 1)
-    ahead = np.where(all_at_once[:, None], cases.micro_batches[:, None], ahead)
-    flying = np.clip(np.minimum(cases.micro_batches[:, None], ahead), 0, None)
-    more = (
-        (cases.pp - 1) / (cases.pp * cases.vpp) * (cases.vpp > 1)
-    )  # arXiv 2205.05198, section 4.2.3
-    flying = flying * (1 + more[:, None])
+    flying = micro_batches_kept(cases, index)
     states = (
         stages.parameters
         * (state_bytes(cases, values, framework.gradient_bytes) / cases.tp)[:, None]
@@ -61,6 +54,23 @@ def of_framework(
     working = (cases.recomputation == FULL) * values.kept * cases.tokens * cases.hidden / cases.tp
     total = (states + activations + logits + working[:, None]) / GIB + values.context
     return np.asarray(np.where(index < cases.pp[:, None], total, 0.0))
+
+
+def micro_batches_kept(cases: Cases, stage: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return of how many micro batches stages keep activations at their peak: (cases, stages).
+
+    `ddlnb.parallelism.schedules.in_flight` in closed form, for whole stages instead of chunks. With
+    1F1B as many as stages follow, and itself. Interleaved, the first stage keeps 1 + (p-1)/(p v)
+    times as many (arXiv 2205.05198, section 4.2.3), and later ones hardly fewer: their first chunks
+    run ahead, too. GPipe keeps all.
+    """
+    pp, vpp, rounds = cases.pp[:, None], cases.vpp[:, None], cases.micro_batches[:, None]
+    behind = pp - stage - 1
+    interleaved = (2 * behind + (vpp - 1) * pp + 1) / vpp
+    ahead = np.where(vpp > 1, interleaved, behind + 1)
+    all_at_once = (cases.schedule == GPIPE) & (cases.pp > 1)
+    ahead = np.where(all_at_once[:, None], rounds, ahead)
+    return np.clip(np.minimum(rounds, ahead), 0, None)
 
 
 def state_bytes(cases: Cases, values: Parameters, gradient_bytes: int) -> Column:

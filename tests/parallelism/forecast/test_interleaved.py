@@ -10,13 +10,13 @@ import pytest
 from ddlnb.errors import InputError
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.chunks import chunk_degrees
-from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.footprint import micro_batches_kept
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.forecast.parameters import kept
 from ddlnb.parallelism.forecast.step import step
 from ddlnb.parallelism.layout import SCHEDULES, Layout
-from ddlnb.parallelism.schedules import schedule
+from ddlnb.parallelism.schedules import most_in_flight, schedule
 
 MODEL, LAYERS, GPUS, BATCH = "llama3-70b", 80, 256, 512
 
@@ -146,7 +146,25 @@ def test_chunks_that_cannot_be_are_refused_with_those_that_can(asked: dict, mess
         scale("llama3-8b", **({"nodes": 4, "framework": "nemo"} | asked))
 
 
-def test_memory_grows_with_chunks(ranking: Ranking) -> None:
+def test_what_is_kept_is_what_schedules_keep_when_they_are_played(ranking: Ranking) -> None:
+    """Of every stage: operations are counted, forward passes up and backward passes down."""
+    cases = ranking.outlook.cases
+    kinds = np.stack([cases.pp, cases.micro_batches, cases.vpp], axis=1)
+    _, which = np.unique(kinds, axis=0, return_index=True)
+    few = which[(cases.pp[which] <= 8) & (cases.micro_batches[which] <= 32)]
+    assert (cases.vpp[few] > 1).sum() > 20
+    for index in few:
+        one, pp = cases.select(np.array([index])), int(cases.pp[index])
+        v, rounds = int(cases.vpp[index]), int(cases.micro_batches[index])
+        played = schedule("interleaved" if v > 1 else "1f1b", pp, rounds, v)
+        counted = [most_in_flight(operations) / v for operations in played]
+        assert micro_batches_kept(one, np.arange(pp))[0] == pytest.approx(counted)
+
+
+def test_the_first_stage_keeps_what_the_paper_says(ranking: Ranking) -> None:
+    """1 + (p - 1) / (p v) times as much as 1F1B, once there are enough micro batches for that."""
     cases = chunked(ranking)
-    one = forecast(replace(cases, vpp=np.ones(len(cases)))).memory_gib
-    assert (forecast(cases).memory_gib >= one).all()
+    cases = cases.select(np.flatnonzero(cases.micro_batches > cases.pp))
+    kept_now = micro_batches_kept(cases, np.arange(1))[:, 0]
+    more = 1 + (cases.pp - 1) / (cases.pp * cases.vpp)
+    assert kept_now == pytest.approx(cases.pp * more)
