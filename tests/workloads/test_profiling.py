@@ -180,7 +180,11 @@ def test_the_profiles_of_this_edition_have_the_structure_of_today(name, tensors)
     kept = read_profile(name)
     today = trace(kept.model, kept.local_batch)
     assert len(kept.gradients) == tensors
-    assert [replace(one, forward_seconds=0.0) for one in kept.layers] == list(today.layers)
+    # Nobody counted operations when these were kept.
+    uncounted = {"forward_operations": 0.0, "backward_operations": 0.0}
+    assert [replace(one, forward_seconds=0.0, **uncounted) for one in kept.layers] == [
+        replace(one, **uncounted) for one in today.layers
+    ]
     assert [replace(one, backward_seconds=0.0) for one in kept.gradients] == list(today.gradients)
     assert kept.forward_seconds > 0
     assert kept.backward_seconds > 0
