@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+os.environ.pop("COLUMNS", None)  # the workers of pytest-xdist say 80, whatever the terminal
 
 # The machines are shared: an example that takes long says nothing.
 settings.register_profile("ddlnb", deadline=None)
