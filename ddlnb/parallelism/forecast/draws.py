@@ -6,8 +6,8 @@ its own, the residual and whether it is slow, is drawn for every layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import require_whole
 from ddlnb.parallelism.forecast.cases import Column
+from ddlnb.parallelism.forecast.fit.counted import AWAY, COUNTED
 from ddlnb.parallelism.forecast.fit.fit import is_slow, times
 from ddlnb.parallelism.forecast.fit.observations import observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, Outlook, spread_of
@@ -37,7 +38,10 @@ def drawn_seconds(
     """Return seconds of a step of these cases: an array (draws, cases).
 
     The parameters of a draw are those of all its cases. A case has a residual of its own, from the
-    distribution of its interval, and is slow with its own chance.
+    distribution of its interval, and is slow with its own chance. Of a cluster, GPU or framework
+    that nothing was fitted to, part of that interval is what its runs would have in common (runs of
+    one paper are off together). The kept fit has only the sum, and all of it is drawn for every
+    case: which case is faster may be surer there than the draws say.
     """
     require_whole(0, draws=draws)
     fitted, chosen = fitted or kept(), np.asarray(which, dtype=int)
@@ -52,17 +56,32 @@ def drawn_seconds(
 
 
 def drawn_parameters(fitted: Fitted, draws: int, rng: np.random.Generator) -> list[Fitted]:
-    """Return fits whose parameters of time differ as far as the published runs allow."""
+    """Return fits whose parameters of time differ as far as the published runs allow.
+
+    Values that a framework has of its own are off by the same factors.
+    """
     which = names("time")
     root = np.linalg.cholesky(_covariance())
-    found = []
-    for away in rng.standard_normal((draws, len(which))) @ root.T:
-        values = {
-            name: float(np.clip(getattr(fitted.parameters, name) * np.exp(off), *LIMITS[name]))
-            for name, off in zip(which, away, strict=True)
+    return [
+        _moved(fitted, dict(zip(which, np.exp(away).tolist(), strict=True)))
+        for away in rng.standard_normal((draws, len(which))) @ root.T
+    ]
+
+
+def _moved(fitted: Fitted, factors: Mapping[str, float]) -> Fitted:
+    """Return the fit with parameters times these factors, of every framework, within limits."""
+
+    def moved(values: Mapping[str, float]) -> dict[str, float]:
+        return {
+            name: float(np.clip(value * factors[name], *LIMITS[name])) if name in factors else value
+            for name, value in values.items()
         }
-        found.append(replace(fitted, parameters=replace(fitted.parameters, **values)))
-    return found
+
+    return replace(
+        fitted,
+        parameters=Parameters(**moved(asdict(fitted.parameters))),
+        frameworks={name: moved(values) for name, values in fitted.frameworks.items()},
+    )
 
 
 @lru_cache(maxsize=1)
@@ -70,7 +89,7 @@ def _covariance() -> NDArray[np.float64]:
     """Return how parameters of time, as logarithms, vary together: Gauss and Newton's estimate.
 
     The inverse of what the published runs say about the kept fit, and of how little is known
-    without them.
+    without them (`_unknown`).
     """
     which, fitted, runs = names("time"), kept(), observed()
     slow = is_slow(runs, step(runs.cases, fitted))
@@ -87,5 +106,13 @@ def _covariance() -> NDArray[np.float64]:
     weight = 1 / np.sqrt(1 + (residual / TAIL) ** 2)  # as the fit weighs them (Cauchy)
     slopes = np.stack(columns, axis=1) * weight[:, None]
     scale = float((weight * residual).std())
-    information = slopes.T @ slopes / scale**2 + np.eye(len(which)) / UNKNOWN**2
+    information = slopes.T @ slopes / scale**2 + np.diag(_unknown(which) ** -2)
     return np.asarray(np.linalg.inv(information))
+
+
+def _unknown(which: Sequence[str]) -> Column:
+    """Return the standard deviation of every parameter's logarithm without any run.
+
+    What can be counted is known as far as the fit holds it to its count.
+    """
+    return np.array([AWAY if name in COUNTED else UNKNOWN for name in which])
