@@ -10,15 +10,17 @@ import pytest
 import ddlnb
 from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
 from ddlnb.advice.layouts.counterfactuals import without
-from ddlnb.advice.layouts.options import TOKENS
+from ddlnb.advice.layouts.options import TOKENS, split_options
 from ddlnb.advice.layouts.question import (
     layout_question,
     sample_that_does_not_fit,
     split_on,
     states_that_do_not_fit,
 )
+from ddlnb.advice.layouts.sentences import layout_sentences
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.forecast import draws
 from ddlnb.parallelism.forecast.draws import drawn_seconds
 from ddlnb.parallelism.forecast.fit.observations import observed
 from ddlnb.parallelism.forecast.forecast import forecast
@@ -101,14 +103,18 @@ def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
     assert "fitted to A100" in said
 
 
-def test_draws_share_the_parameters_and_nothing_else():
-    """With common parameters alone, two cases that are alike are drawn alike."""
-    found = scale("llama3-8b", "H100", 8, sequence=4096).outlook
+@pytest.mark.parametrize("framework", ["nanotron", "nemo"])
+def test_draws_share_the_parameters_and_nothing_else(framework, monkeypatch):
+    found = scale("llama3-8b", "H100", 8, sequence=4096, framework=framework).outlook
+    assert found.chance[0] == 0
     drawn = drawn_seconds(found, [0, 0], 400, seed=1)
-    both = np.corrcoef(np.log(drawn).T)[0, 1]
-    assert 0 <= abs(both) < 0.9  # each has a residual of its own
+    assert np.corrcoef(np.log(drawn).T)[0, 1] < 0.9  # each has a residual of its own
     assert np.median(drawn, axis=0) == pytest.approx(found.seconds[[0, 0]], rel=0.05)
     assert drawn_seconds(found, [0], 0).shape == (0, 1)
+    monkeypatch.setattr(draws, "spread_of", lambda cases, fitted: np.full(len(cases), 1e-9))
+    common = np.log(drawn_seconds(found, [0, 0], 400, seed=1))
+    assert np.corrcoef(common.T)[0, 1] > 0.99
+    assert (common.std(axis=0) > 1e-3).all()
 
 
 def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
@@ -127,6 +133,15 @@ def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
         here = (chance >= low) & (chance <= low + 0.2)
         assert here.sum() > 50
         assert won[here].mean() == pytest.approx(chance[here].mean(), abs=0.1), low
+
+
+@pytest.mark.parametrize(("chance", "said"), [(0.0, "risks none of it"), (0.01, "hardly risks it")])
+def test_a_small_chance_of_a_slow_run_is_not_called_none(chance, said):
+    asked = layout_question("llama3-70b", "H100", 16)
+    rows = split_options(asked, top=2)
+    rows["chance_of_slow"] = [0.16, chance]
+    slow = next(one for one in layout_sentences(asked, rows) if one.startswith("With a chance"))
+    assert f"{rows['option'].iloc[1]} {said}, at" in slow
 
 
 def test_data_parallelism_hands_over_what_it_cannot_hold():

@@ -75,7 +75,7 @@ def _rivals(rows: pd.DataFrame) -> str:
 
 
 def _slow(asked: LayoutQuestion, rows: pd.DataFrame) -> str:
-    """Say what a slow run would cost where there is a chance of one, and which split risks none."""
+    """Say what a slow run would cost where there is a chance of one, and which split avoids it."""
     found = asked.ranking.outlook
     index = int(asked.ranking.order[0])
     chance, slow = float(found.chance[index]), float(found.step.slow[index])
@@ -90,7 +90,8 @@ def _slow(asked: LayoutQuestion, rows: pd.DataFrame) -> str:
     if safe.empty:
         return f"{said}."
     row = safe.iloc[0]
-    return f"{said}; {row['option']} risks none of it, at {row['over_best']:.0%}."
+    risk = "risks none of it" if row["chance_of_slow"] == 0 else "hardly risks it"
+    return f"{said}; {row['option']} {risk}, at {row['over_best']:.0%}."
 
 
 def _fewer(rows: pd.DataFrame) -> Iterator[str]:
