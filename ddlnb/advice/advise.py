@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ddlnb.advice.counterfactuals import counterfactual_table
 from ddlnb.advice.gap import Gap, explain_gap
 from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
-from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
-from ddlnb.advice.layouts.question import sample_that_does_not_fit, split_on, states_that_do_not_fit
+from ddlnb.advice.layouts.advise import LayoutAdvice
+from ddlnb.advice.layouts.hand_over import hand_over
+from ddlnb.advice.layouts.question import sample_that_does_not_fit, states_that_do_not_fit
 from ddlnb.advice.lossy_options import LOSSY, lossy_options
 from ddlnb.advice.options import (
     Kind,
@@ -92,11 +93,13 @@ def advise(
     ``measured`` is a throughput in samples/s that ``measured_method`` reached: the advice then says
     what would explain the difference to the forecast. ``str(advice)`` is the answer in sentences;
     ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
-    memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each.
-    A search
-    plays ``most_plans`` for the searched plan, none with 0. A model of `ddlnb.get_shape` whose
-    states no GPU can hold alone has to be split: then the advice is that of `advise_layouts`, with
-    ``local_batch`` times the GPUs in a step. Raises what `ddlnb.forecast` raises.
+    memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each. A
+    search plays ``most_plans`` for the searched plan, none with 0.
+
+    A model of `ddlnb.get_shape` whose states, or one sample, no GPU can hold alone has to be split:
+    then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in a step, and
+    with the states of Adam. Raises what `ddlnb.forecast` raises, and InputError for a throughput
+    that was given or measured of a model that has to be split.
 
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
@@ -107,20 +110,24 @@ def advise(
     """
     on = get_cluster(cluster, gpus)
     split = partial(
-        split_on,
-        str(model),
-        on,
+        hand_over,
+        model=str(model),
+        cluster=on,
+        unused={
+            "throughput": throughput,
+            "measured": measured,
+            "measured_method": measured_method,
+        },
         local_batch=local_batch,
         sequence=sequence,
         precision=precision,
         prices=prices,
+        optimizer=optimizer,
+        draws=draws,
+        seed=seed,
     )
     if because := states_that_do_not_fit(model, on, optimizer):
-        require(
-            throughput is None and measured is None,
-            f"{because}: a throughput on one GPU or by data parallelism cannot be; leave it out",
-        )
-        return advise_on_layouts(split(because=because), draws=draws, seed=seed)
+        return split(because)
     question = question_about(
         model,
         on,
@@ -132,7 +139,7 @@ def advise(
         precision=precision,
     )
     if because := sample_that_does_not_fit(model, question):
-        return advise_on_layouts(split(because=because), draws=draws, seed=seed)
+        return split(because)
     return advise_on(
         question,
         measured=measured,

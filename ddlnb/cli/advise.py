@@ -20,7 +20,7 @@ from ddlnb.cli.hardware import (
     SaveCluster,
     chosen_cluster,
 )
-from ddlnb.cli.options import Batch, print_table, refuse_unused
+from ddlnb.cli.options import Batch, print_table
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 
@@ -74,12 +74,8 @@ def advise(
     that of `ddlnb scale --advise`.
     """
     from ddlnb.advice.advise import advise_on
-    from ddlnb.advice.layouts.advise import advise_on_layouts
-    from ddlnb.advice.layouts.question import (
-        sample_that_does_not_fit,
-        split_on,
-        states_that_do_not_fit,
-    )
+    from ddlnb.advice.layouts.hand_over import hand_over
+    from ddlnb.advice.layouts.question import sample_that_does_not_fit, states_that_do_not_fit
     from ddlnb.advice.prices import Prices
     from ddlnb.advice.question import question_about
     from ddlnb.cli.layout_advice import print_layout_advice
@@ -96,19 +92,19 @@ def advise(
     named = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     on = get_cluster(named, gpus)
     split = partial(
-        split_on,
-        model,
-        on,
+        hand_over,
+        model=model,
+        cluster=on,
+        unused={"--throughput": throughput, "--measured": measured, "--method": method},
         local_batch=batch,
         sequence=sequence,
         precision=precision,
         prices=prices,
+        optimizer=optimizer,
+        draws=draws,
     )
     if because := states_that_do_not_fit(model, on, optimizer):
-        refuse_unused(because, throughput=throughput, measured=measured, method=method)
-        return print_layout_advice(
-            advise_on_layouts(split(because=because), draws=draws), csv, page
-        )
+        return print_layout_advice(split(because), csv, page)
     question = question_about(
         model,
         on,
@@ -120,9 +116,7 @@ def advise(
         precision=precision,
     )
     if because := sample_that_does_not_fit(model, question):
-        return print_layout_advice(
-            advise_on_layouts(split(because=because), draws=draws), csv, page
-        )
+        return print_layout_advice(split(because), csv, page)
     workload = question.workload
     found = advise_on(
         question, measured=measured, measured_method=method, most_plans=plans, draws=draws

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import ddlnb
+from ddlnb.advice import advise as advising
 from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
 from ddlnb.advice.layouts.counterfactuals import without
+from ddlnb.advice.layouts.hand_over import COUNTED
 from ddlnb.advice.layouts.options import TOKENS, split_options
 from ddlnb.advice.layouts.question import (
+    FLOAT32,
     layout_question,
     sample_that_does_not_fit,
     split_on,
@@ -23,11 +26,12 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast import draws
 from ddlnb.parallelism.forecast.draws import drawn_seconds
 from ddlnb.parallelism.forecast.fit.observations import observed
+from ddlnb.parallelism.forecast.footprint import MOMENTS
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.parameters import kept
 from ddlnb.units import GIB
-from ddlnb.workloads.footprint import Footprint
+from ddlnb.workloads.footprint import OPTIMIZER_COPIES, Footprint
 
 PRICES = ddlnb.Prices(gpu_hour=2.0)
 
@@ -167,17 +171,51 @@ def test_only_what_cannot_be_held_is_handed_over():
         states_that_do_not_fit("llama3-8b", cluster, "adamw8bit")
 
 
-def test_activations_may_be_what_does_not_fit():
-    one = Question(
+@pytest.fixture
+def one():
+    """A question about a model of which not one sample fits beside its states."""
+    return Question(
         ddlnb.read_profile("resnet50_b64_rtx2080ti"),
         ddlnb.cluster_of("H100", nodes=2),
         footprint=Footprint(70 * GIB, 15 * GIB, "sgd"),
         gpu_memory=80.0 * GIB,
     )
+
+
+def test_activations_may_be_what_does_not_fit(one):
     said = sample_that_does_not_fit("llama3-8b", one)
     assert "one sample takes 85 GiB of every GPU, which has 80" in said
     assert not sample_that_does_not_fit("resnet50", one)
     assert not sample_that_does_not_fit("llama3-8b", replace(one, gpu_memory=1e12))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"throughput": 3.0}, "leave out throughput"),
+        ({"measured": 3.0}, "leave out measured"),
+        (
+            {"measured": 3.0, "measured_method": "DDP"},
+            "leave out measured and measured_method",
+        ),
+    ],
+)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])  # states do not fit; one sample does not
+def test_what_only_data_parallelism_has_is_refused(given, named, optimizer, one, monkeypatch):
+    monkeypatch.setattr(advising, "question_about", lambda *args, **kwargs: one)
+    with pytest.raises(InputError, match=f"It has to be split: .*; {named}$"):
+        ddlnb.advise("llama3-8b", one.cluster, optimizer=optimizer, draws=0, **given)
+
+
+def test_layouts_say_that_they_count_adam(one, monkeypatch):
+    monkeypatch.setattr(advising, "question_about", lambda *args, **kwargs: one)
+    first = ddlnb.advise("llama3-8b", one.cluster, optimizer="sgd", draws=0).sentences[0]
+    assert first.endswith("split; memory below is with Adam, which keeps more than sgd.")
+    usual = ddlnb.advise("llama3-8b", one.cluster, draws=0).sentences[0]
+    assert usual.endswith("It has to be split.")
+    assert f"states of {COUNTED} take" in usual
+    # a parameter's copy in fp32 and two moments, which are Adam's
+    assert FLOAT32 * (1 + OPTIMIZER_COPIES[COUNTED]) == MOMENTS
 
 
 def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():

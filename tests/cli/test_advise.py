@@ -54,3 +54,14 @@ def test_what_no_gpu_can_hold_is_answered_by_the_ranked_layouts(tmp_path):
     assert f"(nanotron) as {options['layout'].iloc[0]}:" in said
     refused = CliRunner().invoke(app, [*words, "--throughput", "3"])
     assert "leave out --throughput" in str(refused.exception)
+
+
+def test_what_one_sample_does_not_fit_beside_refuses_the_same(monkeypatch):
+    from ddlnb.advice.layouts import question
+
+    because = "one sample takes 99 GiB"
+    monkeypatch.setattr(question, "states_that_do_not_fit", lambda *given: "")
+    monkeypatch.setattr(question, "sample_that_does_not_fit", lambda *given: because)
+    done = CliRunner().invoke(app, [*ASKED, "--measured", "3", "--method", "DDP"])
+    assert str(done.exception).startswith(because)
+    assert str(done.exception).endswith("leave out --measured and --method")
