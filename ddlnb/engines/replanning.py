@@ -12,6 +12,9 @@ import json
 import time
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from ddlnb.engines.drift import Drift
 from ddlnb.engines.job import Job
 from ddlnb.engines.probes import COST_SIZES, timed_all_reduces
@@ -75,7 +78,7 @@ class Replanner:
             self._take_up(said, iteration)
 
     def _measured(self) -> AlphaBeta:
-        """Return the cost of an all-reduce now, measured under the load of the first plan's."""
+        """Return the cost of an all-reduce now, as the first plan's: loaded alike, slowest rank."""
         job = self._job
         device = local_device(self._context, job.device)
         shared = job.device == "cpu" and job.task.recorded is None
@@ -83,7 +86,9 @@ class Replanner:
             COST_SIZES, REPETITIONS, device, shared, job.topology, job.collective
         )
         sizes, seconds = zip(*found, strict=True)
-        return fit_alpha_beta(sizes, [self._rules.scale * each for each in seconds])
+        slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return fit_alpha_beta(sizes, [self._rules.scale * each for each in slowest.tolist()])
 
     def _search(self, cost: AlphaBeta, iteration: int) -> str:
         """Return what rank 0 says: a plan that is quicker at this cost, or that the old one stays.
