@@ -117,6 +117,7 @@ def advise(
             "throughput": throughput,
             "measured": measured,
             "measured_method": measured_method,
+            "the price server_hour": prices.server_hour if prices and prices.has_servers else None,
         },
         local_batch=local_batch,
         sequence=sequence,

@@ -39,6 +39,11 @@ class Prices:
         """Whether there is a price of a GPU, without which nothing has a cost."""
         return not math.isnan(self.gpu_hour)
 
+    @property
+    def has_servers(self) -> bool:
+        """Whether there is a price of a machine that runs a parameter server."""
+        return not math.isnan(self.server_hour)
+
     def per_hour(self, gpus: int, server_machines: int) -> float:
         """Return what these machines cost by the hour; NaN where a price of them is missing."""
         servers = server_machines * self.server_hour if server_machines else 0.0

@@ -95,7 +95,12 @@ def advise(
         hand_over,
         model=model,
         cluster=on,
-        unused={"--throughput": throughput, "--measured": measured, "--method": method},
+        unused={
+            "--throughput": throughput,
+            "--measured": measured,
+            "--method": method,
+            "--server-price": server_price,
+        },
         local_batch=batch,
         sequence=sequence,
         precision=precision,

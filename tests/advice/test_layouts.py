@@ -21,6 +21,7 @@ from ddlnb.advice.layouts.question import (
     states_that_do_not_fit,
 )
 from ddlnb.advice.layouts.sentences import layout_sentences
+from ddlnb.advice.prices import Prices
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast import draws
@@ -157,7 +158,7 @@ def test_data_parallelism_hands_over_what_it_cannot_hold():
         found.options["layout"].iloc[0]
         == scale("llama3-70b", "H100", 16, network="8x400GbIB").rows(1)[0]["layout"]
     )
-    with pytest.raises(InputError, match="It has to be split: a throughput on one GPU"):
+    with pytest.raises(InputError, match="It has to be split: layouts have no throughput"):
         ddlnb.advise("llama3-70b", cluster, throughput=3.0)
 
 
@@ -193,6 +194,7 @@ def test_activations_may_be_what_does_not_fit(one):
     ("given", "named"),
     [
         ({"throughput": 3.0}, "leave out throughput"),
+        ({"prices": Prices(2.0, server_hour=1.0)}, "leave out the price server_hour"),
         ({"measured": 3.0}, "leave out measured"),
         (
             {"measured": 3.0, "measured_method": "DDP"},

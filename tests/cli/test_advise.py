@@ -62,6 +62,8 @@ def test_what_one_sample_does_not_fit_beside_refuses_the_same(monkeypatch):
     because = "one sample takes 99 GiB"
     monkeypatch.setattr(question, "states_that_do_not_fit", lambda *given: "")
     monkeypatch.setattr(question, "sample_that_does_not_fit", lambda *given: because)
-    done = CliRunner().invoke(app, [*ASKED, "--measured", "3", "--method", "DDP"])
+    done = CliRunner().invoke(
+        app, [*ASKED, "--measured", "3", "--method", "DDP", "--server-price", "1"]
+    )
     assert str(done.exception).startswith(because)
-    assert str(done.exception).endswith("leave out --measured and --method")
+    assert str(done.exception).endswith("leave out --measured and --method and --server-price")

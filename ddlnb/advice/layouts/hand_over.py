@@ -38,7 +38,7 @@ def hand_over(
     given = [name for name, value in unused.items() if value is not None]
     require(
         not given,
-        f"{because}: a throughput on one GPU or by data parallelism cannot be; leave out "
+        f"{because}: layouts have no throughput of one GPU and no servers; leave out "
         f"{' and '.join(given)}",
     )
     if optimizer != COUNTED:
