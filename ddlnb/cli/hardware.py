@@ -198,9 +198,18 @@ def _gpu_facts(gpu: Gpu) -> list[dict[str, str]]:
          "source": efficiency_of(gpu, precision).matrix.source}
         for precision in gpu.flops
     ]  # fmt: skip
+    if gpu.chip:
+        clock, matrix = gpu.chip.clock / 1e6, gpu.chip.matrix_clock / 1e6
+        slower = f", matrices at {matrix:.0f} MHz" if matrix < clock else ""
+        made = f"{gpu.chip.multiprocessors} multiprocessors at {clock:.0f} MHz{slower}"
+        rows.append(
+            {"what": "chip", "value": f"{gpu.chip.name}, {made}", "source": gpu.chip.source}
+        )
+    bus = gpu.memory_bus
+    pins = f", {bus.bits} pins of {bus.pin_rate / 1e9:g} Gb/s" if bus else ""
     links = {
         "memory": (f"{gpu.memory / 2**30:g} GB", "memory"),
-        "its bandwidth": (f"{gpu.memory_bandwidth / 1e9:g} GB/s", "memory_bandwidth"),
+        "its bandwidth": (f"{gpu.memory_bandwidth / 1e9:g} GB/s{pins}", "memory_bandwidth"),
         "PCIe": (f"{gpu.pcie_generation}.0 x{gpu.pcie_lanes}, {gpu.pcie_bandwidth / 1e9:.1f} GB/s "
                  f"per direction", "pcie"),
         "usual share of ports": (show_bandwidth(gpu.port), "port"),
@@ -229,9 +238,13 @@ def _network_row(one: Interconnect) -> dict[str, Any]:
 def _network_facts(one: Interconnect) -> list[dict[str, str]]:
     from ddlnb.units import show_bandwidth, show_seconds
 
-    rate, latency = one.bandwidth, one.latency
+    rate, latency, wire = one.bandwidth, one.latency, one.line
+    lanes = ""
+    if wire:
+        of_lane = f"{wire.lane_rate / 1e9:g} Gb/s, {float(wire.data):.1%} of it data"
+        lanes = f" ({wire.lanes} lanes of {of_lane})"
     return [
-        {"what": "line", "value": f"{one.ports} x {show_bandwidth(one.port_rate)}",
+        {"what": "line", "value": f"{one.ports} x {show_bandwidth(one.port_rate)}{lanes}",
          "90 % interval": "-", "source": one.source},
         {"what": "left for large messages", "value": show_bandwidth(rate.value),
          "90 % interval": f"{show_bandwidth(rate.low)} to {show_bandwidth(rate.high)}",

@@ -14,7 +14,7 @@ from ddlnb.files import read_yaml
 from ddlnb.hardware.gpu import Gpu, GpuEntry
 from ddlnb.hardware.interconnect import Interconnect, InterconnectEntry, Protocol, ProtocolEntry
 from ddlnb.hardware.machine import Machine, MachineEntry
-from ddlnb.hardware.words import plain, stated_rate
+from ddlnb.hardware.words import infiniband_data, plain, stated_rate
 from ddlnb.paths import HARDWARE
 
 Listed = TypeVar("Listed", Gpu, Interconnect, Machine)
@@ -50,8 +50,9 @@ def get_interconnect(name: str | Interconnect) -> Interconnect:
     """Return the network of that name, one that words describe, or the network itself.
 
     Words have a protocol and a rate, of one port or of several: "25 GbE", "8x400GbIB", "RoCE 4x100
-    Gb/s", "3200Gb/s EFA", "2x HDR". The rate is that of a node. Raises InputError for words that
-    lack either.
+    Gb/s", "3200Gb/s EFA", "2x HDR". The rate is that of a node; old InfiniBand is called by what
+    it has on the wire, of which "40 Gb/s IB" and "56 Gb/s IB" keep 32 and 54.5 for data. Raises
+    InputError for words that lack either.
 
     >>> import ddlnb
     >>> ddlnb.get_interconnect("3200Gb/s EFA")
@@ -77,7 +78,9 @@ def described(words: str) -> Interconnect:
     if rate is None or 0 in (rate.ports, rate.port_rate):
         raise InputError(f"network {words!r} names no rate above 0; {way_out}")
     source = "as described by its words"
-    return Interconnect(words.strip(), rate.ports or 1, rate.port_rate, protocol, source)
+    is_infiniband = protocol.name == "InfiniBand"
+    port_rate = infiniband_data(rate.port_rate) if is_infiniband else rate.port_rate
+    return Interconnect(words.strip(), rate.ports or 1, port_rate, protocol, source)
 
 
 def protocol_of(words: str) -> Protocol | None:
@@ -159,7 +162,8 @@ def names_of(one: Gpu | Interconnect | Machine) -> tuple[str, ...]:
 def _named(what: str, name: object, listed: Mapping[str, Listed]) -> Listed:
     found = find(name, listed) if isinstance(name, str) else None
     if found is None:
-        raise UnknownName(what, name, listed)
+        also = (alias for one in listed.values() for alias in one.aliases)
+        raise UnknownName(what, name, listed, also)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ddlnb.errors import UnknownName, require
+from ddlnb.hardware.chip import Chip, ChipEntry, MemoryBus, MemoryBusEntry
 from ddlnb.units import BITS_PER_BYTE, GB, GIB
 
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
@@ -21,13 +22,14 @@ class Nvlink:
     """Links between the GPUs of a node, and bytes/s that a GPU sends over them in one direction.
 
     ``switched`` when every pair has the whole rate through switches, ``reduces`` when the switches
-    can add as well.
+    can add as well. ``links`` is their number, 0 where a sheet counts them otherwise.
     """
 
     name: str
     bandwidth: float
     switched: bool
     reduces: bool
+    links: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,11 @@ class Gpu:
     ``flops`` are FLOP/s with FMA = 2, without sparsity, with sums in fp32 where the sheet has a
     choice. ``memory`` is in bytes (a GB of a sheet is 2**30), ``memory_bandwidth`` in bytes/s.
     ``nvlink`` is None for a GPU that has none, or only bridges of pairs. ``port`` are the bytes/s
-    of its share of the network ports of the nodes that it is usually sold in. ``family`` is the
-    name without memory and socket, ``word`` the name in files of data/profiles.
+    of its share of the network ports of the nodes that it is usually sold in. ``gpus_per_node`` is
+    how many those have, 0 where that is not special; NVLink joins ``nvlink_domain`` GPUs of a rack,
+    0 where it ends at the node. ``chip`` and ``memory_bus`` are what the rates are made of, None
+    where makers do not publish it. ``family`` is the name without memory and socket, ``word`` the
+    name in files of data/profiles.
 
     >>> import ddlnb
     >>> gpu = ddlnb.get_gpu("A100")
@@ -63,6 +68,10 @@ class Gpu:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     about: str = ""
+    chip: Chip | None = None
+    memory_bus: MemoryBus | None = None
+    gpus_per_node: int = 0
+    nvlink_domain: int = 0
 
     @property
     def word(self) -> str:
@@ -111,10 +120,11 @@ class NvlinkEntry(BaseModel):
     GBps: float = Field(gt=0)
     switched: bool
     reduces: bool
+    links: int = Field(default=0, ge=0)
 
     def nvlink(self) -> Nvlink:
         """Return the links."""
-        return Nvlink(self.name, self.GBps * GB, self.switched, self.reduces)
+        return Nvlink(self.name, self.GBps * GB, self.switched, self.reduces, self.links)
 
 
 class GpuEntry(BaseModel):
@@ -130,11 +140,15 @@ class GpuEntry(BaseModel):
     tflops: dict[Precision, float]
     memory_GB: float = Field(gt=0)
     memory_GBps: float = Field(gt=0)
+    memory_bus: MemoryBusEntry | None = None
+    chip: ChipEntry | None = None
+    gpus_per_node: int = Field(default=0, ge=0)
+    nvlink_domain: int = Field(default=0, ge=0)
     nvlink: NvlinkEntry | None = None
     pcie: PcieEntry
     port_Gbps: float = Field(gt=0)
     source: str = Field(min_length=8)
-    sources: dict[Literal["nvlink", "port_Gbps"], str] = Field(default_factory=dict)
+    sources: dict[Literal["memory", "nvlink", "port_Gbps"], str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _dense(self) -> GpuEntry:
@@ -160,4 +174,8 @@ class GpuEntry(BaseModel):
             sources={key.removesuffix("_Gbps"): text for key, text in self.sources.items()},
             aliases=self.aliases,
             about=self.about,
+            chip=None if self.chip is None else self.chip.chip(),
+            memory_bus=None if self.memory_bus is None else self.memory_bus.bus(),
+            gpus_per_node=self.gpus_per_node,
+            nvlink_domain=self.nvlink_domain,
         )

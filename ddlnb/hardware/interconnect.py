@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ddlnb.errors import InputError, require, require_positive
+from ddlnb.hardware.chip import Line, LineEntry
 from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth
 
 
@@ -56,6 +57,8 @@ class Protocol:
 class Interconnect:
     """What joins nodes: ports of each, their line rate in bytes/s, and the protocol.
 
+    ``line`` is what a port puts on the wire, None where nobody publishes it.
+
     >>> import ddlnb
     >>> one = ddlnb.get_interconnect("8x200GbIB")
     >>> one.protocol.name, one.line_rate / 1e9
@@ -70,6 +73,7 @@ class Interconnect:
     protocol: Protocol
     source: str
     aliases: tuple[str, ...] = ()
+    line: Line | None = None
 
     def __post_init__(self) -> None:
         require_positive(ports=self.ports, port_rate=self.port_rate)
@@ -147,6 +151,7 @@ class InterconnectEntry(BaseModel):
     aliases: tuple[str, ...]
     rate: str
     ports: int = Field(default=1, ge=1)
+    line: LineEntry | None = None
     protocol: str
     source: str = Field(min_length=8)
 
@@ -161,4 +166,5 @@ class InterconnectEntry(BaseModel):
     def interconnect(self, name: str, protocol: Protocol) -> Interconnect:
         """Return the network under this name."""
         rate = bandwidth_from(self.rate)
-        return Interconnect(name, self.ports, rate, protocol, self.source, self.aliases)
+        line = None if self.line is None else self.line.line()
+        return Interconnect(name, self.ports, rate, protocol, self.source, self.aliases, line)

@@ -19,7 +19,7 @@ PATH = HARDWARE / "nodes.yaml"
 LinkName = Literal[
     "NVLink", "NVLink with adding switches", "PCIe with peers", "PCIe through the host"
 ]
-WITHOUT_PEERS = ("RTX",)  # families of GPUs whose drivers copy through the host's memory
+WITHOUT_PEERS = ("RTX", "TITANRTX")  # families of GPUs whose drivers copy through the host's memory
 
 
 @dataclass(frozen=True)

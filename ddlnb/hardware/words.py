@@ -8,9 +8,21 @@ from dataclasses import dataclass
 from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
-RATE = r"(\d+(?:,\d{3})*(?:\.\d+)?)\s*(Gb(?:it)?/?p?s?|GB/s|GbE|G\b)"
+UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
+RATE = rf"(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
 TIMES = r"(\d+)\s*[x*]\s*(?:[a-zA-Z][\w-]*\s+)?"
-PORTS = {"XDR": 800, "NDR": 400, "HDR": 200, "EDR": 100, "FDR": 56}  # Gb/s of an InfiniBand port
+BYTES = ("GB/s", "GBps")
+PREFIXES = {"m": 1e-3, "g": 1.0, "t": 1e3}
+FDR = 56.25 * 64 / 66
+# Gb/s of data of an InfiniBand port: four lanes, less their code.
+PORTS = {"XDR": 800, "NDR": 400, "HDR": 200, "EDR": 100, "FDR": FDR, "QDR": 32, "DDR": 16, "SDR": 8}
+GENERATION = rf"(?:(\d+)\s*[x*]\s*)?\b({'|'.join(PORTS)})(\d{{3}})?\b"  # HDR100: half a port
+ON_THE_WIRE: dict[float, float] = {
+    10: 8,
+    20: 16,
+    40: 32,
+    56: FDR,
+}  # old ports are called by what includes the code
 
 
 def plain(name: str) -> str:
@@ -47,13 +59,28 @@ def stated_rate(words: str) -> StatedRate | None:
         return StatedRate(bytes_per_second(times[2], times[3]), int(times[1]))
     if stated := re.search(RATE, words):
         return StatedRate(bytes_per_second(stated[1], stated[2]))
-    if ports := re.search(r"(?:(\d+)\s*[x*]\s*)?\b(XDR|NDR|HDR|EDR|FDR)\b", words):
-        rate = PORTS[ports[2]] / BITS_PER_BYTE * GB
-        return StatedRate(rate, int(ports[1]) if ports[1] else None, is_number=False)
+    if ports := re.search(GENERATION, words, re.IGNORECASE):
+        gigabits = float(ports[3]) if ports[3] else PORTS[ports[2].upper()]
+        count = int(ports[1]) if ports[1] else None
+        return StatedRate(gigabits / BITS_PER_BYTE * GB, count, is_number=bool(ports[3]))
     return None
 
 
+def infiniband_data(port_rate: float) -> float:
+    """Return bytes/s of data of an InfiniBand port that is called by a rate in bytes/s.
+
+    >>> infiniband_data(5e9) / 5e9, infiniband_data(12.5e9) / 12.5e9  # QDR and EDR
+    (0.8, 1.0)
+    """
+    gigabits = port_rate * BITS_PER_BYTE / GB
+    return ON_THE_WIRE.get(round(gigabits, 6), gigabits) / BITS_PER_BYTE * GB
+
+
 def bytes_per_second(number: str, unit: str) -> float:
-    """Return a rate in bytes/s; a unit is one of bits, unless it is GB/s."""
+    """Return a rate in bytes/s; a unit is one of bits, unless it is GB/s.
+
+    >>> bytes_per_second("100", "Mb/s"), bytes_per_second("1", "GB/s")
+    (12500000.0, 1000000000.0)
+    """
     value = float(number.replace(",", "")) * GB
-    return value if unit == "GB/s" else value / BITS_PER_BYTE
+    return value if unit in BYTES else PREFIXES[unit[0].lower()] * value / BITS_PER_BYTE

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict
 from ddlnb.errors import UnknownName, require, require_positive
 from ddlnb.files import read_yaml
 from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.hardware.chip import ON_CORES
 from ddlnb.hardware.gpu import PRECISIONS, Gpu
 from ddlnb.hardware.interconnect import Known, KnownEntry
 from ddlnb.paths import HARDWARE
@@ -40,7 +41,6 @@ from ddlnb.units import seconds_from
 from ddlnb.workloads.workload import Layer, Workload
 
 PATH = HARDWARE / "roofline.yaml"
-ON_CORES = ("fp64", "fp32")  # precisions that matrix units are not made for
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
 OTHER = "matrix units, others"
 CONVOLUTIONS = "convolutions"  # a network whose FLOPs are mostly theirs

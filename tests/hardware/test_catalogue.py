@@ -74,7 +74,28 @@ def test_an_alias_that_two_share_is_refused(monkeypatch):
         ("NVIDIA H100 80GB HBM3", "H100-SXM"),
         ("NVIDIA H100 PCIe", "H100-PCIe"),
         ("Tesla P100-PCIE-16GB", "P100-PCIe-16GB"),
+        ("Tesla K80", "K80"),
+        ("Tesla T4", "T4"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"),
+        ("Tesla V100-SXM3-32GB", "V100-SXM3-32GB"),
+        ("Tesla V100S-PCIE-32GB", "V100S-PCIe-32GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100-PCIe-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("NVIDIA A800 80GB PCIe", "A800-PCIe-80GB"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("NVIDIA TITAN RTX", "TITAN-RTX"),
+        ("TITAN X (Pascal)", "TITAN-X-Pascal"),
+        ("GeForce GTX TITAN X", "TITAN-X-Maxwell"),
+        ("GeForce GTX 1080 Ti", "GTX1080Ti"),
+        ("Quadro RTX 6000", "QuadroRTX6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
         ("NVIDIA RTX A6000", "A6000"),
+        ("AMD Instinct MI250X / MI250", "MI250X"),
+        ("AMD Instinct MI300X", "MI300X"),
         ("rtx2080ti", "RTX2080Ti"),
     ],
 )
@@ -84,7 +105,9 @@ def test_a_driver_s_name_is_known(said, name):
 
 def test_unknown_names_suggest_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'RTX2080Ti'"):
-        get_gpu("RTX2080")
+        get_gpu("RTX2080T")
+    with pytest.raises(UnknownName, match="did you mean 'A100-40GB'"):  # an alias is nearer
+        get_gpu("A100 40G")
     with pytest.raises(UnknownName, match=r"did you mean 'p5en.48xlarge'"):
         get_machine("p5en.48large")
 
@@ -97,7 +120,18 @@ def test_unknown_names_suggest_the_nearest():
         ("3200Gb/s EFA", "EFA", 3200),
         ("4 x 100 Gb/s EFA", "EFA", 400),
         ("100GbE RoCE", "RoCE", 100),
-        ("56Gb FDR IB", "InfiniBand", 56),
+        ("56Gb FDR IB", "InfiniBand", 56.25 * 64 / 66),
+        ("40 Gb/s InfiniBand", "InfiniBand", 32),
+        ("40 Gb/s Ethernet", "TCP", 40),
+        ("QDR", "InfiniBand", 32),
+        ("HDR100", "InfiniBand", 100),
+        ("2x hdr infiniband", "InfiniBand", 400),
+        ("10 GigE", "TCP", 10),
+        ("100 Gb/s IPoIB", "TCP", 100),
+        ("100gbps infiniband", "InfiniBand", 100),
+        ("100 Mb/s Ethernet", "TCP", 0.1),
+        ("3.2 Tb/s EFA", "EFA", 3200),
+        ("25 Gb/s ENA", "TCP", 25),
         ("2x HDR", "InfiniBand", 400),
         ("12.5 GB/s TCP", "TCP", 100),
         ("Slingshot 4x200 Gb/s", "Slingshot", 800),

@@ -18,8 +18,8 @@ PCIE_INSIDE = 25 * GB  # bytes/s in one direction, of a GPU without NVLink
 UNKNOWN_GPU = "H100"  # what an unknown one is taken for
 # Generations of NCCL's tables that others are taken for.
 LIKE = {
-    "Kepler": "Volta", "Pascal": "Volta", "Turing": "Volta", "Ada": "Ampere",
-    "CDNA 2": "Ampere", "CDNA 3": "Hopper",
+    "Kepler": "Volta", "Maxwell": "Volta", "Pascal": "Volta", "Turing": "Volta", "Ada": "Ampere",
+    "CDNA 2": "Ampere", "CDNA 3": "Hopper", "CDNA 4": "Hopper",
 }  # fmt: skip
 
 
