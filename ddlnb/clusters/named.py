@@ -6,6 +6,7 @@ much of a rate software and contention leave (data/hardware).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ddlnb.clusters.cluster import Cluster, Fit
@@ -24,6 +25,7 @@ SLOW_PORT = 2 * GB  # bytes/s: GPUs with less of a port each are joined by Ether
 # cells of the survey's testbed, forecast by name, are in their intervals (benchmarks/by_name.py).
 NAMED_ERROR = 0.12
 IN_A_BOX = 8  # GPUs in a node with NVLink; others usually hold half as many
+PORTS = {100: 2014, 200: 2020, 400: 2022, 800: 2025}  # Gb/s of InfiniBand's ports, since when
 
 
 def cluster_of(
@@ -77,6 +79,12 @@ def cluster_of(
     if nodes == 1 and joined is not None:
         facts["network"] = f"not used: {joined.name}, as there is one node"
         joined = None
+    if nodes > 1 and kind.nvlink_domain > gpus_per_node:
+        count = min(kind.nvlink_domain, nodes * gpus_per_node)
+        facts["NVLink between nodes"] = (
+            f"not counted: it joins up to {kind.nvlink_domain} {kind.name} of a rack, which are "
+            f"one node of {count} here"
+        )
     known = dict(_effects(kind, joined, gpus_per_node, server_place is not None and nodes > 1))
     if gpus_per_node > 1:
         rate = f"{kind.inside_bandwidth / GB:g} GB/s per direction"
@@ -106,19 +114,28 @@ def cluster_of(
 
 def usual_gpus(gpu: Gpu) -> int:
     """Return how many GPUs a node with such GPUs usually has."""
-    return IN_A_BOX if gpu.nvlink else IN_A_BOX // 2
+    return gpu.gpus_per_node or (IN_A_BOX if gpu.nvlink else IN_A_BOX // 2)
 
 
 def usual_network(gpu: Gpu, gpus_per_node: int) -> str:
     """Return the network that nodes with so many such GPUs are usually sold with.
 
-    >>> usual_network(get_gpu("A100"), 8), usual_network(get_gpu("T4"), 4)
-    ('8x200GbIB', '50GbE')
+    GPUs share a port if each has less of the network than a port of their year carries.
+
+    >>> usual_network(get_gpu("A100"), 8), usual_network(get_gpu("V100"), 8)
+    ('8x200GbIB', '4x100GbIB')
+    >>> usual_network(get_gpu("T4"), 4)
+    '50GbE'
     """
     gigabits = gigabits_per_second(gpu.port)
+    whole = gigabits * gpus_per_node
     if gpu.port < SLOW_PORT:
-        return f"{gigabits * gpus_per_node:g}GbE"
-    return f"{gpus_per_node}x{gigabits:g}GbIB"
+        return f"{whole:g}GbE"
+    fastest = max(rate for rate, since in PORTS.items() if since <= max(gpu.year, PORTS[100]))
+    least = max(gigabits, min(fastest, whole))
+    port = next(rate for rate in PORTS if rate >= least)
+    ports = math.ceil(whole / port)
+    return f"{port}GbIB" if ports == 1 else f"{ports}x{port}GbIB"
 
 
 def _effects(

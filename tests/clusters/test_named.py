@@ -12,7 +12,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.hardware.catalogue import gpus, machines
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, machines
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
 from ddlnb.workloads.workload import read_profile
@@ -50,6 +50,34 @@ def test_what_was_not_given_is_said():
     assert cluster.network == "8x200GbIB"
     assert "not given: 8x200GbIB" in cluster.facts["network"]
     assert "not given: 8" in cluster.facts["GPUs per node"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "per_node", "network"),
+    [
+        ("V100", 8, "4x100GbIB"),
+        ("V100", 3, "2x100GbIB"),
+        ("V100-PCIe", 4, "100GbIB"),
+        ("A100-PCIe", 4, "200GbIB"),
+        ("L40S", 8, "400GbIB"),
+        ("H100-PCIe", 4, "400GbIB"),
+        ("H100", 2, "2x400GbIB"),
+        ("B300", 8, "8x800GbIB"),
+        ("K80", 4, "40GbE"),
+    ],
+)
+def test_the_usual_network_has_ports_that_are_sold(gpu, per_node, network):
+    cluster = cluster_of(gpu, 2, per_node)
+    assert cluster.network == network
+    assert get_interconnect(network).line_rate >= per_node * get_gpu(gpu).port
+
+
+def test_a_rack_that_nvlink_joins_is_told_of():
+    cluster = cluster_of("GB200", nodes=18)
+    assert cluster.gpus_per_node == 4
+    assert "one node of 72 here" in cluster.facts["NVLink between nodes"]
+    assert "NVLink between nodes" not in cluster_of("GB200", 1, 72).facts
+    assert "NVLink between nodes" not in cluster_of("H100", 2).facts
 
 
 def test_a_single_node_needs_no_network():

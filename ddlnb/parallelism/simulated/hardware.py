@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddlnb.clusters.named import usual_network
 from ddlnb.errors import require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
@@ -13,7 +14,6 @@ from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Network
 from ddlnb.networks.topologies import Star, Topology, get_topology
 from ddlnb.parallelism.forecast.machines import sustained_share
-from ddlnb.units import BITS_PER_BYTE, GB
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def machines_of(
     require_whole(nodes=nodes, gpus_per_node=gpus_per_node)
     gpu = get_gpu(gpu)
     if network is None:
-        network = f"{gpus_per_node}x{gpu.port * BITS_PER_BYTE / GB:g}GbIB"
+        network = usual_network(gpu, gpus_per_node)
     join = get_interconnect(network)
     shape = Star(max(2, nodes)) if topology is None else get_topology(topology)
     # A hop between nodes has at least two links: their latencies add up to that of the hop.
