@@ -11,10 +11,10 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.search.method import Searching
 from ddlnb.search.space import Space
-from ddlnb.units import KIB
+from ddlnb.units import MIB
 from ddlnb.workloads.workload import Workload
 
-IN_FLIGHT = 512 * KIB  # bytes of messages that start before the first of them has arrived
+IN_FLIGHT = MIB  # bytes of messages that start before the first of them has arrived
 SOFTWARE = 0.5  # of the latency; each half of a split all-reduce pays it
 
 
@@ -54,9 +54,9 @@ def in_order(plan: Plan) -> Plan:
 
     So the simulator has it. Backends on CPUs, and our channels, send two or three at a time: what
     the next forward pass needs first would share the link with what it needs last. Small ones still
-    go together, since one alone leaves links idle while ranks wait and add. Where the forward pass
-    waits for all layers the order does not matter; parameter servers, split all-reduces and plans
-    with a credit have rules of their own.
+    go together, and two of half the credit: one alone leaves links idle while its parts are on the
+    way and ranks add them. Where the forward pass waits for all layers the order does not matter;
+    parameter servers, split all-reduces and plans with a credit have rules of their own.
     """
     has_rules = bool(plan.servers) or plan.is_split or plan.credit_bytes is not None
     is_free = plan.gate is Gate.OWN_LAYER and not has_rules
