@@ -21,6 +21,7 @@ from ddlnb.engines.searching import in_order
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.site import EMULATED, Site
 from ddlnb.paths import DATA
+from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.search.result import SearchResult
@@ -36,6 +37,11 @@ GATED = [name for name, one in METHODS.items() if one.gate is Gate.OWN_LAYER]
 # All messages take the engine's mesh, the only all-reduce whose cost the twins know. Plans with
 # servers are those of the methods, whose sizes suit these models.
 SPACE = Space(collectives=(), split=False, servers=False)
+# Other plans that are tried beside the one that was found: the same with all its messages at once,
+# and the one for a twin with the latency of idle links. All-reduces that overlap show less of their
+# latency, so the twin, fitted to training, has less; a message that goes alone shows all of it.
+AT_ONCE = f"{SEARCHED} at once"
+IDLE_LINKS = f"{SEARCHED} for idle links"
 DISTURBED = "1Gb/s 50us"  # the network that new cells change
 SLOW_NODE = 2.0  # times as many seconds per byte of the first node's link, in the cells "unlike"
 LOSS = "1%"
@@ -85,17 +91,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is searched among all-reduces, the plan that is found, and forecasts of all, by name."""
+    """What is searched among all-reduces, the plans that are tried, and forecasts of all, by name.
+
+    ``plans`` are as our engine runs them; the first is the one that was found.
+    """
 
     cell: Cell
     twin: Cluster
     found: SearchResult
+    plans: dict[str, Plan]
     forecasts: dict[str, float]
-
-    @property
-    def plan(self) -> Plan:
-        """The plan as our engine runs it."""
-        return in_order(self.found.plan)
 
     def fixed(self, count: int) -> list[Method]:
         """Return the methods that are forecast to be the quickest, of both architectures."""
@@ -107,9 +112,9 @@ class Planned:
         return chosen
 
     def plan_of(self, name: str) -> Plan:
-        """Return the plan that was found, or that of a method, under the name of the search."""
-        if name == SEARCHED:
-            return self.plan
+        """Return the plan of this name, or that of a method, under the name of the search."""
+        if name in self.plans:
+            return replace(self.plans[name], method=SEARCHED)
         method = next(one for one in _methods() if one.name == name)
         cell = self.cell
         fixed = plan_on(self.twin, cell.workload, method, _servers(method, cell))
@@ -117,14 +122,31 @@ class Planned:
 
 
 def planned(cell: Cell, folder: Path) -> Planned:
-    """Search the plan of a cell, and forecast it and every method on the same twin."""
+    """Search the plans of a cell, and forecast them and every method on the same twin."""
     twin, workload = cell.twin(folder), cell.workload
     found = search_plan(workload, twin, space=SPACE, progress=False)
+    idle = search_plan(workload, _idle(twin), space=SPACE, progress=False)
     forecasts = {
         one.name: simulate(workload, twin, one, servers=_servers(one, cell)).iteration_seconds
-        for one in _methods()
+        for one in [*_methods(), method_of(replace(idle.plan, method=IDLE_LINKS))]
     }
-    return Planned(cell, twin, found, {**forecasts, SEARCHED: found.iteration_seconds})
+    forecasts |= dict.fromkeys((SEARCHED, AT_ONCE), found.iteration_seconds)
+    plans = {
+        SEARCHED: in_order(found.plan),
+        AT_ONCE: replace(found.plan, method=AT_ONCE),
+        IDLE_LINKS: replace(in_order(idle.plan), method=IDLE_LINKS),
+    }
+    first = {replace(plan, method=SEARCHED).digest: name for name, plan in reversed(plans.items())}
+    plans = {name: plans[name] for name in plans if name in first.values()}
+    return Planned(cell, twin, found, plans, forecasts)
+
+
+def _idle(twin: Cluster) -> Cluster:
+    """Return the twin with the latency of an all-reduce on idle links, if that is longer."""
+    assert twin.planning is not None
+    longer = max(0.0, twin.planning.latency_seconds - twin.cost.latency_seconds)
+    latency = twin.effects.operation_latency + longer
+    return replace(twin, effects=replace(twin.effects, operation_latency=latency))
 
 
 def _methods() -> list[Method]:

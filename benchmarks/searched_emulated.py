@@ -3,13 +3,14 @@
     python -m benchmarks.searched_emulated [--out FOLDER] [--cells NAME ...] [--kept] [--list]
     python -m benchmarks.searched_emulated --links --out FOLDER      # on a machine of your own
 
-For every cell a plan is searched on the twin of its network. It and the methods with the best
-forecasts are tried, a few iterations each, and the quickest plan of these is the one that counts as
-searched: where no plan beats a method, that method's own. Then it, the two best methods of the
-trial and DDP with its defaults run in turn, in runs of their own. Rows are kept cell by cell, each
-with the load of the machine; a second call completes what is missing. Printed are the medians,
-ratios of pairs of runs with their 95 % intervals, and the lower bound that no plan of all-reduces
-among the workers goes below, by the same twin. With --kept nothing runs.
+For every cell a plan is searched on the twin of its network. It, the same with all messages at
+once, a plan for the latency of idle links, and the methods with the best forecasts are tried, a few
+iterations each, and the quickest of these is the one that counts as searched: where no plan beats a
+method, that method's own. Then it, the two best methods of the trial and DDP with its defaults run
+in turn, in runs of their own. Rows are kept cell by cell, each with the load of the machine; a
+second call completes what is missing. Printed are the medians, ratios of pairs of runs with their
+95 % intervals, and the lower bound that no plan of all-reduces among the workers goes below, by the
+same twin. With --kept nothing runs.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ def run_cell(cell: Cell, folder: Path, *, iterations: int, repetitions: int) -> 
         with keeping_load(own / ROWS), Ranks.at(settings.site, nodes, imports=MEASURING) as ranks:
             measure(
                 task,
-                [method_of(made.plan), *fixed],
+                [*map(method_of, made.plans.values()), *fixed],
                 settings=settings.changed(repetitions=1, baselines=False),
                 ranks=ranks,
                 out=own / TRIAL,
                 progress=True,
             )
-            ranked = [name for name in _trial(own) if name != SEARCHED][:FIXED]
+            ranked = [name for name in _trial(own) if name not in made.plans][:FIXED]
             best = [one for one in fixed if one.name in ranked]
             measure(
                 task,
@@ -188,7 +189,7 @@ def plan_text(cell: Cell, made: Planned) -> str:
     ranked = sorted(made.forecasts.items(), key=lambda item: item[1])
     forecasts = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in ranked)
     return (
-        f"{cell.name}: bound {1e3 * found.bound.seconds:.1f} ms, {len(made.plan.messages)} "
+        f"{cell.name}: bound {1e3 * found.bound.seconds:.1f} ms, {len(found.plan.messages)} "
         f"messages; forecast ms: {forecasts}"
     )
 
