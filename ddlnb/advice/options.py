@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ddlnb.advice.question import Question
@@ -40,6 +40,7 @@ class Kind(StrEnum):
     FEWER = "fewer machines"
 
 
+ALONE = "1 GPU alone"
 UNCHANGED = ""  # what an option that computes the same says of its effect on learning
 
 
@@ -69,12 +70,16 @@ class Option:
 
 
 def method_options(question: Question) -> list[Option]:
-    """Return every method that the cluster can run, and DistributedDataParallel as it is."""
+    """Return every method that the cluster can run, and DistributedDataParallel as it is.
+
+    One GPU exchanges nothing, by no method.
+    """
     workload = question.workload
-    return [
+    made = [
         Option(one.name, Kind.METHOD, Cell(workload, question.cluster, one), workload.local_batch)
         for one in (*methods_on(question.cluster), *BASELINES.values())
     ]
+    return _alone(made) if question.cluster.workers == 1 else made
 
 
 def searched_option(question: Question, most_plans: int) -> tuple[Option, SearchResult] | None:
@@ -134,7 +139,13 @@ def other_options(question: Question) -> Iterator[list[Option]]:
     for divisor in FEWER:
         workers = cluster.workers // divisor
         if workers >= 1 and workers * divisor == cluster.workers and _can_use(question, workers):
-            yield _by_method(question, gpus_in_words(workers), Kind.FEWER, workers=workers)
+            made = _by_method(question, gpus_in_words(workers), Kind.FEWER, workers=workers)
+            yield _alone(made) if workers == 1 else made
+
+
+def _alone(made: list[Option]) -> list[Option]:
+    """Return one of these options on one GPU, where all methods are the same, without a method."""
+    return [replace(made[-1], name=ALONE)]
 
 
 def _by_method(

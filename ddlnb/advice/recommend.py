@@ -12,7 +12,7 @@ from ddlnb.advice.options import Kind
 from ddlnb.advice.question import Question
 from ddlnb.advice.waits import LastMessage
 from ddlnb.search.result import SearchResult
-from ddlnb.units import show_bytes, show_rate, show_rates, show_seconds
+from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ def sentences(
         _machines(rows),
         _learning(rows),
         _fewer(question, rows),
-        pays(reasons),
+        _buy(rows, reasons),
     ]
     if gap is not None:
         said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
@@ -70,27 +70,37 @@ def does_not_fit(question: Question) -> str:
 
 def _what(question: Question, rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
+    if best["gpus"] == 1:
+        return f"One GPU of {question.cluster.name} exchanges nothing: {_rate(best)}."
     same = rows[(rows["learning"] == "") & (rows["kind"] != str(Kind.FEWER))]
     same = same[same["server_machines"] == 0] if best["server_machines"] == 0 else same
     level = same[same[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]["option"].tolist()[1:]
     ties = f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it" if level else ""
+    the = "the " if best["kind"] == str(Kind.PLAN) else ""
     chance = best["chance_best"]
     sure = "" if math.isnan(chance) else f", the fastest in {chance:.0%} of the draws"
     return (
-        f"On {best['gpus']} GPUs of {question.cluster.name} take {best['option']}: "
+        f"On {best['gpus']} GPUs of {question.cluster.name} take {the}{best['option']}: "
         f"{_rate(best)}{sure}{ties}."
     )
 
 
 def _as_fast(rows: pd.DataFrame) -> str:
     """Say, before all else, which smaller number of GPUs is no slower than all of them."""
-    best, smaller = rows.iloc[0], rows[rows["kind"] == str(Kind.FEWER)]
-    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]
-    if found.empty:
+    best, row = rows.iloc[0], _smaller(rows)
+    if row is None:
         return ""
-    row = found.loc[found["gpus"].idxmin()]
+    times = row[THROUGHPUT] / best[THROUGHPUT]
     what = "One GPU alone is" if row["gpus"] == 1 else f"{row['option']} are"
-    return f"{what} no slower than all {best['gpus']}: {_rate(row)}. Use no more, or send less."
+    how = "no slower than" if times <= 1 + TIE else f"{times:.2f} times as fast as"
+    return f"{what} {how} all {best['gpus']}: {_rate(row)}. Use no more, or send less."
+
+
+def _smaller(rows: pd.DataFrame) -> pd.Series | None:
+    """Return the smallest number of GPUs that is no slower than all of them, None if none is."""
+    smaller = rows[rows["kind"] == str(Kind.FEWER)]
+    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * rows[THROUGHPUT].iloc[0]]
+    return None if found.empty else found.loc[found["gpus"].idxmin()]
 
 
 def _bound(search: SearchResult | None) -> str:
@@ -170,7 +180,7 @@ def _learning(rows: pd.DataFrame) -> str:
         return ""
     more = f"; and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
     return (
-        f"What changes learning pays only if it needs fewer times the samples than it is faster: "
+        f"What changes learning pays only if throughput grows by more than the samples needed do: "
         f"{'; '.join(parts[:NAMED])}{more}."
     )
 
@@ -187,10 +197,33 @@ def _fewer(question: Question, rows: pd.DataFrame) -> str:
         return ""
     row = fewer.loc[fewer[column].idxmin()]
     what = "cost" if question.prices.are_given else "GPU hours"
+    takes = "take" if row["gpus"] > 1 else "alone takes"
+    how = f" ({row['option']})" if row["gpus"] > 1 else ""
     return (
-        f"{row['gpus']} GPUs take {best[THROUGHPUT] / row[THROUGHPUT]:.2f} times as long, for "
-        f"{row[column] / best[column]:.0%} of the {what} of a sample ({row['option']})."
+        f"{gpus_in_words(int(row['gpus']))} {takes} "
+        f"{best[THROUGHPUT] / row[THROUGHPUT]:.2f} times as long, for "
+        f"{row[column] / best[column]:.0%} of the {what} of a sample{how}."
     )
+
+
+def _buy(rows: pd.DataFrame, reasons: pd.DataFrame) -> str:
+    """Return what would pay; where fewer GPUs do as well, what would make all of them faster."""
+    row = _smaller(rows)
+    if row is None:
+        return pays(reasons)
+    level = row[THROUGHPUT] / rows[THROUGHPUT].iloc[0]
+    faster = reasons[
+        reasons["what"].str.contains("bandwidth")  # faster GPUs would speed up fewer of them, too
+        & (reasons["times_as_fast"] > (1 + TIE) * level)
+    ]
+    everyone = f"all {rows['gpus'].iloc[0]} GPUs faster than {row['option']}"
+    if faster.empty:
+        return f"No bandwidth that was tried would make {everyone}."
+    parts = [
+        f"{what} ({times / level:.2f}x)"
+        for what, times in zip(faster["what"], faster["times_as_fast"], strict=True)
+    ]
+    return f"What would make {everyone}: {'; '.join(parts)}."
 
 
 def pays(reasons: pd.DataFrame) -> str:

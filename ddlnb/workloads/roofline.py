@@ -132,8 +132,8 @@ def estimate(
     efficiency = efficiency_of(kind, chosen, convolves=convolves(workload))
     forward, backward = _passes(workload, kind, chosen, efficiency)
     source = (
-        f"estimated from the data sheet of {kind.name} at {chosen}: "
-        f"{efficiency.matrix.value:.0%} of its FLOP/s, {efficiency.memory.value:.0%} of its memory"
+        f"estimated from the data sheet of {kind.name} at {chosen}: {efficiency.matrix.value:.0%} "
+        f"of its FLOP/s, {efficiency.memory.value:.0%} of its memory bandwidth"
     )
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:

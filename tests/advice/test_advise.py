@@ -76,8 +76,24 @@ def test_nothing_that_is_taken_away_makes_it_slower(question, method):
 def test_one_gpu_has_no_options_about_communication(question):
     alone = replace(question, cluster=question.cluster.with_workers(1))
     found = advise_on(alone, lossy=(), draws=0)
-    assert set(found.options["kind"]) == {"method"}
+    assert found.options["option"].tolist() == ["1 GPU alone"]
+    assert found.sentences[0].startswith("One GPU of survey-10GbE exchanges nothing: ")
     assert found.waits is None or found.waits.arrived <= 0
+
+
+def test_where_one_gpu_is_faster_nothing_is_bought_for_all_that_leaves_it_so():
+    cluster = ddlnb.cluster_of("RTX 3090", nodes=2, gpus_per_node=1, network="1GbE")
+    found = ddlnb.advise("resnet50", cluster, local_batch=64, most_plans=0, draws=0)
+    rate = found.options.set_index("option")[RATE]
+    times = rate["1 GPU alone"] / rate.iloc[0]
+    assert times > 1.9
+    assert found.sentences[0].startswith(f"One GPU alone is {times:.2f} times as fast as all 2: ")
+    faster = found.reasons.set_index("what")["times_as_fast"] / times
+    assert faster["twice the bandwidth between nodes"] < 1.02 < 1.2 < faster.iloc[2]
+    assert found.sentences[-1] == (
+        "What would make all 2 GPUs faster than 1 GPU alone: four times the bandwidth between "
+        f"nodes ({faster.iloc[2]:.2f}x)."
+    )
 
 
 def test_the_searched_plan_is_an_option_with_its_bound(advice):
