@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS, colour_of
-from ddlnb.figures.style import POINT, in_order, note, styled
+from ddlnb.figures.style import POINT, beside, in_order, note, styled
 from ddlnb.units import show_seconds
 
 RATE, TOKENS = "throughput_samples_per_s", "throughput_tokens_per_s"
@@ -46,7 +46,10 @@ def advice_options(options: pd.DataFrame) -> Figure:
     ax.set_xlabel(f"throughput ({unit})")
     ax.axvline(options[rate].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(shown))
-    note(figure, "source: simulated; bars: 90 % of the draws; dotted: the first option")
+    bars = "bars: 90 % of the draws"
+    if 0 < options["low"].isna().sum() < len(options):
+        bars += " (not drawn for all)"
+    note(figure, f"source: simulated; {bars}; dotted: the first option")
     return figure
 
 
@@ -61,8 +64,9 @@ def advice_reasons(reasons: pd.DataFrame) -> Figure:
     colours = [DARK if bought else GREY for bought in changed["can_be_bought"]]
     ax.barh(range(len(changed)), changed["times_as_fast"], color=colours)
     for place, times in enumerate(changed["times_as_fast"]):
-        ax.annotate(f" {times:.2f}x", (times, place), va="center", fontsize=9)
+        beside(ax, max(times, 1.0), place, f"{times:.2f}x", fontsize=9)
     ax.set_yticks(range(len(changed)), "with " + changed["what"])
+    ax.grid(visible=False, axis="y")
     ax.invert_yaxis()
     ax.axvline(1.0, color="black", linewidth=0.8)
     ax.set_xlim(0, 1.12 * changed["times_as_fast"].max())

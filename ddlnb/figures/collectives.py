@@ -52,6 +52,8 @@ def collective_rates(
         ax.set_visible(False)
     for ax in axes[:, 0]:
         ax.set_ylabel("bus bandwidth (GB/s)")
+    for ax in list(axes.flat)[: len(parts)][-columns:]:  # below which there is no other panel
+        ax.set_xlabel("size of the message")
     handles: list[Any] = [
         legend_line(colour, f"{nodes} nodes" if nodes > 1 else "1 node", "-")
         for nodes, colour in colours.items()
