@@ -36,6 +36,7 @@ from ddlnb.cli.options import Csv, parameters_from, print_table
 from ddlnb.cli.patience import Yes, announce
 from ddlnb.cli.run import run
 from ddlnb.cli.run_times import command_help, reproduce_help
+from ddlnb.errors import require
 from ddlnb.paths import BUILD
 
 app = typer.Typer(
@@ -72,8 +73,25 @@ for registered in app.registered_commands:  # and those below, which take minute
 def ddlnb(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    extensions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            metavar="FILE.py",
+            help="Run this file first: what it registers has a name here, too. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """How far will training scale on a cluster, and which communication method gets it there?"""
+    for file in extensions or []:
+        from ddlnb.workloads.user_code import run_file
+
+        require(
+            file.suffix == ".py" and file.is_file(),
+            f"--with {str(file)!r} is no Python file; give one that registers methods or "
+            f"compressors, such as mine.py (docs/own_method.md)",
+        )
+        run_file(file)
     if version:
         typer.echo(f"ddlnb {metadata.version('ddlnb')}")
     elif context.invoked_subcommand is None:

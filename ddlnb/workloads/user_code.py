@@ -17,6 +17,7 @@ from typing import Any
 from ddlnb.errors import DdlnbError, ModelError, UnknownName
 
 ATTRIBUTES = "give a task as FILE.py:NAME or PACKAGE.MODULE:NAME"
+_as_run: dict[str, tuple[int, int]] = {}  # when a file that was run was written, and its bytes
 
 
 def is_user_code(text: str) -> bool:
@@ -38,7 +39,7 @@ def object_of(text: str) -> Any:
     if text.endswith(".py"):
         raise ModelError(f"model {text!r} names a file and nothing in it; {ATTRIBUTES}")
     place, _, name = text.rpartition(":")
-    module = _run_file(Path(place)) if place.endswith(".py") else _import(place)
+    module = run_file(Path(place)) if place.endswith(".py") else _import(place)
     if not hasattr(module, name):
         public = sorted(one for one in vars(module) if not one.startswith("_"))
         raise UnknownName(f"name in {place}", name, public)
@@ -58,11 +59,20 @@ def object_of(text: str) -> Any:
         ) from error
 
 
-def _run_file(path: Path) -> ModuleType:
+def run_file(path: Path) -> ModuleType:
+    """Run a Python file as a module, and return it; again only if the file has changed since.
+
+    So what it registers is registered once, however often a command asks for its names. Raises
+    ModelError for a file that is not there or fails.
+    """
     if not path.is_file():
         raise ModelError(f"file {str(path)!r} does not exist; {ATTRIBUTES}")
     full = path.resolve()
+    state = full.stat()
     name = f"ddlnb_user_{full.stem}_{abs(hash(full)):x}"
+    known = sys.modules.get(name)
+    if known is not None and _as_run.get(name) == (state.st_mtime_ns, state.st_size):
+        return known
     spec = importlib.util.spec_from_file_location(name, full)
     assert spec is not None
     assert spec.loader is not None
@@ -80,6 +90,7 @@ def _run_file(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(full.parent))
     _travels_by_value(module)
+    _as_run[name] = (state.st_mtime_ns, state.st_size)
     return module
 
 
