@@ -85,7 +85,14 @@ def read_yaml(path: Path, schema: type[Schema]) -> Schema:
     from pydantic import ValidationError
 
     try:
-        return schema.model_validate(yaml.safe_load(path.read_text()))
+        found = yaml.safe_load(path.read_text())
+        if not isinstance(found, dict):
+            keys = [name for name, field in schema.model_fields.items() if field.is_required()]
+            raise InputError(
+                f"{path} {'is empty' if found is None else 'holds no keys'}; write one key and its "
+                f"value a line, such as {', '.join(f'{key}: ...' for key in keys or ('key',))}"
+            )
+        return schema.model_validate(found)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:

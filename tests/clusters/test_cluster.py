@@ -262,9 +262,9 @@ def test_a_wrong_key_is_told_with_its_value_and_the_way_out(written, keys, told)
     ("text", "told"),
     [
         ("nodes: [1", "is not YAML"),
-        ("", "valid dictionary"),
-        ("- nodes\n- effects", "valid dictionary"),
-        ("nodes", "valid dictionary"),
+        ("", "is empty; write one key and its value a line, such as network: ..., nodes: ..."),
+        ("- nodes\n- effects", "holds no keys; write one key and its value a line"),
+        ("nodes", "holds no keys; write one key"),
         ("network: x\nnodes: 1\ngpus_per_node: 1\neffects:", "effects None"),
     ],
 )
