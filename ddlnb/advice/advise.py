@@ -28,7 +28,7 @@ from ddlnb.advice.unknowns import unknowns
 from ddlnb.advice.waits import LastMessage, last_message
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
 from ddlnb.search.result import SearchResult
 from ddlnb.simulator.forecast import DRAWS, LEAST_DRAWS, play_cells
@@ -168,7 +168,8 @@ def advise_on(
     ``measured`` is a throughput in samples/s by ``measured_method``, which is then explained.
     Raises InputError for what does not fit together.
     """
-    require_whole(0, draws=draws)
+    require_whole(0, draws=draws, most_plans=most_plans)
+    _require_measured(measured, measured_method)
     methods = method_options(question)
     require(bool(methods), f"no method runs on {question.cluster!r}")
     searched = searched_option(question, most_plans)
@@ -189,17 +190,25 @@ def advise_on(
     return Advice(question, rows, best, reasons, waits, unknown, search, gap, tuple(said))
 
 
-def _gap(
-    question: Question, measured: float | None, method: str | None, draws: int, seed: int
-) -> Gap | None:
+def _require_measured(measured: float | None, method: str | None) -> None:
+    """Raise InputError unless a throughput and a method were measured together, or neither."""
     if measured is None:
         require(method is None, "a method was measured, but not its throughput; give both")
-        return None
+        return
+    require_positive(measured=measured)
     require(
         method is not None,
         f"a throughput of {measured:g} samples/s was measured, but not said by which method; "
         f"give its name, such as DDP or MG-WFBP",
     )
+    get_method(str(method))
+
+
+def _gap(
+    question: Question, measured: float | None, method: str | None, draws: int, seed: int
+) -> Gap | None:
+    if measured is None:
+        return None
     cell = Cell(question.workload, question.cluster, get_method(str(method)))
     return explain_gap(cell, measured, draws=draws, seed=seed)
 

@@ -20,7 +20,7 @@ from ddlnb.cli.hardware import (
     SaveCluster,
     chosen_cluster,
 )
-from ddlnb.cli.options import Batch, print_table
+from ddlnb.cli.options import Batch, price, print_table
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 
@@ -46,11 +46,9 @@ def advise(
     optimizer: Annotated[
         str, typer.Option(help="sgd, momentum or adam: what it keeps takes memory.")
     ] = "adam",
-    gpu_price: Annotated[
-        float | None, typer.Option(help="Price of a GPU per hour, in any currency.")
-    ] = None,
+    gpu_price: Annotated[float | None, price("Price of a GPU per hour, in any currency.")] = None,
     server_price: Annotated[
-        float | None, typer.Option(help="Price per hour of a machine for a parameter server.")
+        float | None, price("Price per hour of a machine for a parameter server.")
     ] = None,
     measured: Annotated[
         float | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -49,6 +50,21 @@ def numbers(help: str, number: Callable[[str], float] = int) -> Any:
         return [value for values in given for value in values] if given else None
 
     return typer.Option(help=help, parser=parse, callback=joined, metavar="N[,N...]")
+
+
+def price(help: str) -> Any:
+    """Return an option that takes a price; NaN, which is none, is refused like a word."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
+            raise typer.BadParameter(f"{text!r} is no price; give a number, or leave it out")
+        return value
+
+    return typer.Option(help=help, parser=parse, metavar="FLOAT")
 
 
 def parameters_from(texts: list[str]) -> dict[str, object]:

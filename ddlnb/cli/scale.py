@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table, refuse_unused
+from ddlnb.cli.options import Csv, price, print_table, refuse_unused
 
 if TYPE_CHECKING:
     from ddlnb.parallelism.forecast.layouts import Ranking
@@ -59,7 +59,7 @@ def scale(
         bool, typer.Option("--advise", help="Say how sure the ranking is, and what would pay.")
     ] = False,
     gpu_price: Annotated[
-        float | None, typer.Option(help="With --advise: price of a GPU per hour, any currency.")
+        float | None, price("With --advise: price of a GPU per hour, any currency.")
     ] = None,
     page: Annotated[
         Path | None, typer.Option(help="With --advise: also write the advice as one HTML page.")

@@ -232,6 +232,20 @@ def test_iterations_of_lossy_methods_are_those_that_were_measured():
     assert math.isnan(measured_iterations("local(64)", 8)[0].estimate)
 
 
+def test_what_was_measured_is_checked_before_anything_is_simulated(question, monkeypatch):
+    monkeypatch.setattr("ddlnb.advice.advise.method_options", None)
+    for wrong in (
+        {"measured": 100.0},
+        {"measured": -1.0, "measured_method": "DDP"},
+        {"measured": 100.0, "measured_method": "NOPE"},
+        {"measured_method": "DDP"},
+        {"draws": -1},
+        {"most_plans": -1},
+    ):
+        with pytest.raises(InputError):
+            advise_on(question, **wrong)
+
+
 def test_wrong_questions_have_one_sentence_each(question):
     with pytest.raises(InputError, match="price of a GPU per hour, -1"):
         ddlnb.Prices(gpu_hour=-1)

@@ -33,6 +33,7 @@ def test_the_answer_names_the_first_option_and_writes_files(tmp_path):
 def test_bad_questions_end_in_one_sentence(tmp_path):
     for words, said in (
         (["--gpu-price", "-3"], "price of a GPU per hour, -3"),
+        (["--gpu-price", "nan"], "'nan' is no price"),
         (["--measured", "10"], "give its name"),
         (["--method", "MG-WFBP"], "give both"),
         (["--optimizer", "magic"], "unknown optimizer 'magic'"),
