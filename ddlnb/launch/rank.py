@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from ddlnb.errors import UnknownName
+from ddlnb.launch import moments
 from ddlnb.launch.emulation.network import Slot
 
 _OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
@@ -34,6 +36,7 @@ class RankContext:
     host: str  # address of this rank's machine, to bind services to
     threads: int
     timeout_seconds: float  # of the whole run
+    moments: tuple[str, ...] = ()  # at which the owner does something
 
     def store(self) -> Any:
         """Return a torch store that the ranks of this run share, empty when the run starts."""
@@ -42,6 +45,16 @@ class RankContext:
         timeout = timedelta(seconds=self.timeout_seconds)
         store = TCPStore(self.store_host, self.store_port, is_master=False, timeout=timeout)
         return PrefixStore(self.prefix, store)
+
+    def reach(self, moment: str) -> None:
+        """Have the owner do what it was to do at this moment of the run, and wait until it is done.
+
+        One rank says so, once. Raises UnknownName for a moment that `Ranks.run` was not given,
+        DdlnbError with what went wrong if the owner failed.
+        """
+        if moment not in self.moments:
+            raise UnknownName("moment", moment, self.moments)
+        moments.reach(self.store(), moment)
 
 
 @dataclass(frozen=True)

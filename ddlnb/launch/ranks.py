@@ -22,6 +22,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.launch.capacity import require_room
 from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
+from ddlnb.launch.moments import Actions, acting
 from ddlnb.launch.processes import RankProcesses
 from ddlnb.launch.rank import RankContext, call
 from ddlnb.launch.site import Network, Site
@@ -151,10 +152,13 @@ class Ranks:
         *args: Any,
         count: int | None = None,
         timeout_seconds: float | None = None,
+        moments: Actions | None = None,
     ) -> list:
         """Return what function(context, *args) returned on ranks 0 to count - 1, in that order.
 
-        The function may be any that can be imported here, or one defined in a notebook.
+        The function may be any that can be imported here, or one defined in a notebook. ``moments``
+        are named functions without arguments that are called here, in a thread, when a rank calls
+        ``context.reach(name)``, which waits for them; they are reached in this order or not at all.
         Raises RankError when a rank raised, died, or was not done after timeout_seconds.
         """
         count = self.count if count is None else count
@@ -179,13 +183,21 @@ class Ranks:
                 host=self.launch.host,
                 threads=self.launch.threads,
                 timeout_seconds=timeout_seconds,
+                moments=tuple(moments or ()),
+            )
+            own = replace(  # how this process, which is on no emulated node, reaches the store
+                context,
+                store_host=self.launch.host,
+                store_port=processes.store.port,
+                timeout_seconds=2 * timeout_seconds,  # whatever happens, the run has ended then
             )
             try:
-                answers = [
-                    processes.call(rank, call, replace(context, rank=rank), sys.path, payload)
-                    for rank in range(count)
-                ]
-                results = Watch(processes, answers, timeout_seconds).results()
+                with acting(own.store, moments or {}):
+                    answers = [
+                        processes.call(rank, call, replace(context, rank=rank), sys.path, payload)
+                        for rank in range(count)
+                    ]
+                    results = Watch(processes, answers, timeout_seconds).results()
                 processes.forget()
                 return results
             except BaseException:  # also an interrupt: the ranks may be inside a collective
