@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import MissingPart, require
+from ddlnb.errors import MissingPart
 from ddlnb.launch.emulation.build import node_address
 from ddlnb.launch.emulation.links import Link
 from ddlnb.launch.emulation.relay import Relay
@@ -180,15 +180,12 @@ class EmulatedNetwork:
         """Turn into another network of the same hosts that has no cable which this one lacks.
 
         Wires take the links of that network, those that it does not have are cut, and routes are
-        its own. The queues of the hosts keep the bandwidth they were made for. Raises InputError
-        for a network of other hosts or with other cables.
+        its own. The queues of the hosts keep the bandwidth they were made for, so that those of a
+        slower network form in the switch. Raises InputError for what `Wiring.require_can_become`
+        refuses.
         """
+        self.wiring.require_can_become(wiring)
         old, new = ({str(wire): n for n, wire in enumerate(f.wires)} for f in (self.wiring, wiring))
-        require(
-            wiring.hosts == self.wiring.hosts and set(new) <= set(old),
-            f"network {wiring.name!r} has other hosts or cables than {self.wiring.name!r}, which "
-            f"is up; start ranks on it",
-        )
         number_of = {number: old[name] for name, number in new.items()}
         for name, number in old.items():
             if name in new:

@@ -100,6 +100,33 @@ class Wiring:
         )
         return ends[one, other], ends[other, one]
 
+    def require_can_become(self, other: Wiring) -> None:
+        """Raise InputError unless a network that was built as this one can turn into the other.
+
+        The other has the same hosts and no further cable. None of its cables is faster, because
+        hosts have queues for the bandwidth they were built with; and it loses packets only if this
+        one does, because packets that may be lost travel one by one, others in segments.
+        """
+        mine = {str(wire): wire.link for wire in self.wires}
+        theirs = {str(wire): wire.link for wire in other.wires}
+        require(
+            other.hosts == self.hosts and set(theirs) <= set(mine),
+            f"network {other.name!r} has other hosts or cables than {self.name!r}, which it is to "
+            f"take the place of; keep to its hosts and cables, or start ranks on the other",
+        )
+        faster = [name for name, link in theirs.items() if link.bandwidth > mine[name].bandwidth]
+        require(
+            not faster,
+            f"network {other.name!r} is faster than {self.name!r} from which it is to be made, "
+            f"whose hosts send no faster; begin with the larger bandwidth",
+        )
+        loses = any(wire.link.loss for wire in self.wires)
+        require(
+            loses or not any(link.loss for link in theirs.values()),
+            f"network {other.name!r} loses packets and {self.name!r}, from which it is to be made, "
+            f"none; begin with one that loses some, such as 'loss 0.0001%'",
+        )
+
     def slowed(self, scale: float) -> Wiring:
         """Return the network slowed to ``scale`` of its real speed."""
         wires = (replace(wire, link=wire.link.slowed(scale)) for wire in self.wires)
