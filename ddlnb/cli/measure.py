@@ -107,6 +107,7 @@ def measure(
     topology: Annotated[str, option("topology")] = DEFAULTS.topology,
     collective: Annotated[str | None, option("collective")] = DEFAULTS.collective,
     replan: Annotated[int | None, option("replan")] = DEFAULTS.replan,
+    becomes: Annotated[list[str] | None, option("becomes")] = None,
     timeout: Timeout = DEFAULTS.timeout_seconds,
     start_timeout: StartTimeout = DEFAULTS.start_timeout_seconds,
     yes: Yes = False,
@@ -131,6 +132,7 @@ def measure(
         topology=topology,
         collective=collective,
         replan=replan,
+        becomes=becomes or (),
         timeout_seconds=timeout,
         start_timeout_seconds=start_timeout,
         site=Site(

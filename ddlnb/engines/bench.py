@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
@@ -14,6 +14,7 @@ from ddlnb.engines.takeover import Replanning
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
 from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.site import Site
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
@@ -130,15 +131,14 @@ class Bench:
             collective=self.settings.listed if contender.reduces_itself else None,
             ranks_per_node=self.settings.site.ranks_per_node,
             replanning=self._replanning(contender),
+            changes=tuple(change.iteration for change in self.settings.changes),
         )
         if job.ranks > self.ranks.count:
             raise InputError(
                 f"{contender.name} with {job.workers} workers and {job.servers} servers needs "
                 f"{job.ranks} ranks, but there are {self.ranks.count}; start Ranks({job.ranks})"
             )
-        answers = self.ranks.run(
-            run_job, job, count=job.ranks, timeout_seconds=self.settings.timeout_seconds
-        )
+        answers = self._answers(job)
         reports = [report for report in answers if report is not None]
         if len({report.digest for report in reports}) != 1:
             raise DdlnbError(
@@ -149,6 +149,29 @@ class Bench:
             optimizer = optimizer_name(self.settings.optimizer)
             require_finite(report.losses, self.task.name, optimizer)
         return job, [report.scaled(self.ranks.site.scale) for report in reports]
+
+    def _answers(self, job: Job) -> list[Report | None]:
+        """Return what the ranks answer; an emulated network that became another one is as it was.
+
+        If ranks fail, the network ends with them.
+        """
+        site, up = self.settings.site, self.ranks
+
+        def become(at: Site) -> None:
+            assert up.network is not None
+            up.network.become(at.wiring(up.count).slowed(site.scale))
+
+        changes = self.settings.changes
+        answers = up.run(
+            run_job,
+            job,
+            count=job.ranks,
+            timeout_seconds=self.settings.timeout_seconds,
+            moments={change.moment: partial(become, change.site(site)) for change in changes},
+        )
+        if changes:
+            become(site)
+        return answers
 
     def _replanning(self, contender: Contender) -> Replanning | None:
         """Return how this contender plans anew, None where it keeps to its plan."""

@@ -8,7 +8,7 @@ workers that have no core of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -74,14 +74,26 @@ def _run_seconds(
     workload: Workload, chosen: Sequence[Contender], settings: MeasurementSettings
 ) -> list[float]:
     """Return the real seconds of one run of each."""
-    cluster = _cluster(settings)
     alone = workload.compute_seconds
-    cells = [Cell(workload, cluster, _estimated_as(one), settings.server_count) for one in chosen]
-    iterations = (settings.iterations + settings.warmup) / settings.site.scale
-    return [
-        RUN_SECONDS + iterations * (alone if one.engine == "single" else found.iteration_seconds)
-        for one, found in zip(chosen, steady_seconds(cells), strict=True)
-    ]
+    total = [RUN_SECONDS] * len(chosen)
+    for at_site, count in _phases(settings):
+        cluster, servers = _cluster(at_site), settings.server_count
+        cells = [Cell(workload, cluster, _estimated_as(one), servers) for one in chosen]
+        iterations = count / settings.site.scale
+        for index, (one, found) in enumerate(zip(chosen, steady_seconds(cells), strict=True)):
+            seconds = alone if one.engine == "single" else found.iteration_seconds
+            total[index] += iterations * seconds
+    return total
+
+
+def _phases(settings: MeasurementSettings) -> Iterator[tuple[MeasurementSettings, int]]:
+    """Yield the settings on each network that a run sees, and how many iterations it has there."""
+    begin, site = 0, settings.site
+    for change in settings.changes:
+        yield settings.changed(site=site, becomes=()), change.iteration - begin
+        begin, site = change.iteration, change.site(site)
+    last = settings.warmup + settings.iterations
+    yield settings.changed(site=site, becomes=()), last - begin
 
 
 def _estimated_as(contender: Contender) -> Method:

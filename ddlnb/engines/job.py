@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ddlnb.engines.optimizers import OPTIMIZERS, MakeOptimizer
-from ddlnb.engines.takeover import Replanning, Takeover
+from ddlnb.engines.takeover import Meeting, Replanning, Takeover
 from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Span
@@ -23,7 +23,8 @@ class Job:
     starting over after ``batches`` steps; they are drawn before the clock starts. ``topology`` is
     that of our own engine's all-reduces, ``collective`` what carries them out instead, where the
     plan does not say it; ``ranks_per_node`` neighbours share a node.
-    With ``replanning`` our own engine plans anew when the network drifts.
+    With ``replanning`` our own engine plans anew when the network drifts. Before the iterations of
+    ``changes``, counted from 0 with the warm-up, rank 0 has the owner change the emulated network.
     """
 
     task: Task
@@ -44,6 +45,7 @@ class Job:
     ranks_per_node: int = 1
     keep_parameters: bool = False
     replanning: Replanning | None = None
+    changes: tuple[int, ...] = ()
 
     @property
     def servers(self) -> int:
@@ -60,6 +62,9 @@ class Job:
 class Report:
     """What one worker measured. Seconds are those of all timed iterations together.
 
+    ``step_seconds`` are those of each iteration in turn, warm-up and traced ones included; with a
+    plan that overlaps iterations, messages of one may be waited for in the next. Meetings are not
+    in them; ``meetings`` says which there were, in seconds of the clock whatever the scale.
     ``digest`` is a fingerprint of the final parameters; ``parameters`` are kept only if asked.
     ``takeovers`` are the plans that took over from the job's own.
     """
@@ -73,6 +78,8 @@ class Report:
     spans: tuple[Span, ...] = ()
     parameters: dict[str, torch.Tensor] | None = field(default=None, repr=False)
     takeovers: tuple[Takeover, ...] = ()
+    step_seconds: tuple[float, ...] = ()
+    meetings: tuple[Meeting, ...] = ()
 
     def scaled(self, scale: float) -> Report:
         """Return the report of a run slowed to the scale, in real seconds.
@@ -93,5 +100,6 @@ class Report:
             self,
             seconds=scale * self.seconds,
             waited_seconds=scale * self.waited_seconds,
+            step_seconds=tuple(scale * each for each in self.step_seconds),
             spans=spans,
         )

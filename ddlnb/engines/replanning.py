@@ -21,7 +21,7 @@ from ddlnb.engines.probes import COST_SIZES, timed_all_reduces
 from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.searching import in_order, measured_cluster
-from ddlnb.engines.takeover import Takeover
+from ddlnb.engines.takeover import Meeting, Takeover
 from ddlnb.engines.transports.connect import transport_for
 from ddlnb.errors import DdlnbError, PlanError
 from ddlnb.launch.rank import RankContext
@@ -43,6 +43,7 @@ class Replanner:
     def __init__(self, context: RankContext, job: Job, store: Any, replica: Replica):
         assert job.replanning is not None
         self.takeovers: list[Takeover] = []
+        self.meetings: list[Meeting] = []
         self._context, self._job, self._store = context, job, store
         self._replica, self._rules = replica, job.replanning
         self._drift = Drift()
@@ -62,13 +63,15 @@ class Replanner:
         self._seconds.append(self._mark - before)
         if len(self._seconds) == self._rules.window:
             seconds, self._seconds = self._seconds, []
-            self._meet(iteration, seconds)
-            self._mark = time.perf_counter()
+            drifted = self._meet(iteration, seconds)
+            met, self._mark = self._mark, time.perf_counter()
+            self.meetings.append(Meeting(iteration, self._mark - met, drifted))
 
-    def _meet(self, iteration: int, seconds: list[float]) -> None:
+    def _meet(self, iteration: int, seconds: list[float]) -> bool:
+        """Return whether there is drift; if a quicker plan was found, it has taken over."""
         drifted = self._context.rank == 0 and self._drift.found(seconds)
         if self._said(f"meeting {iteration}", MEASURE if drifted else STAYS) == STAYS:
-            return
+            return False
         self._replica.synchronize()
         self._drift = Drift()  # later windows are compared with the next one
         cost = self._measured()
@@ -76,6 +79,7 @@ class Replanner:
         said = self._said(f"plan {iteration}", text)
         if said != STAYS:
             self._take_up(said, iteration)
+        return True
 
     def _measured(self) -> AlphaBeta:
         """Return the cost of an all-reduce now, as the first plan's: loaded alike, slowest rank."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.engines.drift import LEAST_WINDOW
+from ddlnb.engines.network_change import NetworkChange, network_changes, wired
 from ddlnb.engines.optimizers import MakeOptimizer, get_optimizer
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.launch.site import HERE, Site
@@ -99,6 +100,14 @@ class MeasurementSettings:
             "from what method searched planned for; it then plans anew. Default: never."
         },
     )
+    becomes: str | NetworkChange | Sequence[str | NetworkChange] = field(
+        default=(),
+        metadata={
+            "meaning": "With launcher emulated: what the network becomes while a run is on it, and "
+            "before which iteration, counted from 0 with the warm-up: '100Mb/s 50us from 30'; "
+            "repeatable. No cable may become faster than it began."
+        },
+    )
     timeout_seconds: float = field(
         default=300.0, metadata={"meaning": "Seconds that one run may take."}
     )
@@ -113,8 +122,9 @@ class MeasurementSettings:
             workers=self.workers, iterations=self.iterations, repetitions=self.repetitions
         )
         require_whole(0, warmup=self.warmup)
-        if self.site.is_emulated and isinstance(self.site.network, str):
-            object.__setattr__(self, "site", _wired(self.site, self.site.network))
+        if self.site.is_emulated:
+            object.__setattr__(self, "site", wired(self.site))
+        _ = self.changes  # refuses what cannot be
         optional = {"servers": self.servers, "local_batch": self.local_batch, "replan": self.replan}
         require_whole(**{name: value for name, value in optional.items() if value is not None})
         get_optimizer(self.optimizer)
@@ -175,6 +185,12 @@ class MeasurementSettings:
             return None
         return get_collective(self.collective, self.workers, per_node=self.site.ranks_per_node)
 
+    @property
+    def changes(self) -> tuple[NetworkChange, ...]:
+        """What the emulated network becomes during a run, in the order of iterations."""
+        last = self.warmup + self.iterations
+        return network_changes(self.becomes, self.site, self.workers, last)
+
     def changed(self, **options: Any) -> MeasurementSettings:
         """Return these settings with some options changed; those of the site by name as well.
 
@@ -208,15 +224,6 @@ class MeasurementSettings:
             f"local_batch={local_batch}: {task.name!r} replays a batch of {task.local_batch}",
         )
         return local_batch
-
-
-def _wired(site: Site, network: str) -> Site:
-    """Return the site with the network that its text describes, if that names a topology."""
-    if " of " not in network:
-        return site
-    from ddlnb.networks.emulated import wiring_of
-
-    return replace(site, network=wiring_of(network))
 
 
 DEFAULTS = MeasurementSettings()

@@ -25,6 +25,18 @@ class Replanning:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """A meeting of all ranks before ``iteration``, and for how many seconds it kept this one.
+
+    ``drifted`` says whether the cost of an all-reduce was measured, and a plan searched for it.
+    """
+
+    iteration: int
+    seconds: float
+    drifted: bool
+
+
+@dataclass(frozen=True)
 class Takeover:
     """A plan that took over before ``iteration``, counted from 0 and warm-up included.
 

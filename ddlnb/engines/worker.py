@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.job import Job, Report
+from ddlnb.engines.network_change import moment_before
 from ddlnb.engines.process_group import local_device, process_group
 from ddlnb.engines.replanning import Replanner
 from ddlnb.engines.tracer import Tracer
@@ -46,12 +47,17 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
     trainer, loss = get_engine(job.engine).starter()(context, job, store, module)
     replanner = Replanner(context, job, store, trainer) if job.replanning else None
     losses: list[float] = []
+    step_seconds: list[float] = []
 
     def run(count: int, each: Callable[[int], None] = lambda step: None) -> None:
         for step in range(count):
             each(step)
+            if context.rank == 0 and len(losses) in job.changes:
+                context.reach(moment_before(len(losses)))
             batch = batches[len(losses) % len(batches)]
+            begin = time.perf_counter()
             losses.append(trainer.step(partial(loss, batch)).item())
+            step_seconds.append(time.perf_counter() - begin)
             if replanner is not None:
                 replanner.after_step(len(losses))
 
@@ -90,6 +96,8 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
         spans=spans,
         parameters=state if job.keep_parameters else None,
         takeovers=tuple(replanner.takeovers) if replanner is not None else (),
+        step_seconds=tuple(step_seconds),
+        meetings=tuple(replanner.meetings) if replanner is not None else (),
     )
 
 
