@@ -52,6 +52,7 @@ _HOME = {
         "convergence_rates",
         "gossip_mixing",
     ),
+    "drift": ("drift_iterations",),
     "forecast": ("forecast_bars",),
     "gantt": (
         "schedules",

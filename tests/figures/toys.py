@@ -66,6 +66,17 @@ def searched() -> pd.DataFrame:
     return pd.DataFrame(lines).assign(**{"best of the seven": "ByteScheduler-A2A"})
 
 
+def drifting() -> pd.DataFrame:
+    lines = [
+        {"contender": plan, "repetition": repetition, "iteration": i, "seconds": seconds[i > 2]}
+        for plan, seconds in (("kept", (0.1, 0.5)), ("made anew", (0.1, 0.3)))
+        for repetition in range(2)
+        for i in range(6)
+    ]
+    rows = pd.DataFrame(lines).assign(drift="1Gb/s becomes 100Mb/s", change=3)
+    return rows.assign(takeover=rows["contender"].map({"made anew": 4.0}))
+
+
 def months() -> pd.DataFrame:
     jobs = [Job(gpus=1024), Job(gpus=1024, elastic=True)]
     found = [goodput(job, draws=5) for job in jobs]
@@ -92,6 +103,7 @@ DRAWN = {
     ),
     "advice_reasons": lambda: figures.advice_reasons(reasons()),
     "scaling_curves": lambda: figures.scaling_curves(sizes(), 0.8, "a model on a cluster"),
+    "drift_iterations": lambda: figures.drift_iterations(drifting()),
     "search_gains": lambda: figures.search_gains(searched()),
     "time_spent": lambda: figures.time_spent(months(), ["waits", "elastic"]),
     "checkpoint_curve": intervals,

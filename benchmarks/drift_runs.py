@@ -1,0 +1,207 @@
+"""The runs of `benchmarks.drift_emulated`: contenders on a network that changes, kept run by run.
+
+A folder has ``costs.csv``, of an all-reduce on both networks, by which plans are searched;
+``runs.csv``, a line per run with its plans, meetings and load; and ``iterations.csv``, the seconds
+of every iteration as rank 0 saw them, at full speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddlnb.engines.bench import Bench
+from ddlnb.engines.contenders import Contender
+from ddlnb.engines.imports import MEASURING
+from ddlnb.engines.job import Report
+from ddlnb.engines.network_change import NetworkChange
+from ddlnb.engines.probes import COST_SIZES
+from ddlnb.engines.replanning import REPETITIONS
+from ddlnb.engines.searching import searched_plan
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.files import write_atomically
+from ddlnb.launch.load import watched_load
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.site import Site, emulated
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.kept import method_of
+from ddlnb.plans.plan import Plan
+from ddlnb.provenance import provenance
+from ddlnb.search.method import SEARCHED_METHOD, Searching
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.workload import Workload, read_profile
+
+STAYS, ANEW, ORACLE = "kept", "made anew", "oracle"
+CONTENDERS = (STAYS, ANEW, ORACLE)
+WARMUP, WINDOW = 2, 10
+CHANGE = WARMUP + WINDOW  # after the first window, with which the second is compared
+NOTICED = CHANGE + WINDOW  # the first meeting at which the drift can be noticed
+ITERATIONS = 30  # timed ones: two windows until the takeover, and ten iterations after it
+RUN = ["drift", "repetition", "contender"]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a network is and becomes, and what is replayed on it at which scale."""
+
+    first: str
+    then: str
+    scale: float
+    profile: str
+    workers: int = 2
+
+    @property
+    def workload(self) -> Workload:
+        """What is replayed, in seconds at full speed."""
+        return read_profile(self.profile)
+
+    def settings(self, first: AlphaBeta | None = None) -> MeasurementSettings:
+        """Return how runs are measured: planned for this cost, on a network that changes."""
+        return MeasurementSettings(
+            site=emulated(self.first, self.scale),
+            workers=self.workers,
+            warmup=WARMUP,
+            iterations=ITERATIONS,
+            replan=WINDOW,
+            becomes=NetworkChange(self.then, CHANGE),
+            cost=first,
+        )
+
+    def plan(self, cost: AlphaBeta) -> Plan:
+        """Return the plan that is searched for a cost, as `ddlnb measure` searches it."""
+        planner = SEARCHED_METHOD.planner
+        assert isinstance(planner, Searching)
+        return searched_plan(planner, self.workload, cost, self.settings(cost))
+
+
+DRIFTS = {
+    "bandwidth": Drift("1Gb/s 50us", "100Mb/s 50us", 0.5, "small-transformer_b16_cpu-1thread"),
+    "latency": Drift("1Gb/s 50us", "1Gb/s 5ms", 0.5, "small-transformer_b16_cpu-1thread"),
+}
+
+
+def run_drift(name: str, folder: Path, repetitions: int) -> None:
+    """Run what the folder lacks of a drift; contenders take turns."""
+    drift = DRIFTS[name]
+    done = set(table(folder, "runs", RUN)[RUN].itertuples(index=False, name=None))
+    turns = [
+        (repetition, CONTENDERS[(index + repetition) % len(CONTENDERS)])
+        for repetition in range(repetitions)
+        for index in range(len(CONTENDERS))
+    ]
+    missing = [turn for turn in turns if (name, *turn) not in done]
+    if not missing:
+        return
+    site = drift.settings().site
+    with Ranks.at(site, drift.workers, imports=MEASURING, timeout_seconds=300) as ranks:
+        if not kept_costs(name, folder):
+            _add(folder, "costs", _measured_costs(name, ranks))
+        first, then = kept_costs(name, folder)
+        contenders = {
+            STAYS: Contender(STAYS, "torch", method_of(drift.plan(first))),
+            ANEW: Contender(ANEW, "torch", SEARCHED_METHOD),
+            ORACLE: Contender(ORACLE, "torch", method_of(drift.plan(then))),
+        }
+        bench = Bench(replayed(drift.profile), ranks, drift.settings(first))
+        for repetition, contender in missing:
+            with watched_load() as watch:
+                job, reports = bench.run(
+                    contenders[contender], iterations=ITERATIONS, warmup=WARMUP
+                )
+            where = dict(zip(RUN, (name, repetition, contender), strict=True))
+            assert job.plan is not None
+            load = {
+                "before": watch.load.before,
+                "during": watch.load.during,
+                "stolen": watch.load.stolen,
+            }
+            _add(folder, "iterations", _iterations(where, reports[0]))
+            _add(folder, "runs", [{**where, **_run(job.plan, reports), **load, **provenance()}])
+            print(f"{name}, repetition {repetition}, {contender}: {watch.load}", flush=True)
+
+
+def _measured_costs(name: str, ranks: Ranks) -> list[dict[str, Any]]:
+    """Return what an all-reduce costs on both networks, measured as a re-plan measures it."""
+    drift = DRIFTS[name]
+    settings = drift.settings()
+    (change,) = settings.changes
+    bench = Bench(replayed(drift.profile), ranks, settings)
+    found = []
+    for site in (settings.site, change.site(settings.site)):
+        _become(ranks, site)
+        sizes, seconds = zip(*bench.all_reduce_seconds(COST_SIZES, REPETITIONS), strict=True)
+        cost = fit_alpha_beta(sizes, seconds)
+        found.append(
+            {
+                "drift": name,
+                "network": site.network_name,
+                "latency_seconds": cost.latency_seconds,
+                "seconds_per_byte": cost.seconds_per_byte,
+            }
+        )
+    _become(ranks, settings.site)
+    return found
+
+
+def _become(ranks: Ranks, site: Site) -> None:
+    assert ranks.network is not None
+    ranks.network.become(site.wiring(ranks.count).slowed(site.scale))
+
+
+def kept_costs(name: str, folder: Path) -> list[AlphaBeta]:
+    """Return the costs on the first network and on what it becomes; none if none were measured."""
+    rows = table(folder, "costs", ["drift"])
+    own = rows[rows["drift"] == name]
+    return [AlphaBeta(row.latency_seconds, row.seconds_per_byte) for row in own.itertuples()]
+
+
+def _run(plan: Plan, reports: list[Report]) -> dict[str, Any]:
+    """Return what a run says of its plans and meetings; seconds of meetings are of the clock."""
+    takeovers = reports[0].takeovers
+    meetings = list(zip(*(report.meetings for report in reports), strict=True))
+    seconds = {
+        drifted: [
+            max(one.seconds for one in each) for each in meetings if each[0].drifted == drifted
+        ]
+        for drifted in (False, True)
+    }
+    first = takeovers[0] if takeovers else None
+    return {
+        "plan": plan.digest,
+        "messages": len(plan.messages),
+        "takeover": first.iteration if first else None,
+        "then_plan": first.digest if first else None,
+        "then_messages": first.messages if first else None,
+        "takeovers": len(takeovers),
+        "quiet_meetings": len(seconds[False]),
+        "quiet_seconds": sum(seconds[False]),
+        "planning_meetings": len(seconds[True]),
+        "planning_seconds": sum(seconds[True]),
+    }
+
+
+def _iterations(where: dict[str, Any], report: Report) -> list[dict[str, Any]]:
+    return [
+        {**where, "iteration": iteration, "seconds": seconds}
+        for iteration, seconds in enumerate(report.step_seconds)
+    ]
+
+
+def table(folder: Path, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:
+    """Return a table of the folder; with these columns and no lines if it is not there."""
+    path = folder / f"{name}.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(columns))
+
+
+def _add(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    """Add rows to a table; those of a run that was broken off after them are replaced."""
+    old, new = table(folder, name), pd.DataFrame(rows)
+    if len(old) and set(RUN) <= set(new):
+        again = old[RUN].apply(tuple, axis=1) == tuple(new[RUN].iloc[0])
+        old = old[~again]
+    both = pd.concat([old, new], ignore_index=True) if len(old) else new
+    write_atomically(folder / f"{name}.csv", both.to_csv(index=False, float_format="%.6g"))
