@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import show_rate, show_rates, show_seconds
 
 FACTORS = 2.0 ** (np.arange(33) / 4)  # an effect is tried up to 256 times as bad
+WIDE = 8  # of these at a time, at first
 SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
 WITHIN = 3.0  # how far off one worker or one node is, where nobody knows: with 90 % certainty
 SAME_RATE = 0.1  # relative: a network that is as slow as a suspect
@@ -147,23 +148,41 @@ def _scaled(cluster: Cluster, name: str, value: float, worse: bool) -> Change:
 
 
 def _needed_factor(cell: Cell, change: Change, target: float) -> float | None:
-    """Return the factor at which an iteration takes the target seconds, None if none does."""
-    cells = [
-        replace(cell, cluster=change(float(factor)), planned_on=cell.planned_on or cell.cluster)
-        for factor in FACTORS
-    ]
-    seconds = np.array([one.iteration_seconds for one in steady_seconds(cells)])
-    rising = seconds if target >= seconds[0] else -seconds
-    goal = target if target >= seconds[0] else -target
-    reached = np.flatnonzero(rising >= goal)
-    if not len(reached):
-        return None
-    last = int(reached[0])
-    if last == 0:
-        return 1.0
-    before, after = rising[last - 1], rising[last]
-    share = (goal - before) / (after - before)
-    return float(FACTORS[last - 1] * (FACTORS[last] / FACTORS[last - 1]) ** share)
+    """Return the factor at which an iteration takes the target seconds, None if none does.
+
+    Factors are tried in wide steps first, then all of the step in which the target is reached.
+    """
+
+    def played(places: Sequence[int]) -> list[float]:
+        cells = [
+            replace(
+                cell,
+                cluster=change(float(FACTORS[place])),
+                planned_on=cell.planned_on or cell.cluster,
+            )
+            for place in places
+        ]
+        return [one.iteration_seconds for one in steady_seconds(cells)]
+
+    wide = range(0, len(FACTORS), WIDE)
+    ends = played(wide)
+    grows = target >= ends[0]
+    first = _first_beyond(ends, target, grows)
+    if not first:
+        return None if first is None else 1.0
+    places = range(wide[first - 1], wide[first] + 1)
+    seconds = [ends[first - 1], *played(places[1:-1]), ends[first]]
+    within = _first_beyond(seconds, target, grows)
+    assert within  # at its end at the latest, and not at its beginning
+    share = (target - seconds[within - 1]) / (seconds[within] - seconds[within - 1])
+    before, after = (float(FACTORS[places[within - step]]) for step in (1, 0))
+    return before * (after / before) ** share
+
+
+def _first_beyond(seconds: Sequence[float], target: float, grows: bool) -> int | None:
+    """Return the place of the first that has reached the target, None if none has."""
+    reached = (one >= target if grows else one <= target for one in seconds)
+    return next((place for place, there in enumerate(reached) if there), None)
 
 
 def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
