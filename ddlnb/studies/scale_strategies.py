@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from ddlnb.errors import UnknownName
 from ddlnb.networks.channels import Startup
 from ddlnb.networks.islands import with_islands
 from ddlnb.networks.topologies import Star
+from ddlnb.parallelism.executed.cases import CASES
 from ddlnb.parallelism.executed.table import strategy_rows, strategy_table
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
     from ddlnb.networks.network import Network
 
 __all__ = [
+    "executed_strategies",
     "execution_findings",
     "played_layouts",
     "played_schedules",
     "schedule_table",
     "split_findings",
     "split_table",
-    "strategy_rows",
     "strategy_table",
 ]
 
@@ -44,6 +46,18 @@ LLAMA = llama("llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 4096)
 FLOPS = 400e12  # assumed of one GPU in a layer; the data sheet of an H100 says 989e12
 FREE = 1e30  # bytes per second of links that cost nothing
 EMPTY = 1e-9  # a bubble that is only rounding
+
+
+def executed_strategies(names: Sequence[str] = (), *, seed: int = 1) -> pd.DataFrame:
+    """Return the `strategy_rows` of the strategies of these names, by default of all.
+
+    Raises UnknownName.
+    """
+    known = {case.strategy: case for case in CASES}
+    for name in names:
+        if name not in known:
+            raise UnknownName("strategy", name, known)
+    return strategy_rows([known[name] for name in names or known], seed=seed)
 
 
 def execution_findings(rows: pd.DataFrame) -> Findings:

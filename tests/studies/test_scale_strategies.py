@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.studies.scale_strategies import (
+    executed_strategies,
     execution_findings,
     played_layouts,
     played_schedules,
@@ -57,6 +58,11 @@ def test_a_layout_that_does_not_fit_is_refused():
         played_layouts(["dp32"], nodes=1)
     with pytest.raises(InputError, match="pp 16 times vpp 1 is more than the 8 layers"):
         played_schedules(["pp16"])
+
+
+def test_a_strategy_that_is_not_executed_is_refused_before_ranks_start():
+    with pytest.raises(UnknownName, match="did you mean 'tensor'"):
+        executed_strategies(["tensors"])
 
 
 def test_findings_count_what_is_equal():

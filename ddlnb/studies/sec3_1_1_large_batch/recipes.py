@@ -32,9 +32,9 @@ class Recipe:
     def schedule(self, times: float, steps: int) -> str:
         """Return the schedule, as text, for a batch ``times`` as large and this number of steps."""
         over = max(1, round(WARM_UP_SHARE * steps))
-        if not self.warm_up:
-            return "constant"
         linear = self.scaling == "linear"
+        if not self.warm_up or (linear and times == 1):
+            return "constant"
         return f"linear-scaling({times!r}, {over})" if linear else f"warm-up({over})"
 
 

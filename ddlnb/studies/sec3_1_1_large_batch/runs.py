@@ -95,7 +95,9 @@ def large_batches(
         times = batch / batches[0] if recipe.scaling == "linear" and not recipe.warm_up else 1.0
         rate = times * rates[sought]
         runs += [replace(run_of(recipe, batch), lr=rate, seed=seed) for seed in range(seeds)]
-    curves = in_parallel(run, [(one,) for one in runs], jobs)
+    different = list(dict.fromkeys(runs))  # rules of the rate agree at the smallest batch
+    made = dict(zip(different, in_parallel(run, [(one,) for one in different], jobs), strict=True))
+    curves = [made[one] for one in runs]
     named = [cell for cell in cells for _ in range(seeds)]
     return LargeBatches(
         pd.concat(
