@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -98,16 +98,18 @@ def distance_from_one_worker(method: str, *, workers: int = 8, steps: int = 16) 
     The largest of the workers' distances; plain SGD, the same batches.
     """
     job = training_settings(TASK, method, workers=workers, steps=steps).job()
-    alone = replace(
-        training_settings(TASK, "bsp", workers=workers, steps=steps).job(),
-        workers=1,
-        batches=partial(_joined, job),
-    )
-    start = job.worker(0).parameters.clone()
-    [one], _ = _run(alone, Clock())
-    covered = float((one.parameters - start).norm())
+    start, end = _one_worker(workers, steps)
     team, _ = _run(job, Clock(compute=get_straggler(STRAGGLER)))
-    return max(float((worker.parameters - one.parameters).norm()) for worker in team) / covered
+    apart = max(float((worker.parameters - end).norm()) for worker in team)
+    return apart / float((end - start).norm())
+
+
+@cache
+def _one_worker(workers: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the parameters of one worker on the joined batch, before and after its steps."""
+    job = training_settings(TASK, "bsp", workers=workers, steps=steps).job()
+    [one], _ = _run(replace(job, workers=1, batches=partial(_joined, job)), Clock())
+    return job.worker(0).parameters, one.parameters
 
 
 def iterations_needed(
