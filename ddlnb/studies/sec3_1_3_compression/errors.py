@@ -92,10 +92,12 @@ def compression_errors(
     return pd.DataFrame(rows)
 
 
-def errors_of_digits(gradient: Sequence[Tensor]) -> pd.DataFrame:
+def errors_of_digits(gradient: Sequence[Tensor], draws: int = 30) -> pd.DataFrame:
     """Return `compression_errors` of a gradient of digits, and of normal numbers like it."""
     inputs = {"gradient of digits": gradient, "normal numbers": normal_like(gradient)}
-    return pd.concat([compression_errors(tensors, what) for what, tensors in inputs.items()])
+    return pd.concat(
+        [compression_errors(tensors, what, draws=draws) for what, tensors in inputs.items()]
+    )
 
 
 def error_table(errors: pd.DataFrame) -> pd.DataFrame:
