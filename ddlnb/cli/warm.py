@@ -21,8 +21,10 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import ddlnb
 from ddlnb.cli.execute_cells import execute_cells
@@ -166,6 +168,14 @@ def _import_everything() -> None:
     for name in (*LIBRARIES, *own):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    _compile_schema()
+
+
+def _compile_schema() -> None:
+    """Have nbformat compile the schema by which it checks notebooks: once, where they are read."""
+    import nbformat
+
+    nbformat.reads(nbformat.writes(nbformat.v4.new_notebook()), as_version=4)
 
 
 def _fork_for_all(owner: socket.socket) -> None:
@@ -192,8 +202,21 @@ def _fork_for_all(owner: socket.socket) -> None:
             private = Path(request.decode())
             os.environ.clear()
             os.environ.update(json.loads((private / VARIABLES).read_text()), MPLBACKEND=INLINE)
-            return execute_cells(private, tie, forks=True)
+            _execute_and_end(private, tie)
         tie.close()
+
+
+def _execute_and_end(private: Path, tie: socket.socket) -> NoReturn:
+    """Execute the notebook and end at once: to take down all that was imported takes long."""
+    status = 1
+    try:
+        execute_cells(private, tie, forks=True)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def main(descriptor: str, task: str, *words: str) -> None:
