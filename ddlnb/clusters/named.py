@@ -159,8 +159,9 @@ def _unbounded(
         yield "inside_latency", link.latency
         yield "inside_bandwidth", link.share.times(gpu.inside_bandwidth)
         yield "inside_share", link.computing
+    crowding = _crowding(gpu, joined)
     if gpu.nvlink is not None:
-        yield "compute_share", costs.busy["compute"]
+        yield "compute_share", _less_crowded(costs.busy["compute"], crowding)
     for effect, share in costs.memory.items():
         yield effect, share.times(gpu.memory_bandwidth)
     for effect in ("operation_latency", "rank_latency"):
@@ -170,7 +171,7 @@ def _unbounded(
     yield "between_latency", joined.latency
     yield "between_bandwidth", joined.bandwidth
     if gpu.nvlink is not None:
-        yield "between_share", costs.busy["between"]
+        yield "between_share", _less_crowded(costs.busy["between"], crowding)
     if not has_servers:
         return
     for effect in ("server_latency", "sum_bandwidth"):
@@ -180,6 +181,24 @@ def _unbounded(
         connection = costs.software["connection_bandwidth"]
         if connection.value < joined.bandwidth.value:
             yield "connection_bandwidth", connection
+
+
+def _crowding(gpu: Gpu, joined: Interconnect | None) -> float:
+    """Return how much of the cost of copies there is: all of it if the network keeps GPUs busy."""
+    if joined is None:
+        return 1.0
+    inside = link_inside(gpu).share.value * gpu.inside_bandwidth
+    return min(1.0, joined.bandwidth.value / (node_costs().busy["network"].value * inside))
+
+
+def _less_crowded(share: Known, crowding: float) -> Known:
+    """Return a share of which only this part of the seconds that it adds are added.
+
+    >>> _less_crowded(Known(0.5, 0.25, 1.0, "assumed"), 0.5).value
+    0.6666666666666666
+    """
+    left = [1 / (1 + crowding * (1 / one - 1)) for one in (share.value, share.low, share.high)]
+    return Known(*left, share.source)
 
 
 def _name(gpu: Gpu, nodes: int, per_node: int, joined: Interconnect | None) -> str:

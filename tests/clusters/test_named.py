@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from ddlnb.clusters.named import cluster_of
 from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, machines
+from ddlnb.hardware.nodes import node_costs
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
 from ddlnb.workloads.workload import read_profile
@@ -103,6 +105,30 @@ def test_more_bandwidth_is_never_slower():
         ]
         for slow, fast in itertools.pairwise(seconds):
             assert fast <= slow * (1 + 1e-9), (method, seconds)
+
+
+@pytest.mark.parametrize("network", ["10GbE", "100GbIB"])
+@pytest.mark.parametrize(("without", "name"), [("V100-PCIe", "V100"), ("A100-PCIe", "A100")])
+def test_a_gpu_with_nvlink_is_no_slower_than_the_same_without(without, name, network):
+    """But for the double tree, whose bytes are those of a ring of very many."""
+    workload = replace(read_profile("resnet50_b64_rtx2080ti"), hardware="")
+    for method in ("BSP-A2A", "MG-WFBP"):
+        slow, fast = (
+            simulate(workload, cluster_of(gpu, 4, 4, network), method).iteration_seconds
+            for gpu in (without, name)
+        )
+        assert fast <= 1.04 * slow, (method, slow, fast)
+
+
+def test_copies_cost_what_the_network_moves():
+    shares = [
+        (cluster.effects.between_share, cluster.effects.compute_share)
+        for cluster in (cluster_of("H100", 4, 8, name) for name in ("10GbE", "100GbIB", "EFA-3200"))
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0][0] > 0.995
+    busy = node_costs().busy
+    assert shares[-1] == pytest.approx((busy["between"].value, busy["compute"].value))
 
 
 def test_it_is_forecast_with_intervals_and_written_to_a_file(tmp_path):
