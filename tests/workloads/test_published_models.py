@@ -84,6 +84,39 @@ def test_the_work_of_a_transformer_is_the_closed_form(name, layers, width):
     assert backward == pytest.approx(2 * (expected - attention) - first + 2.5 * attention, rel=1e-9)
 
 
+def _decoder(layers, hidden, heads, kv_heads, inner, words, sequence, chosen=1, router=0):
+    """FLOPs forward of a gated decoder: matrices, the router of its experts, and attention."""
+    kept = hidden * (2 * hidden + 2 * hidden * kv_heads // heads + 3 * chosen * inner + router)
+    return 2 * sequence * (layers * kept + hidden * words) + 4 * layers * sequence**2 * hidden
+
+
+def _t5_base(hidden=768, inner=3072, layers=12, words=32_128, sequence=512):
+    """FLOPs forward of T5-Base: decoders have a second attention, and there are three in all."""
+    encoder, decoder = (n * hidden**2 + 2 * hidden * inner for n in (4, 8))
+    matrices = layers * (encoder + decoder) + hidden * words
+    return 2 * sequence * matrices + 3 * 4 * layers * sequence**2 * hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [
+        ("lstm", 2 * 35 * (2 * 4 * (2 * 1500 * 1500) + 1500 * 10_000)),  # four gates, two layers
+        ("t5", _t5_base()),
+        pytest.param(
+            "llama3-8b", _decoder(32, 4096, 32, 8, 14_336, 128_256, 2048), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "mixtral-8x7b",
+            _decoder(32, 4096, 32, 8, 14_336, 32_000, 2048, chosen=2, router=8),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["lstm", "t5", "llama3-8b", "mixtral-8x7b"],
+)
+def test_the_work_of_other_models_follows_from_the_sizes_of_their_papers(name, flops):
+    assert forward_flops(trace(name, 1)) == pytest.approx(flops, rel=1e-3)
+
+
 def test_of_the_experts_only_the_chosen_ones_compute():
     """Half as many experts in all is the same work, and half as many chosen ones half of it."""
     sizes = {
