@@ -97,7 +97,7 @@ def scale(
         raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
     from ddlnb.advice.layouts.advise import DRAWS, advise_on_layouts
     from ddlnb.advice.layouts.options import split_options
-    from ddlnb.advice.layouts.question import layout_question
+    from ddlnb.advice.layouts.question import PricedQuestion
     from ddlnb.advice.layouts.sentences import layout_sentences
     from ddlnb.advice.prices import Prices
     from ddlnb.cli.layout_advice import print_layout_advice
@@ -109,7 +109,7 @@ def scale(
         refuse_unused("it is about advice; give --advise", gpu_price=gpu_price, page=page)
     if page is not None:
         require_writable_file(page, "advice.html")
-    asked = layout_question(
+    asked = PricedQuestion.of(
         model,
         gpu,
         nodes,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.layouts.counterfactuals import layout_reasons
 from ddlnb.advice.layouts.options import SHOWN, layout_options
-from ddlnb.advice.layouts.question import LayoutQuestion, layout_question
+from ddlnb.advice.layouts.question import PricedQuestion
 from ddlnb.advice.layouts.sentences import layout_sentences, layout_unknowns
 from ddlnb.advice.prices import Prices
 from ddlnb.errors import require_whole
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ddlnb.hardware.gpu import Gpu
-    from ddlnb.hardware.interconnect import Interconnect
     from ddlnb.parallelism.transformer import Transformer
 
 DRAWS = 400
@@ -31,7 +30,7 @@ class LayoutAdvice:
     forecast again over all layouts; ``unknowns`` are sentences.
     """
 
-    question: LayoutQuestion
+    question: PricedQuestion
     options: pd.DataFrame
     reasons: pd.DataFrame
     unknowns: tuple[str, ...]
@@ -46,27 +45,19 @@ def advise_layouts(
     gpu: str | Gpu = "H100",
     nodes: int = 8,
     *,
-    gpus_per_node: int = 8,
-    network: str | Interconnect | None = None,
-    sequence: int | None = None,
-    global_batch: int | None = None,
-    framework: str = "nanotron",
-    precision: str = "bf16",
-    schedule: str = "1f1b",
-    vpp: int | None = None,
-    overlap: bool | None = None,
     prices: Prices | None = None,
     top: int = SHOWN,
     draws: int = DRAWS,
     seed: int = 0,
+    **options: Any,
 ) -> LayoutAdvice:
     """Return which way to split a large model, how sure that is, and what would make it faster.
 
-    Arguments are those of `ddlnb.scale`, with ``prices`` per hour of a GPU. ``options`` ranks the
-    ``top`` best splits, then larger batches and fewer nodes, with tokens/s, 90 % intervals, cost
-    of a million tokens, and the chance that a split is the fastest: ``draws`` share the parameters
-    that all layouts have in common. ``reasons`` are forecast again with one thing changed each.
-    Raises what `ddlnb.scale` raises.
+    Arguments are those of `ddlnb.scale`, with ``prices`` per hour of a GPU. The options of the
+    advice are the ``top`` best splits, then larger batches and fewer nodes, with tokens/s, 90 %
+    intervals, cost of a million tokens, and the chance that a split is the fastest: ``draws`` share
+    the parameters that all layouts have in common. Its reasons are forecast again with one thing
+    changed each. Raises what `ddlnb.scale` raises.
 
     >>> import ddlnb
     >>> found = ddlnb.advise_layouts("llama3-8b", "H100", nodes=8, sequence=4096, draws=0)
@@ -75,26 +66,12 @@ def advise_layouts(
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """
-    asked = layout_question(
-        model,
-        gpu,
-        nodes,
-        gpus_per_node=gpus_per_node,
-        network=network,
-        sequence=sequence,
-        global_batch=global_batch,
-        framework=framework,
-        precision=precision,
-        schedule=schedule,
-        vpp=vpp,
-        overlap=overlap,
-        prices=prices,
-    )
+    asked = PricedQuestion.of(model, gpu, nodes, prices=prices or Prices(), **options)
     return advise_on_layouts(asked, top=top, draws=draws, seed=seed)
 
 
 def advise_on_layouts(
-    asked: LayoutQuestion, *, top: int = SHOWN, draws: int = DRAWS, seed: int = 0
+    asked: PricedQuestion, *, top: int = SHOWN, draws: int = DRAWS, seed: int = 0
 ) -> LayoutAdvice:
     """Return advice on a question."""
     require_whole(top=top)

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.counterfactuals import AS_IT_IS, Counterfactual, reason_table
-from ddlnb.advice.layouts.question import LayoutQuestion
+from ddlnb.advice.layouts.question import PricedQuestion
 from ddlnb.hardware.gpu import Gpu, Nvlink
 from ddlnb.parallelism.forecast.parameters import Fitted, Parameters
 
@@ -24,7 +24,7 @@ SLOW_MODE = ("slow_odds", "slow_whole", "slow_growth")
 LEAST = {one.name: float(one.metadata["low"]) for one in fields(Parameters)}
 
 
-def layout_counterfactuals(asked: LayoutQuestion) -> Iterator[Counterfactual[LayoutQuestion]]:
+def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[PricedQuestion]]:
     """Yield what could be otherwise about the machines and the software, at the same batch."""
     if asked.nodes > 1:
         for words, factor in (("twice", 2), ("four times", 4)):
@@ -56,7 +56,7 @@ def layout_counterfactuals(asked: LayoutQuestion) -> Iterator[Counterfactual[Lay
         yield Counterfactual("no slow runs", _without(asked, SLOW_MODE))
 
 
-def layout_reasons(asked: LayoutQuestion) -> pd.DataFrame:
+def layout_reasons(asked: PricedQuestion) -> pd.DataFrame:
     """Return the table of `reason_table` for the best layout of every counterfactual.
 
     Further columns: layout, and tokens per second of all GPUs with the 90 % interval
@@ -82,11 +82,11 @@ def without(fitted: Fitted, names: Sequence[str]) -> Fitted:
     return replace(fitted, parameters=replace(fitted.parameters, **least), frameworks=own)
 
 
-def _without(asked: LayoutQuestion, names: Sequence[str]) -> LayoutQuestion:
+def _without(asked: PricedQuestion, names: Sequence[str]) -> PricedQuestion:
     return replace(asked, fitted=without(asked.fitted, names))
 
 
-def _network_times(asked: LayoutQuestion, factor: int) -> LayoutQuestion:
+def _network_times(asked: PricedQuestion, factor: int) -> PricedQuestion:
     if asked.network is None:
         return replace(asked, gpu=replace(asked.gpu, port=factor * asked.gpu.port))
     rate = factor * asked.network.port_rate

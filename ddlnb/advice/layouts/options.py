@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.judge import chances_best, costs
-from ddlnb.advice.layouts.question import LayoutQuestion
+from ddlnb.advice.layouts.question import PricedQuestion
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.errors import InputError
 from ddlnb.parallelism.forecast.draws import drawn_seconds
@@ -23,7 +23,7 @@ FEWER_NODES = (2, 4)
 
 
 def layout_options(
-    asked: LayoutQuestion, *, top: int = SHOWN, draws: int = 0, seed: int = 0
+    asked: PricedQuestion, *, top: int = SHOWN, draws: int = 0, seed: int = 0
 ) -> pd.DataFrame:
     """Return a row per option: the best layout of every split, of larger batches, of fewer nodes.
 
@@ -38,13 +38,13 @@ def layout_options(
 
 
 def split_options(
-    asked: LayoutQuestion, *, top: int = SHOWN, draws: int = 0, seed: int = 0
+    asked: PricedQuestion, *, top: int = SHOWN, draws: int = 0, seed: int = 0
 ) -> pd.DataFrame:
     """Return those rows of `layout_options` that are splits: same GPUs, same batch."""
     return _compared(_splits(asked, top, draws, seed))
 
 
-def _splits(asked: LayoutQuestion, top: int, draws: int, seed: int) -> list[dict[str, Any]]:
+def _splits(asked: PricedQuestion, top: int, draws: int, seed: int) -> list[dict[str, Any]]:
     ranking = asked.ranking
     best = ranking.best_of_splits()[:top]
     drawn = drawn_seconds(ranking.outlook, best, draws, seed, asked.fitted)
@@ -66,7 +66,7 @@ def _compared(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-def _others(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
+def _others(asked: PricedQuestion) -> Iterator[dict[str, Any]]:
     """Yield the best layout of larger batches, and of fewer nodes where one fits."""
     for factor in LARGER_BATCHES:
         larger = replace(asked, global_batch=factor * asked.global_batch)
@@ -87,7 +87,7 @@ def _others(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
 
 
 def _row(
-    asked: LayoutQuestion,
+    asked: PricedQuestion,
     found: dict[str, Any],
     kind: Kind,
     name: str = "",

@@ -1,4 +1,4 @@
-"""What advice on a large model is asked about: its shape, the machines, the batch, prices."""
+"""What advice on a large model is asked: a question about layouts, with prices."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from ddlnb.advice.prices import Prices
 from ddlnb.advice.question import Question, gpu_memory
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError
-from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpu_in
-from ddlnb.hardware.gpu import Gpu
+from ddlnb.hardware.catalogue import get_interconnect, gpu_in
 from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.parallelism.forecast.layouts import BATCH_TOKENS, Ranking, scale
-from ddlnb.parallelism.forecast.parameters import Fitted, kept
-from ddlnb.parallelism.forecast.shapes import SHAPES, get_shape
-from ddlnb.parallelism.transformer import Transformer
+from ddlnb.parallelism.forecast.layouts import Ranking, ranked
+from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.shapes import SHAPES
 from ddlnb.units import GIB
 from ddlnb.workloads.footprint import OPTIMIZER_COPIES, require_optimizer
 
@@ -24,101 +22,19 @@ FLOAT32 = 4  # bytes
 
 
 @dataclass(frozen=True)
-class LayoutQuestion:
-    """A large model on machines, as `ddlnb.scale` is asked about it, and prices.
+class PricedQuestion(LayoutQuestion):
+    """A question about layouts that advice answers: what GPUs cost counts, too.
 
-    ``network`` None stands for the ports that nodes with such GPUs usually have. ``because`` says
-    why the model has to be split, where that was found out before.
+    ``because`` says why the model has to be split, where that was found out before.
     """
 
-    model: Transformer
-    gpu: Gpu
-    nodes: int
-    gpus_per_node: int
-    network: Interconnect | None
-    sequence: int
-    global_batch: int
-    framework: str
-    precision: str
-    schedule: str = "1f1b"
-    vpp: int | None = None
-    overlap: bool | None = None
     prices: Prices = field(default_factory=Prices)
-    fitted: Fitted = field(default_factory=kept)
     because: str = ""
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all nodes."""
-        return self.nodes * self.gpus_per_node
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a step."""
-        return self.global_batch * self.sequence
 
     @cached_property
     def ranking(self) -> Ranking:
         """Every layout that fits, the fastest first. Raises what `ddlnb.scale` raises."""
-        return scale(
-            self.model,
-            self.gpu,
-            self.nodes,
-            gpus_per_node=self.gpus_per_node,
-            network=self.network,
-            sequence=self.sequence,
-            global_batch=self.global_batch,
-            framework=self.framework,
-            precision=self.precision,
-            schedule=self.schedule,
-            vpp=self.vpp,
-            overlap=self.overlap,
-            fitted=self.fitted,
-        )
-
-    def __str__(self) -> str:
-        joined = f", {self.network.name}" if self.network and self.nodes > 1 else ""
-        return f"{self.model.name} on {self.gpus:,} x {self.gpu.name}{joined} ({self.framework})"
-
-
-def layout_question(
-    model: str | Transformer,
-    gpu: str | Gpu = "H100",
-    nodes: int = 8,
-    *,
-    gpus_per_node: int = 8,
-    network: str | Interconnect | None = None,
-    sequence: int | None = None,
-    global_batch: int | None = None,
-    framework: str = "nanotron",
-    precision: str = "bf16",
-    schedule: str = "1f1b",
-    vpp: int | None = None,
-    overlap: bool | None = None,
-    prices: Prices | None = None,
-    because: str = "",
-) -> LayoutQuestion:
-    """Return the question; its arguments are those of `ddlnb.scale`, with the same defaults."""
-    shape = get_shape(model)
-    long = shape.sequence if sequence is None else sequence
-    batch = max(BATCH_TOKENS // max(long, 1), 1) if global_batch is None else global_batch
-    joined = get_interconnect(network) if network else None
-    return LayoutQuestion(
-        shape,
-        get_gpu(gpu),
-        nodes,
-        gpus_per_node,
-        joined,
-        long,
-        batch,
-        framework,
-        precision,
-        schedule,
-        vpp,
-        overlap,
-        Prices() if prices is None else prices,
-        because=because,
-    )
+        return ranked(self)
 
 
 def states_that_do_not_fit(model: object, cluster: Cluster, optimizer: str) -> str:
@@ -167,7 +83,7 @@ def split_on(
     precision: str = "",
     prices: Prices | None = None,
     because: str = "",
-) -> LayoutQuestion:
+) -> PricedQuestion:
     """Return the question how to split a model over the GPUs in use of a cluster.
 
     A batch per GPU becomes that of a step, times the GPUs. Raises InputError for a cluster whose
@@ -185,7 +101,7 @@ def split_on(
         network = Interconnect(
             cluster.network, 1, cluster.effects.between_bandwidth, usual.protocol, cluster.name
         )
-    return layout_question(
+    return PricedQuestion.of(
         model,
         gpu,
         cluster.nodes_in_use,
@@ -194,6 +110,6 @@ def split_on(
         sequence=sequence,
         global_batch=None if local_batch is None else local_batch * cluster.workers,
         precision=precision or "bf16",
-        prices=prices,
+        prices=prices or Prices(),
         because=because,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.layouts.options import TOKENS
-from ddlnb.advice.layouts.question import LayoutQuestion
+from ddlnb.advice.layouts.question import PricedQuestion
 from ddlnb.advice.options import Kind
 from ddlnb.advice.recommend import TIE, pays, why
 from ddlnb.parallelism.forecast.forecast import (
@@ -30,7 +30,7 @@ FITTED_TO = {H100: "H100", A100: "A100"}
 
 
 def layout_sentences(
-    asked: LayoutQuestion, rows: pd.DataFrame, reasons: pd.DataFrame | None = None
+    asked: PricedQuestion, rows: pd.DataFrame, reasons: pd.DataFrame | None = None
 ) -> list[str]:
     """Return the advice, sentence by sentence; what does not apply is left out."""
     said = [
@@ -44,7 +44,7 @@ def layout_sentences(
     return [one for one in said if one]
 
 
-def _what(asked: LayoutQuestion, rows: pd.DataFrame) -> str:
+def _what(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
     each = [best[name] / asked.gpus for name in ("low", "high")]
     return (
@@ -74,7 +74,7 @@ def _rivals(rows: pd.DataFrame) -> str:
     )
 
 
-def _slow(asked: LayoutQuestion, rows: pd.DataFrame) -> str:
+def _slow(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     """Say what a slow run would cost where there is a chance of one, and which split avoids it."""
     found = asked.ranking.outlook
     index = int(asked.ranking.order[0])
@@ -115,7 +115,7 @@ def _batch(rows: pd.DataFrame) -> str:
     return f"What changes learning pays only if it needs fewer tokens: {'; '.join(parts)}."
 
 
-def _cost(asked: LayoutQuestion, rows: pd.DataFrame) -> str:
+def _cost(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
     column = "cost" if asked.prices.are_given else "gpu_hours"
     what = "cost {}" if asked.prices.are_given else "take {} GPU hours"
@@ -124,7 +124,7 @@ def _cost(asked: LayoutQuestion, rows: pd.DataFrame) -> str:
     return f"A million tokens {what.format(each)}."
 
 
-def layout_unknowns(asked: LayoutQuestion) -> Iterator[str]:
+def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
     """Yield sentences, each on one thing that nobody measured or gave."""
     index = int(asked.ranking.order[0])
     found = asked.ranking.outlook

@@ -10,29 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases
-from ddlnb.parallelism.forecast.chunks import (
-    INTERLEAVED,
-    chunk_degrees,
-    no_such_chunks,
-    searched_chunks,
-)
+from ddlnb.parallelism.forecast.chunks import INTERLEAVED, chunk_degrees, no_such_chunks
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, NAMES
+from ddlnb.parallelism.forecast.frameworks import NAMES
 from ddlnb.parallelism.forecast.machines import sustained_share
-from ddlnb.parallelism.forecast.parameters import Fitted
-from ddlnb.parallelism.forecast.shapes import get_shape
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.layout import SCHEDULES, Layout
 from ddlnb.parallelism.transformer import Transformer
 from ddlnb.units import GIB
 
-BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
-SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # chunks (vpp) make 1f1b the interleaved one
 MOST_TENSOR, MOST_STAGES = 32, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
 REASONS = {
@@ -123,32 +113,21 @@ class Ranking:
 
 
 def scale(
-    model: str | Transformer,
-    gpu: str | Gpu = "H100",
-    nodes: int = 8,
-    *,
-    gpus_per_node: int = 8,
-    network: str | Interconnect | None = None,
-    sequence: int | None = None,
-    global_batch: int | None = None,
-    framework: str = "nanotron",
-    precision: str = "bf16",
-    schedule: str = "1f1b",
-    vpp: int | None = None,
-    overlap: bool | None = None,
-    fitted: Fitted | None = None,
+    model: str | Transformer, gpu: str | Gpu = "H100", nodes: int = 8, **options: Any
 ) -> Ranking:
     """Return every layout of a large model that fits on these GPUs, the fastest first.
 
-    ``global_batch``: sequences of a step, by default four million tokens. ``network``: by default
-    the ports that nodes with this GPU usually have. ``framework``: nanotron, fsdp, megatron or
-    nemo, whose ways and fitted parameters are taken. ``schedule`` of pipelines: 1f1b, zero-bubble
-    or gpipe. ``vpp``: chunks of layers per stage, which make 1f1b the interleaved schedule; None
-    for all that divide the layers of a stage, where the framework can run them (megatron, nemo) and
-    micro batches are a multiple of the stages. ``overlap``: whether replicas reduce gradients and
-    gather parameters while the GPU computes; None for the framework's way. Searched are tensor,
-    pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full recomputation or
-    none.
+    ``options`` are ``gpus_per_node`` (8); ``network``, by default the ports that nodes with this
+    GPU usually have; ``sequence`` in tokens, by default the model's; ``global_batch``: sequences of
+    a step, by default four million tokens; ``framework``: nanotron (the default), fsdp, megatron or
+    nemo, whose ways and fitted parameters are taken; ``precision`` (bf16); ``schedule`` of
+    pipelines: 1f1b (the default), zero-bubble or gpipe; ``vpp``: chunks of layers per stage, which
+    make 1f1b the interleaved schedule, by default all that divide the layers of a stage, where the
+    framework can run them (megatron, nemo) and micro batches are a multiple of the stages;
+    ``overlap``: whether replicas reduce gradients and gather parameters while the GPU computes, by
+    default the framework's way; ``fitted``: parameters other than the kept ones. Searched are
+    tensor, pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full
+    recomputation or none.
 
     Raises UnknownName for unknown names, and InputError with what would do where nothing fits, or
     the batch or the layers do not divide.
@@ -158,47 +137,37 @@ def scale(
     >>> best["layout"], 5_000 < best["tokens_per_s_per_gpu"] < 12_000
     ('dp32 tp2 zero1 sp mb2 acc16', True)
     """
-    require_whole(nodes=nodes, gpus_per_node=gpus_per_node)
-    shape, device = get_shape(model), get_gpu(gpu)
-    if framework not in NAMES:
-        raise UnknownName("framework", framework, NAMES)
-    if schedule not in SEARCHED:
-        raise UnknownName("schedule of the search", schedule, SEARCHED)
-    ways = FRAMEWORKS[NAMES.index(framework)]
-    overlaps = ways.overlaps if overlap is None else overlap
-    require_whole(vpp=1 if vpp is None else vpp)
-    interleaves = searched_chunks(ways, schedule, vpp)
-    sequence = shape.sequence if sequence is None else sequence
-    require_whole(sequence=sequence)
-    batch = max(BATCH_TOKENS // sequence, 1) if global_batch is None else global_batch
-    require_whole(global_batch=batch)
-    gpus = nodes * gpus_per_node
-    found = list(_layouts(shape, gpus, batch, framework, schedule, interleaves))
+    return ranked(LayoutQuestion.of(model, gpu, nodes, **options))
+
+
+def ranked(asked: LayoutQuestion) -> Ranking:
+    """Return the answer of `scale` to a question, and raise what it raises."""
+    shape, device, gpus = asked.model, asked.gpu, asked.gpus
+    found = list(_layouts(asked))
     require(
         bool(found),
-        f"a batch of {batch} sequences does not divide over {gpus} GPUs in any layout; use a "
-        f"multiple of {gpus} (global_batch, --global-batch), or fewer nodes",
+        f"a batch of {asked.global_batch} sequences does not divide over {gpus} GPUs in any "
+        f"layout; use a multiple of {gpus} (global_batch, --global-batch), or fewer nodes",
     )
-    if vpp is not None:
+    if asked.vpp is not None:
         offered = {int(one["vpp"]) for one in found}
-        found = [one for one in found if one["vpp"] == vpp]
+        found = [one for one in found if one["vpp"] == asked.vpp]
         if not found:
-            raise no_such_chunks(vpp, shape.name, shape.layers, gpus, offered)
-    across = get_interconnect(network).line_rate if network else device.port * gpus_per_node
+            raise no_such_chunks(asked.vpp, shape.name, shape.layers, gpus, offered)
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
     cases = Cases.of(
         **columns,
         layers=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads,
-        ffn=shape.ffn, vocab=shape.vocab, sequence=sequence, gated=shape.gated, tied=shape.tied,
-        cp=1, ep=1, overlap=overlaps,
+        ffn=shape.ffn, vocab=shape.vocab, sequence=asked.sequence, gated=shape.gated,
+        tied=shape.tied, cp=1, ep=1, overlap=asked.overlaps,
         experts=max(1, shape.experts), top_k=max(1, shape.top_k),
-        gpus_per_node=gpus_per_node, peak=device.peak(precision),
-        core_peak=device.peak("bf16" if precision == "fp8" else precision),
-        sustained=sustained_share(device, precision), memory=device.memory,
-        memory_bandwidth=device.memory_bandwidth, inside=device.inside_bandwidth, across=across,
-        framework=NAMES.index(framework),
+        gpus_per_node=asked.gpus_per_node, peak=device.peak(asked.precision),
+        core_peak=device.peak("bf16" if asked.precision == "fp8" else asked.precision),
+        sustained=sustained_share(device, asked.precision), memory=device.memory,
+        memory_bandwidth=device.memory_bandwidth, inside=device.inside_bandwidth,
+        across=asked.across, framework=NAMES.index(asked.framework),
     )  # fmt: skip
-    outlook = forecast(cases, fitted)
+    outlook = forecast(cases, asked.fitted)
     order = np.argsort(-outlook.tokens_per_s_per_gpu)
     order = order[outlook.fits[order]]
     if not len(order):
@@ -207,14 +176,13 @@ def scale(
             f"no layout of {shape.name} fits on {gpus} x {device.name}: the least needs "
             f"{least:.0f} GiB, a GPU has {device.memory / GIB:.0f}; use more nodes"
         )
-    return Ranking(replace(shape, sequence=sequence), outlook, order)
+    return Ranking(replace(shape, sequence=asked.sequence), outlook, order)
 
 
-def _layouts(
-    shape: Transformer, gpus: int, batch: int, framework: str, schedule: str, interleaves: bool
-) -> Iterator[dict[str, float]]:
+def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, float]]:
     """Return the columns of every layout: all that divides, the rest is for memory to refuse."""
-    sharded = framework == "fsdp"
+    shape, gpus, batch = asked.model, asked.gpus, asked.global_batch
+    sharded, interleaves = asked.framework == "fsdp", asked.interleaves
     for tp in _divisors(gpus, 1 if sharded else min(MOST_TENSOR, shape.heads)):
         if shape.heads % tp or shape.ffn % tp:
             continue
@@ -231,7 +199,7 @@ def _layouts(
                         "tp": tp, "pp": pp, "dp": dp, "zero": zero, "recomputation": again,
                         "micro_batch": micro_batch, "sequence_parallel": float(tp > 1),
                         "micro_batches": rounds, "vpp": vpp,
-                        "schedule": SCHEDULES.index(INTERLEAVED if vpp > 1 else schedule),
+                        "schedule": SCHEDULES.index(INTERLEAVED if vpp > 1 else asked.schedule),
                     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import InputError, require_whole
-from ddlnb.parallelism.forecast.layouts import BATCH_TOKENS
+from ddlnb.parallelism.forecast.question import BATCH_TOKENS
 from ddlnb.parallelism.forecast.shapes import get_shape
 from ddlnb.parallelism.transformer import Transformer
 from ddlnb.parallelism.unlike.forecast import Way, unlike_table, unlike_ways

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.shapes import SHAPES, get_shape
 
 
@@ -86,11 +88,26 @@ def test_schedule_and_overlap_are_asked_for_by_name() -> None:
     assert (beside.outlook.step.reduction <= usual.outlook.step.reduction).all()
 
 
+def test_a_question_that_is_changed_is_checked_again() -> None:
+    asked = LayoutQuestion.of("llama3-8b", nodes=4, framework="nemo")
+    assert replace(asked, vpp=2).interleaves
+    with pytest.raises(InputError, match="nodes 0 must be a whole number"):
+        replace(asked, nodes=0)
+    with pytest.raises(InputError, match="nanotron runs no interleaved pipelines"):
+        replace(asked, framework="nanotron", vpp=2)
+
+
 def test_unknown_names_are_named() -> None:
     with pytest.raises(UnknownName, match="unknown schedule of the search 'interleaved'"):
         scale("llama3-8b", schedule="interleaved")
     with pytest.raises(UnknownName, match="unknown framework 'jax'"):
         scale("llama3-8b", framework="jax")
+    with pytest.raises(UnknownName, match="unknown precision of H100-SXM 'fp7'"):
+        scale("llama3-8b", precision="fp7")
+    with pytest.raises(
+        UnknownName, match=r"unknown option 'batch'; .* \(did you mean 'global_batch'"
+    ):
+        scale("llama3-8b", batch=256)
     with pytest.raises(UnknownName, match="did you mean 'llama3-8b'"):
         get_shape("lama3-8b")
 
