@@ -81,7 +81,7 @@ def advise(
     optimizer: str = "adam",
     measured: float | None = None,
     measured_method: str | None = None,
-    most_plans: int = SEARCHED_PLANS,
+    most_plans: int | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Advice | LayoutAdvice:
@@ -94,12 +94,12 @@ def advise(
     what would explain the difference to the forecast. ``str(advice)`` is the answer in sentences;
     ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
     memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each. A
-    search plays ``most_plans`` for the searched plan, none with 0.
+    search plays ``most_plans`` for the searched plan, by default 250, none with 0.
 
     A model of `ddlnb.get_shape` whose states, or one sample, no GPU can hold alone has to be split:
     then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in a step, and
-    with the states of Adam. Raises what `ddlnb.forecast` raises, and InputError for a throughput
-    that was given or measured of a model that has to be split.
+    with the states of Adam. Raises what `ddlnb.forecast` raises, and InputError for what only data
+    parallelism has, such as ``throughput``, where the model has to be split.
 
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
@@ -117,6 +117,7 @@ def advise(
             "throughput": throughput,
             "measured": measured,
             "measured_method": measured_method,
+            "most_plans": most_plans,
             "the price server_hour": prices.server_hour if prices and prices.has_servers else None,
         },
         local_batch=local_batch,
@@ -145,7 +146,7 @@ def advise(
         question,
         measured=measured,
         measured_method=measured_method,
-        most_plans=most_plans,
+        most_plans=SEARCHED_PLANS if most_plans is None else most_plans,
         draws=draws,
         seed=seed,
     )

@@ -58,8 +58,11 @@ def advise(
         str | None, typer.Option(help="The method that --measured was measured with.")
     ] = None,
     plans: Annotated[
-        int, typer.Option(help="Plans that the search for the best schedule plays; 0: no search.")
-    ] = 250,
+        int | None,
+        typer.Option(
+            help="Plans that the search for the best schedule plays, by default 250; 0: no search."
+        ),
+    ] = None,
     draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
     csv: Annotated[Path | None, typer.Option(help="Also write the options to this file.")] = None,
     page: Annotated[
@@ -71,7 +74,7 @@ def advise(
     A model that no GPU can hold alone, such as llama3-70b, has to be split: then the answer is
     that of `ddlnb scale --advise`.
     """
-    from ddlnb.advice.advise import advise_on
+    from ddlnb.advice.advise import SEARCHED_PLANS, advise_on
     from ddlnb.advice.layouts.hand_over import hand_over
     from ddlnb.advice.layouts.question import sample_that_does_not_fit, states_that_do_not_fit
     from ddlnb.advice.prices import Prices
@@ -97,6 +100,7 @@ def advise(
             "--throughput": throughput,
             "--measured": measured,
             "--method": method,
+            "--plans": plans,
             "--server-price": server_price,
         },
         local_batch=batch,
@@ -122,7 +126,11 @@ def advise(
         return print_layout_advice(split(because), csv, page)
     workload = question.workload
     found = advise_on(
-        question, measured=measured, measured_method=method, most_plans=plans, draws=draws
+        question,
+        measured=measured,
+        measured_method=method,
+        most_plans=SEARCHED_PLANS if plans is None else plans,
+        draws=draws,
     )
     title = f"Simulated: {workload!r} on {on.label} ({on.network})"
     print_table(shown_options(found), False, f"{title}; options, the first one is to be taken")

@@ -196,6 +196,7 @@ def test_activations_may_be_what_does_not_fit(one):
         ({"throughput": 3.0}, "leave out throughput"),
         ({"prices": Prices(2.0, server_hour=1.0)}, "leave out the price server_hour"),
         ({"measured": 3.0}, "leave out measured"),
+        ({"most_plans": 0}, "leave out most_plans"),
         (
             {"measured": 3.0, "measured_method": "DDP"},
             "leave out measured and measured_method",

@@ -53,8 +53,9 @@ def test_what_no_gpu_can_hold_is_answered_by_the_ranked_layouts(tmp_path):
     assert "Data parallelism alone cannot hold llama3-70b" in said
     options = pd.read_csv(csv)
     assert f"(nanotron) as {options['layout'].iloc[0]}:" in said
-    refused = CliRunner().invoke(app, [*words, "--throughput", "3"])
-    assert "leave out --throughput" in str(refused.exception)
+    for option, value in (("--throughput", "3"), ("--plans", "0")):
+        refused = CliRunner().invoke(app, [*words, option, value])
+        assert str(refused.exception).endswith(f"leave out {option}")
 
 
 def test_what_one_sample_does_not_fit_beside_refuses_the_same(monkeypatch):

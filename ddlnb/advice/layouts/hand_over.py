@@ -38,8 +38,8 @@ def hand_over(
     given = [name for name, value in unused.items() if value is not None]
     require(
         not given,
-        f"{because}: layouts have no throughput of one GPU and no servers; leave out "
-        f"{' and '.join(given)}",
+        f"{because}: layouts have no throughput of one GPU, no servers and no searched "
+        f"plan; leave out {' and '.join(given)}",
     )
     if optimizer != COUNTED:
         because = f"{because}; memory below is with Adam, which keeps more than {optimizer}"
