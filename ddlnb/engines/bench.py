@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import get_optimizer, optimizer_name
-from ddlnb.engines.probes import COST_SIZES, profile_rank, time_all_reduce
+from ddlnb.engines.probes import COST_SIZES, profile_rank, shares_cores, time_all_reduce
 from ddlnb.engines.searching import measured_space, searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.takeover import Replanning
@@ -69,8 +69,8 @@ class Bench:
         """
         if self.settings.cost is not None:
             return self.settings.cost
-        is_shared = self.settings.device == "cpu" and self.task.recorded is None
-        measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=is_shared)
+        shared = shares_cores(self.task, self.settings.device)
+        measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=shared)
         return fit_alpha_beta(*zip(*measured, strict=True))
 
     def all_reduce_seconds(

@@ -103,6 +103,14 @@ def timed_all_reduces(
     return found
 
 
+def shares_cores(task: Task, device: str) -> bool:
+    """Return whether a run computes on the cores that its communication needs.
+
+    It does not on GPUs, nor where computation is replayed.
+    """
+    return device == "cpu" and task.recorded is None
+
+
 @contextmanager
 def _computing() -> Iterator[None]:
     stop = threading.Event()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.drift import Drift
 from ddlnb.engines.job import Job
-from ddlnb.engines.probes import COST_SIZES, timed_all_reduces
+from ddlnb.engines.probes import COST_SIZES, shares_cores, timed_all_reduces
 from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.searching import in_order, measured_cluster
@@ -85,7 +85,7 @@ class Replanner:
         """Return the cost of an all-reduce now, as the first plan's: loaded alike, slowest rank."""
         job = self._job
         device = local_device(self._context, job.device)
-        shared = job.device == "cpu" and job.task.recorded is None
+        shared = shares_cores(job.task, job.device)
         found = timed_all_reduces(
             COST_SIZES, REPETITIONS, device, shared, job.topology, job.collective
         )
