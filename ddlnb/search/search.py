@@ -117,8 +117,12 @@ def search_plan(
 def _garbage_of_its_own() -> Iterator[None]:
     """Keep the collector from looking through all that was there before: that takes half the time.
 
-    Plans are thousands of small objects, and make it look often.
+    Plans are thousands of small objects, and make it look often. Ranks and kernels that are forked
+    have it frozen already, and it stays so: no collection shall touch pages that they share.
     """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield

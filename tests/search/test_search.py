@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given, settings
 
@@ -58,3 +60,16 @@ def test_no_plan_is_quicker_than_the_bound(situation):
     bound = lower_bound(workload, cluster, names, servers=plan.servers > 0)
     if plan.servers <= cluster.default_servers:
         assert bound.seconds <= played.iteration_seconds * (1 + 1e-9), bound
+
+
+def test_a_search_thaws_no_pages_that_forked_processes_share():
+    def frozen_after_a_search():
+        search_plan("resnet50", "survey-10GbE", workers=4, most_plans=8)
+        return gc.get_freeze_count()
+
+    assert frozen_after_a_search() == 0  # or nothing of today would ever be collected
+    gc.freeze()
+    try:
+        assert frozen_after_a_search() > 0
+    finally:
+        gc.unfreeze()
