@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ddlnb.errors import InputError, UnknownName
@@ -15,10 +13,10 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast import frameworks
 from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.machines import sustained_share
+from ddlnb.parallelism.forecast.row import Row
 from ddlnb.parallelism.layout import SCHEDULES
 from ddlnb.units import BITS_PER_BYTE, GB
 
-EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
 SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
 SHARDINGS = {  # patterns of words, the first that is found counts
     r"no_shard|^(zero-?)?0(\.0)?$|^ddp$": 0,
@@ -39,68 +37,6 @@ SCHEDULE_WORDS = {  # patterns of words, the first that is found counts
 }
 YES = {"1", "1.0", "true", "yes"}
 NO = {"0", "0.0", "false", "no"}
-
-
-@dataclass
-class Notes:
-    """What rows left open, and what was taken instead: said once each, with the number of rows."""
-
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, column: str, taken: str) -> None:
-        self.counts[column, taken] += 1
-
-    def lines(self) -> list[str]:
-        """Return one line per kind."""
-        return [
-            f"{column} is missing in {count} row{'s' * (count > 1)}: taken as {taken}"
-            for (column, taken), count in self.counts.items()
-        ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table: its number, as an editor counts lines, and its cells."""
-
-    line: int
-    cells: Mapping[str, str]
-    notes: Notes
-
-    def text(self, *columns: str) -> str:
-        """Return the first of these columns that has a value, otherwise ''."""
-        for column in columns:
-            value = str(self.cells.get(column) or "").strip()
-            if value.lower() not in EMPTY:
-                return value
-        return ""
-
-    def number(self, *columns: str, default: float | None = None, told: str = "") -> float:
-        """Return a number above 0; ``told`` says what a default is."""
-        text = self.text(*columns)
-        if not text:
-            if default is None:
-                raise self.error(columns[0], "is missing; fill it in")
-            if told:
-                self.notes.add(columns[0], told)
-            return default
-        try:
-            value = float(text.replace(",", ""))
-        except ValueError:
-            value = math.nan
-        if not 0 < value < math.inf:
-            raise self.error(columns[0], f"{text!r} must be a number above 0")
-        return value
-
-    def whole(self, *columns: str, default: int | None = None, told: str = "") -> int:
-        """Return a whole number above 0, also one written as 8.0."""
-        value = self.number(*columns, default=default, told=told)
-        if value != round(value):
-            raise self.error(columns[0], f"{value!r} must be a whole number")
-        return round(value)
-
-    def error(self, column: str, problem: str) -> InputError:
-        """Return an error that names the row and the column."""
-        return InputError(f"row {self.line}, column {column}: {problem}")
 
 
 def case(row: Row) -> dict[str, float]:

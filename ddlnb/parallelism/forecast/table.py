@@ -13,7 +13,8 @@ from ddlnb.files import write_atomically
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.parameters import Fitted
-from ddlnb.parallelism.forecast.rows import Notes, Row, case
+from ddlnb.parallelism.forecast.row import Notes, Row
+from ddlnb.parallelism.forecast.rows import case
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")
 FURTHER = ("tokens_per_s_per_gpu_not_slow", "chance_of_slow", "chance_of_fit", "seconds", "mfu")

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import Cases, Column
-from ddlnb.parallelism.forecast.rows import Notes, Row, cases
+from ddlnb.parallelism.forecast.row import Notes, Row
+from ddlnb.parallelism.forecast.rows import cases
 from ddlnb.paths import PUBLISHED
 
 H100 = PUBLISHED / "nanotron_h100_upto64.csv"
