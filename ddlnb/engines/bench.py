@@ -23,8 +23,8 @@ from ddlnb.search.method import Searching
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.requirements import require_finite
 from ddlnb.workloads.tasks import Task
-from ddlnb.workloads.tracing import require_finite
 from ddlnb.workloads.workload import Workload
 
 ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)

@@ -22,14 +22,9 @@ from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.hardware import require_named_for
 from ddlnb.workloads.memory import require_memory_for_training
+from ddlnb.workloads.requirements import require_finite
 from ddlnb.workloads.tasks import Task
-from ddlnb.workloads.tracing import (
-    between_arrivals,
-    between_entries,
-    move,
-    require_finite,
-    trace,
-)
+from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.workloads.workload import Workload
 
 

@@ -10,7 +10,6 @@ produces them.
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,13 +17,14 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import DdlnbError, ModelError, require_whole
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_batch, require_memory_for_values
+from ddlnb.workloads.requirements import require_batch, require_samples, require_scalar
 from ddlnb.workloads.tasks import Batch, Task, build_on_meta, require_trainable
 from ddlnb.workloads.traffic_counter import CPU_ATTENTION, TrafficCounter
 from ddlnb.workloads.watch import Count, Watch
@@ -186,79 +186,6 @@ def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
 def move(batch: Batch, device: str) -> Batch:
     """Return the batch on the device."""
     return tuple(tensor.to(device) for tensor in batch)
-
-
-def require_batch(task: Task) -> None:
-    """Raise ModelError unless the task's batch is a tuple of tensors."""
-    try:
-        batch = task.batch(1, 0)
-    except TypeError as error:
-        raise ModelError(
-            f"batch of model {task.name!r} cannot be called as batch(1, 0): {error}; "
-            f"it takes the number of samples and a seed"
-        ) from error
-    if not isinstance(batch, tuple) or not all(isinstance(part, Tensor) for part in batch):
-        raise ModelError(
-            f"batch of model {task.name!r} returned {type(batch).__name__}, not a tuple of "
-            f"tensors; return (inputs, targets)"
-        )
-
-
-def require_samples(task: Task, local_batch: int, drawn: Batch) -> None:
-    """Raise ModelError unless a batch grows with the samples that are asked for.
-
-    Some dimension of its tensors is ``local_batch`` times as long as in a batch of one sample,
-    whether samples come first, second or laid end to end. Replayed tasks have no samples.
-    """
-    if local_batch == 1 or task.recorded is not None:
-        return
-    pairs = zip(task.batch(1, 0), drawn, strict=False)
-    grows = any(
-        many == local_batch * one > 0
-        for few, some in pairs
-        for one, many in zip(few.shape, some.shape, strict=False)
-    )
-    if not grows:
-        shapes = ", ".join(str(tuple(part.shape)) for part in drawn)
-        raise ModelError(
-            f"batch of model {task.name!r} returned tensors of {shapes} when asked for "
-            f"{local_batch:,} samples, and rates would count as many; return exactly the number "
-            f"of samples that it is called with, or ask for fewer"
-        )
-
-
-def require_scalar(loss: object, name: str) -> None:
-    """Raise ModelError unless the loss is one number that depends on the parameters."""
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shown = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ModelError(
-            f"loss of model {name!r} returned {shown}, not one number; "
-            f"return the mean over the samples, such as cross_entropy's default"
-        )
-    if not loss.requires_grad:
-        raise ModelError(
-            f"loss of model {name!r} does not depend on any trainable parameter; "
-            f"compute it from the module's output, outside no_grad and without detach"
-        )
-
-
-def require_finite(losses: Sequence[float], name: str, optimizer: str = "") -> None:
-    """Raise ModelError unless every loss is a finite number; ``optimizer`` made a step after each.
-
-    >>> require_finite([0.7, float("nan")], "mine", "sgd")
-    Traceback (most recent call last):
-    ddlnb.errors.ModelError: loss of model 'mine' is nan after 1 step of sgd, so that nothing \
-sensible was trained; take another optimizer or a smaller rate, or check data and loss
-    """
-    for steps, loss in enumerate(losses):
-        if math.isfinite(loss):
-            continue
-        made = f" after {steps} step{'s' * (steps != 1)} of {optimizer}" if steps else ""
-        way_out = "take another optimizer or a smaller rate, or check" if steps else "check"
-        raise ModelError(
-            f"loss of model {name!r} is {loss}{made}, so that nothing sensible was trained; "
-            f"{way_out} data and loss"
-        )
 
 
 def _require_complete(record: _Record, name: str) -> None:
