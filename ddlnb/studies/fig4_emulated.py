@@ -14,11 +14,11 @@ from ddlnb.calibration.comparison import (
     forecast_errors,
 )
 from ddlnb.calibration.kept_load import load_sentence
-from ddlnb.engines.measure import speedups
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.site import emulated
 from ddlnb.results.display import throughput_table
 from ddlnb.results.published import about_fig4_cells, fig4_cells
+from ddlnb.results.speedups import speedups
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.workloads.replay import replayed
 

@@ -13,12 +13,13 @@ import torch
 import ddlnb
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.job import Report
-from ddlnb.engines.measure import measure, record_timelines, speedups
+from ddlnb.engines.measure import measure, record_timelines
 from ddlnb.engines.optimizers import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
+from ddlnb.results.speedups import speedups
 from ddlnb.workloads.tracing import trace
 from tests.toy import mlp
 
