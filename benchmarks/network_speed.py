@@ -22,7 +22,8 @@ from ddlnb.networks.channels import Startup
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
-from ddlnb.networks.topologies import FatTree, Star, Topology, Torus, TwoTier
+from ddlnb.networks.topologies import FatTree, Star, Torus, TwoTier
+from ddlnb.networks.topology import Topology
 from ddlnb.networks.transfers import Collective, Operation
 
 STARTUP = Startup(inside=1e-6, between=5e-6)

@@ -23,7 +23,8 @@ from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.networks.fast_play import Replay
 from ddlnb.networks.network import Network
 from ddlnb.networks.routes import ROUTINGS, route
-from ddlnb.networks.topologies import Star, Topology, get_topology
+from ddlnb.networks.topologies import Star, get_topology
+from ddlnb.networks.topology import Topology
 from ddlnb.networks.traffic import of_collective
 from ddlnb.networks.transfers import Collective, Operation
 

@@ -17,7 +17,8 @@ from ddlnb.networks.network import Network
 from ddlnb.networks.play import Played, play
 from ddlnb.networks.rings import Ring, bcube_rings, fat_tree_ring, hosts_on, torus_rings
 from ddlnb.networks.structure import Structure
-from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
+from ddlnb.networks.topologies import BCube, FatTree, Torus
+from ddlnb.networks.topology import Topology
 from ddlnb.networks.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.studies.findings import Findings, findings, item_verdict

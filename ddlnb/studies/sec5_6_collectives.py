@@ -19,7 +19,8 @@ from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
 from ddlnb.networks.routes import NoRoute
-from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
+from ddlnb.networks.topologies import BCube, FatTree, Star, Torus, TwoTier
+from ddlnb.networks.topology import Topology
 from ddlnb.networks.transfers import Collective
 from ddlnb.studies.findings import Findings, findings
 from ddlnb.units import bandwidth_from, seconds_from, size_in_words

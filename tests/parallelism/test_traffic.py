@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError
+from ddlnb.networks.gpu_topologies import RailOptimised
 from ddlnb.networks.loads import busiest_seconds, link_bytes
 from ddlnb.networks.play import share
-from ddlnb.networks.topologies import RailOptimised, Star, TwoTier
+from ddlnb.networks.topologies import Star, TwoTier
 from ddlnb.parallelism.groups import position
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.simulated.iteration import play_iteration

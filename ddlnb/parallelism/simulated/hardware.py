@@ -12,7 +12,8 @@ from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.hardware.nodes import link_inside
 from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Network
-from ddlnb.networks.topologies import Star, Topology, get_topology
+from ddlnb.networks.topologies import Star, get_topology
+from ddlnb.networks.topology import Topology
 from ddlnb.parallelism.forecast.machines import sustained_share
 
 

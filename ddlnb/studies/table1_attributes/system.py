@@ -20,7 +20,8 @@ from ddlnb.networks.rings import (
     torus_rings,
 )
 from ddlnb.networks.structure import Structure
-from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
+from ddlnb.networks.topologies import BCube, FatTree, Torus
+from ddlnb.networks.topology import Topology
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import plan_on
