@@ -1,4 +1,4 @@
-"""When the operations of a pipeline schedule start and end, and how long stages stand idle."""
+"""When the passes of a pipeline schedule start and end, and how long stages stand idle."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddlnb.errors import InputError, require
-from ddlnb.parallelism.schedules import Operation, Schedule
+from ddlnb.parallelism.schedules import Pass, Schedule
 
 
 @dataclass(frozen=True)
 class Played:
-    """One iteration of a pipeline: operations of every stage with start and stop, in seconds."""
+    """One iteration of a pipeline: passes of every stage with start and stop, in seconds."""
 
-    stages: tuple[tuple[tuple[Operation, float, float], ...], ...]
+    stages: tuple[tuple[tuple[Pass, float, float], ...], ...]
 
     @property
     def seconds(self) -> float:
@@ -40,12 +40,12 @@ class Played:
 
 
 def play(
-    operations: Schedule,
+    passes: Schedule,
     seconds: Mapping[str, float] | Sequence[Mapping[str, float]],
     send_seconds: float = 0.0,
     chunks: int = 1,
 ) -> Played:
-    """Return when each operation runs: in the stage's order, once what it needs has arrived.
+    """Return when each pass runs: in the stage's order, once what it needs has arrived.
 
     ``seconds`` of F, B and W are those of one micro batch through one whole stage, of all stages or
     of each; a chunk takes 1/chunks of them. Without ``W`` in the schedule B stands for both. A
@@ -59,19 +59,19 @@ def play(
     >>> played.seconds, played.bubble == 3 / 11
     (33.0, True)
     """
-    stages = len(operations)
+    stages = len(passes)
     parts = stages * chunks
     ended: dict[tuple[str, int, int], float] = {}
-    times: list[list[tuple[Operation, float, float]]] = [[] for _ in range(stages)]
+    times: list[list[tuple[Pass, float, float]]] = [[] for _ in range(stages)]
     by_stage = [seconds] * stages if isinstance(seconds, Mapping) else list(seconds)
     require(len(by_stage) == stages, f"{stages} stages have {len(by_stage)} seconds; give one each")
-    for kind in sorted({one.kind for stage in operations for one in stage}):
+    for kind in sorted({one.kind for stage in passes for one in stage}):
         known = all(kind in own for own in by_stage)
         require(known, f"seconds of {kind!r} are missing; give those of F, B and W")
-    position, left = [0] * stages, sum(map(len, operations))
+    position, left = [0] * stages, sum(map(len, passes))
     while left:
         moved = False
-        for stage, order in enumerate(operations):
+        for stage, order in enumerate(passes):
             while position[stage] < len(order):
                 one = order[position[stage]]
                 ready = _ready(one, stage, stages, parts, ended, send_seconds)
@@ -87,21 +87,21 @@ def play(
                 left -= 1
                 moved = True
         if not moved:
-            waiting = [order[at] for order, at in zip(operations, position, strict=True)
+            waiting = [order[at] for order, at in zip(passes, position, strict=True)
                        if at < len(order)]  # fmt: skip
             raise InputError(f"this schedule never ends: its stages wait at {waiting}")
     return Played(tuple(map(tuple, times)))
 
 
 def _ready(
-    one: Operation,
+    one: Pass,
     stage: int,
     stages: int,
     parts: int,
     ended: Mapping[tuple[str, int, int], float],
     send_seconds: float,
 ) -> float | None:
-    """Return when an operation has all it needs, None if that is not known yet."""
+    """Return when a pass has all it needs, None if that is not known yet."""
     part = stage + one.chunk * stages
     if one.kind == "W":
         return ended.get(("B", one.micro_batch, part))

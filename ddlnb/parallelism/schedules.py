@@ -1,4 +1,4 @@
-"""Pipeline schedules as data: for every stage, its operations in order.
+"""Pipeline schedules as data: for every stage, its passes in order.
 
 ``F`` is the forward pass of a micro batch through a chunk of layers, ``B`` its backward pass. The
 zero-bubble schedule splits the backward pass: there ``B`` gives the gradients of the inputs and
@@ -14,7 +14,7 @@ from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.parallelism.layout import SCHEDULES
 
 
-class Operation(NamedTuple):
+class Pass(NamedTuple):
     """One pass of one micro batch through one chunk of a stage."""
 
     kind: str  # F, B or W
@@ -22,12 +22,12 @@ class Operation(NamedTuple):
     chunk: int = 0
 
 
-Schedule = tuple[tuple[Operation, ...], ...]
+Schedule = tuple[tuple[Pass, ...], ...]
 
 
 @lru_cache(maxsize=1024)
 def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """Return the operations of every stage.
+    """Return the passes of every stage.
 
     gpipe (arXiv 1811.06965): all forward passes, then all backward passes. 1f1b (PipeDream-Flush,
     2104.04473): one forward, one backward, once the pipeline is full. interleaved (2104.04473,
@@ -36,8 +36,8 @@ def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Sch
 
     Raises InputError for numbers that do not fit, UnknownName for another schedule.
 
-    >>> for operations in schedule("1f1b", 2, 3):
-    ...     print(" ".join(f"{kind}{batch}" for kind, batch, _ in operations))
+    >>> for passes in schedule("1f1b", 2, 3):
+    ...     print(" ".join(f"{kind}{batch}" for kind, batch, _ in passes))
     F0 F1 B0 F2 B1 B2
     F0 B0 F1 B1 F2 B2
     """
@@ -57,28 +57,28 @@ def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Sch
     return tuple(_one_by_one(ahead(stage), micro_batches) for stage in range(stages))
 
 
-def _one_by_one(ahead: int, micro_batches: int) -> tuple[Operation, ...]:
+def _one_by_one(ahead: int, micro_batches: int) -> tuple[Pass, ...]:
     """Return forward passes until so many are ahead, then a backward pass before each of them."""
     ahead = min(ahead, micro_batches)
-    order = [Operation("F", number) for number in range(ahead)]
+    order = [Pass("F", number) for number in range(ahead)]
     for number in range(micro_batches):
-        order.append(Operation("B", number))
+        order.append(Pass("B", number))
         if number + ahead < micro_batches:
-            order.append(Operation("F", number + ahead))
+            order.append(Pass("F", number + ahead))
     return tuple(order)
 
 
-def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Operation, ...]:
+def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Pass, ...]:
     total = micro_batches * chunks
 
-    def forward(step: int) -> Operation:
+    def forward(step: int) -> Pass:
         group, within = divmod(step, stages * chunks)
         chunk, batch = divmod(within, stages)
-        return Operation("F", group * stages + batch, chunk)
+        return Pass("F", group * stages + batch, chunk)
 
-    def backward(step: int) -> Operation:
+    def backward(step: int) -> Pass:
         _, batch, chunk = forward(step)
-        return Operation("B", batch, chunks - 1 - chunk)
+        return Pass("B", batch, chunks - 1 - chunk)
 
     # One more than the warm-up of Megatron: the forward pass that precedes the first backward one.
     ahead = min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages + 1)
@@ -90,19 +90,19 @@ def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> tu
     return tuple(order)
 
 
-def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Operation, ...]:
+def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """Return 1f1b with W behind B: at once on the first stage, one B later on each that follows.
 
     Later stages have fewer forward passes ahead, and so keep what W needs for longer.
     """
-    order: list[Operation] = []
+    order: list[Pass] = []
     behind = 0
     for one in _one_by_one(stages - stage, micro_batches):
         order.append(one)
         if one.kind == "B" and one.micro_batch >= stage:
-            order.append(Operation("W", behind))
+            order.append(Pass("W", behind))
             behind += 1
-    return (*order, *(Operation("W", number) for number in range(behind, micro_batches)))
+    return (*order, *(Pass("W", number) for number in range(behind, micro_batches)))
 
 
 def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: int) -> int:
@@ -141,11 +141,11 @@ def chunks_in_flight(
     )
 
 
-def most_in_flight(operations: tuple[Operation, ...]) -> int:
+def most_in_flight(passes: tuple[Pass, ...]) -> int:
     """Return the peak of forward passes whose last backward pass has not ended, by counting."""
-    last = "W" if any(one.kind == "W" for one in operations) else "B"
+    last = "W" if any(one.kind == "W" for one in passes) else "B"
     now = peak = 0
-    for one in operations:
+    for one in passes:
         now += (one.kind == "F") - (one.kind == last)
         peak = max(peak, now)
     return peak

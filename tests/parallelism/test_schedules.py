@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
 from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import Operation, in_flight, most_in_flight, schedule
+from ddlnb.parallelism.schedules import Pass, in_flight, most_in_flight, schedule
 
 SECONDS = {"F": 1.0, "B": 2.0, "W": 0.0}
 
@@ -30,18 +30,18 @@ def test_every_micro_batch_passes_every_chunk_once_each_way_and_it_ends(size):
     name, _, micro_batches, chunks = size
     kinds = "FBW" if name == "zero-bubble" else "FB"
     wanted = {(k, m, c) for k in kinds for m in range(micro_batches) for c in range(chunks)}
-    operations = schedule(*size)
-    for stage in operations:
+    passes = schedule(*size)
+    for stage in passes:
         assert len(stage) == len(wanted)
         assert set(stage) == wanted
-    played = play(operations, SECONDS, 0.5, chunks)
+    played = play(passes, SECONDS, 0.5, chunks)
     assert played.seconds >= micro_batches * 3.0 - 1e-9
 
 
 @given(sizes())
 def test_memory_in_flight_is_what_counting_says(size):
-    for stage, operations in enumerate(schedule(*size)):
-        assert in_flight(*size, stage) == most_in_flight(operations)
+    for stage, passes in enumerate(schedule(*size)):
+        assert in_flight(*size, stage) == most_in_flight(passes)
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 8), st.integers(1, 20))
@@ -81,7 +81,7 @@ def test_published_bubbles():
 
 
 def test_an_order_that_waits_for_itself_is_refused():
-    stuck = ((Operation("B", 0), Operation("F", 0)),)
+    stuck = ((Pass("B", 0), Pass("F", 0)),)
     with pytest.raises(InputError, match="never ends: its stages wait at"):
         play(stuck, SECONDS)
     with pytest.raises(InputError, match="must be a multiple of the 4 stages"):
@@ -99,11 +99,11 @@ def test_interleaving_is_that_of_torch(p, m, v):
         _n_microbatches=m,
     )
     kind = torch_schedules.ScheduleInterleaved1F1B
-    for stage, operations in enumerate(schedule("interleaved", p, m, v)):
+    for stage, passes in enumerate(schedule("interleaved", p, m, v)):
         theirs = kind._calculate_single_rank_operations(given, stage)
         told = [
-            Operation(one.computation_type.value, one.microbatch_index, one.stage_index // p)
+            Pass(one.computation_type.value, one.microbatch_index, one.stage_index // p)
             for one in theirs
             if one is not None
         ]
-        assert list(operations) == told
+        assert list(passes) == told

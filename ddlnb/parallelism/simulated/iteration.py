@@ -16,7 +16,7 @@ from ddlnb.networks.network import Network
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import ModelShape
 from ddlnb.parallelism.precision import Precision, get_precision
-from ddlnb.parallelism.schedules import Operation, schedule
+from ddlnb.parallelism.schedules import Pass, schedule
 from ddlnb.parallelism.shares import sharded, share_of
 from ddlnb.parallelism.simulated.pieces import Piece, Wait, pieces_of
 from ddlnb.parallelism.simulated.seconds import Links
@@ -184,15 +184,15 @@ class _Player:
             for one in found
         )
 
-    def _is_ready(self, stage: _Stage, one: Operation) -> bool:
+    def _is_ready(self, stage: _Stage, one: Pass) -> bool:
         part, last = self._part(stage, one), self.layout.pp * self.layout.vpp - 1
         starts = one.kind == "W" or part == (0 if one.kind == "F" else last)
         return starts or (one.kind, one.micro_batch, part) in self.arrived
 
-    def _part(self, stage: _Stage, one: Operation) -> int:
+    def _part(self, stage: _Stage, one: Pass) -> int:
         return stage.held.index + one.chunk * self.layout.pp
 
-    def _pass(self, stage: _Stage, one: Operation) -> None:
+    def _pass(self, stage: _Stage, one: Pass) -> None:
         part = self._part(stage, one)
         stage.wait("bubble", self.arrived.get((one.kind, one.micro_batch, part), 0.0))
         pieces = stage.chunks[one.chunk]
@@ -207,7 +207,7 @@ class _Player:
         if 0 <= part + step < self.layout.pp * self.layout.vpp:
             self._send(stage, one, part, part + step)
 
-    def _forward(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
+    def _forward(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
         gathered = self._gathered(stage, pieces[:1])
         for number, piece in enumerate(pieces):
             stage.wait("data", gathered)
@@ -215,7 +215,7 @@ class _Player:
             stage.compute("forward", _name(piece, one), piece.forward)
             stage.exchange(piece.in_forward)
 
-    def _backward(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
+    def _backward(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
         backwards = pieces[::-1]
         is_split = self.layout.schedule == "zero-bubble"
         gathered = self._gathered(stage, backwards[:1])
@@ -228,7 +228,7 @@ class _Player:
             if not is_split:
                 self._reduce(stage, piece, one)
 
-    def _weights(self, stage: _Stage, pieces: list[Piece], one: Operation) -> None:
+    def _weights(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
         for piece in pieces[::-1]:
             stage.compute("backward", f"{_name(piece, one)} weights", piece.weights)
             self._reduce(stage, piece, one)
@@ -238,7 +238,7 @@ class _Player:
         gathers = [piece.gather for piece in pieces if piece.gather is not None]
         return max((stage.beside(one, stage.free) for one in gathers), default=0.0)
 
-    def _reduce(self, stage: _Stage, piece: Piece, one: Operation) -> None:
+    def _reduce(self, stage: _Stage, piece: Piece, one: Pass) -> None:
         """Send gradients to the other replicas, once they are complete or sharded anyway."""
         if self.layout.zero >= 2 or one.micro_batch == self.layout.micro_batches - 1:
             for wait in piece.reduce:
@@ -247,7 +247,7 @@ class _Player:
                 else:
                     stage.put_off.append(wait)
 
-    def _send(self, stage: _Stage, one: Operation, part: int, towards: int) -> None:
+    def _send(self, stage: _Stage, one: Pass, part: int, towards: int) -> None:
         layout = self.layout
         behind = min(part, towards)  # the boundary lies behind this part
         number, index = divmod(behind, layout.pp)
@@ -264,7 +264,7 @@ class _Player:
         self.arrived[one.kind, one.micro_batch, towards] = stop
 
 
-def _name(piece: Piece, one: Operation) -> str:
+def _name(piece: Piece, one: Pass) -> str:
     """Return the layer, the chunk if it is not the first, and the micro batch at the end."""
     chunk = f" chunk {one.chunk}," if one.chunk else ""
     return f"{piece.name}{chunk} {one.micro_batch}"

@@ -147,7 +147,7 @@ def test_chunks_that_cannot_be_are_refused_with_those_that_can(asked: dict, mess
 
 
 def test_what_is_kept_is_what_schedules_keep_when_they_are_played(ranking: Ranking) -> None:
-    """Of every stage: operations are counted, forward passes up and backward passes down."""
+    """Of every stage: passes are counted, forward ones up and backward ones down."""
     cases = ranking.outlook.cases
     kinds = np.stack([cases.pp, cases.micro_batches, cases.vpp], axis=1)
     _, which = np.unique(kinds, axis=0, return_index=True)
@@ -157,7 +157,7 @@ def test_what_is_kept_is_what_schedules_keep_when_they_are_played(ranking: Ranki
         one, pp = cases.select(np.array([index])), int(cases.pp[index])
         v, rounds = int(cases.vpp[index]), int(cases.micro_batches[index])
         played = schedule("interleaved" if v > 1 else "1f1b", pp, rounds, v)
-        counted = [most_in_flight(operations) / v for operations in played]
+        counted = [most_in_flight(passes) / v for passes in played]
         assert micro_batches_kept(one, np.arange(pp))[0] == pytest.approx(counted)
 
 
