@@ -62,16 +62,16 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Wire:
+class LeastTime:
     """The least that gradients take: latency, seconds of each, the share of both beside compute."""
 
     latency: float
     work: Numbers
     share: float
 
-    def or_else(self, other: Wire) -> Wire:
+    def or_else(self, other: LeastTime) -> LeastTime:
         """Return the least of messages of which each takes one or the other."""
-        return Wire(
+        return LeastTime(
             min(self.latency, other.latency),
             np.minimum(self.work, other.work),
             max(self.share, other.share),
@@ -94,29 +94,29 @@ def lower_bound(
     Messages may take the cluster's own all-reduce, those of these names, or go in halves; with
     ``servers`` they may also go through parameter servers, one for every node in use.
     """
-    wires = [all_reduce_wire(workload, cluster, names)]
+    ways = [least_of_all_reduces(workload, cluster, names)]
     if servers:
-        wires.append(server_wire(workload, cluster))
-    bounds = [bound_of(workload, cluster, wire) for wire in wires]
+        ways.append(least_of_servers(workload, cluster))
+    bounds = [bound_of(workload, cluster, least) for least in ways]
     return min(bounds, key=lambda bound: bound.seconds)
 
 
 def bound_of(
-    workload: Workload, cluster: Cluster, wire: Wire, coding: Coding | None = None
+    workload: Workload, cluster: Cluster, least: LeastTime, coding: Coding | None = None
 ) -> Bound:
     """Return the bound of plans whose gradients take at least this, with the coding of all."""
     ready, forward, of_layer = _computation(workload, cluster)
     count = len(workload.gradients)
     coding = coding or Coding(np.zeros(count), np.zeros(count))
     compute = float(ready[-1] + forward.sum() + coding.encode.sum() + coding.decode.sum())
-    work = wire.latency + wire.work.sum()
-    share = wire.share
+    work = least.latency + least.work.sum()
+    share = least.share
     tail = np.cumsum(forward[::-1])[::-1]  # from each layer on
     # Work from gradient j on (rows) that layers up to l need (columns), on a grid of both.
     rows = _thinned(count, len(forward))
     columns = np.unique(of_layer)
     needed = np.zeros((count, len(forward)))
-    needed[np.arange(count), of_layer] = wire.work
+    needed[np.arange(count), of_layer] = least.work
     from_on = np.cumsum(needed[::-1], axis=0)[::-1][rows]
     carried = np.cumsum(from_on, axis=1)[:, columns]
     # Some gradient from j on is compressed before, one of the layers up to l decompressed after.
@@ -126,7 +126,7 @@ def bound_of(
     head = (ready + encoded)[rows][:, None]
     behind = (tail + np.minimum.accumulate(decoded))[columns][None, :]
     between = np.maximum(compute - head - behind, 0.0)
-    seconds = wire.latency + carried
+    seconds = least.latency + carried
     paths = head + seconds + (1 - share) * between + behind
     paths = np.where((carried > 0) & (seconds > 0), paths, 0.0)
     # With computation between of c seconds the network does at most share * c beside it; where that
@@ -172,10 +172,10 @@ def _last(count: int, value: float) -> Numbers:
     return found
 
 
-def all_reduce_wire(workload: Workload, cluster: Cluster, names: tuple[str, ...]) -> Wire:
+def least_of_all_reduces(workload: Workload, cluster: Cluster, names: tuple[str, ...]) -> LeastTime:
     """Return the least of all-reduces: the cluster's own, those of these names, or halves."""
     if cluster.workers == 1:
-        return Wire(0.0, 0.0 * _sizes(workload), 1.0)
+        return LeastTime(0.0, 0.0 * _sizes(workload), 1.0)
     costs = all_reduce_costs(cluster, ["", *names])
     sizes = _probe_sizes(workload)
     latency, per_byte, share = math.inf, math.inf, 0.0
@@ -191,7 +191,7 @@ def all_reduce_wire(workload: Workload, cluster: Cluster, names: tuple[str, ...]
     if not cluster.has_closed_form:
         per_byte *= BETWEEN_PROBES
     share = min(1.0, max(share, cluster.effects.latency_share))
-    return Wire(latency, per_byte * _sizes(workload), share)
+    return LeastTime(latency, per_byte * _sizes(workload), share)
 
 
 def _sizes(workload: Workload) -> Numbers:
@@ -204,7 +204,7 @@ def _probe_sizes(workload: Workload) -> Numbers:
     return np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
 
 
-def server_wire(workload: Workload, cluster: Cluster) -> Wire:
+def least_of_servers(workload: Workload, cluster: Cluster) -> LeastTime:
     """Return the least of a push: over the busier of a node's link, its GPUs and the servers."""
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
     inside = (per_node - 1) / per_node / (effects.inside_bandwidth * effects.closed_ring_share)
@@ -220,4 +220,4 @@ def server_wire(workload: Workload, cluster: Cluster) -> Wire:
         per_byte = max(per_byte, link, summing)
         share = 1.0
     share = min(1.0, max(share, effects.latency_share))
-    return Wire(0.0, per_byte * _sizes(workload), share)
+    return LeastTime(0.0, per_byte * _sizes(workload), share)

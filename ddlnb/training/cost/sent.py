@@ -22,10 +22,10 @@ from ddlnb.plans.plan import Plan
 from ddlnb.search.bound import (
     Bound,
     Coding,
-    Wire,
-    all_reduce_wire,
+    LeastTime,
     bound_of,
-    server_wire,
+    least_of_all_reduces,
+    least_of_servers,
 )
 from ddlnb.search.costs import Cost, all_reduce_costs
 from ddlnb.search.merging import (
@@ -180,18 +180,18 @@ class CompressedSending:
     def bound(self) -> Bound:
         """Return the bound of all plans whose messages are compressed, or mixed, may be."""
         alone = self._alone
-        wire = Wire(
+        least = LeastTime(
             min(one.cost.latency for one in alone),
             np.array([one.cost.work for one in alone]),
             min(1.0, max(self._share, self.cluster.effects.latency_share)),
         )
         if not self.is_mixed:
-            return bound_of(self.workload, self.cluster, wire, self._coding)
+            return bound_of(self.workload, self.cluster, least, self._coding)
         names = self.whole.collectives_on(self.cluster)
-        wires = [wire.or_else(all_reduce_wire(self.workload, self.cluster, names))]
+        ways = [least.or_else(least_of_all_reduces(self.workload, self.cluster, names))]
         if self.whole.servers and self.cluster.takes_servers:
-            wires.append(server_wire(self.workload, self.cluster))
-        bounds = [bound_of(self.workload, self.cluster, one) for one in wires]
+            ways.append(least_of_servers(self.workload, self.cluster))
+        bounds = [bound_of(self.workload, self.cluster, one) for one in ways]
         return min(bounds, key=lambda bound: bound.seconds)
 
     def _named(self, plan: Plan, is_compressed: list[bool]) -> Plan:
