@@ -50,11 +50,11 @@ class Slots:
     """
 
     def __init__(self, timeout_seconds: float):
-        meeting = _meeting(timeout_seconds)
-        self.count, rank = meeting.count, meeting.rank
+        rendezvous = _rendezvous(timeout_seconds)
+        self.count, rank = rendezvous.count, rendezvous.rank
         if rank == 0:
-            meeting.announce(self._open_store(meeting.host))
-        host, (store_host, port) = meeting.host, meeting.announced()
+            rendezvous.announce(self._open_store(rendezvous.host))
+        host, (store_host, port) = rendezvous.host, rendezvous.announced()
         with tempfile.TemporaryDirectory() as folder:
             prepare(folder, None, store_host)
         self._context = RankContext(
@@ -182,7 +182,7 @@ class _OverMpi:
         return self._processes.bcast(self._store, root=0)
 
 
-def _meeting(timeout_seconds: float) -> _OverGloo | _OverMpi:
+def _rendezvous(timeout_seconds: float) -> _OverGloo | _OverMpi:
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
         return _OverGloo(timeout_seconds)
     require(

@@ -1,4 +1,4 @@
-"""Compiled loops over one chunk of a tensor: signs, levels and ternary digits to bits and back.
+"""Compiled loops over one slice of a tensor: signs, levels and ternary digits to bits and back.
 
 Random numbers are SplitMix64 (Steele, Lea and Flood 2014) of a seed and the element's position.
 Compiled code is cached on disk. Bits fill bytes from the lowest up.

@@ -1,6 +1,6 @@
 """Pack tensors into as few bits as they need, and back, on as many threads as torch uses.
 
-Tensors are cut into chunks of fixed length, and every chunk fills its own bytes, so the result does
+Tensors are cut into slices of fixed length, and every slice fills its own bytes, so the result does
 not depend on the number of threads. The loops are those of `kernels`.
 """
 
@@ -20,7 +20,7 @@ from ddlnb.compression import kernels
 from ddlnb.compression.kernels import BLOCK, MOST_BITS, TRITS
 from ddlnb.errors import NotFinite, require
 
-CHUNK = 128 * BLOCK  # elements that one thread takes at a time
+SLICE = 128 * BLOCK  # elements that one thread takes at a time
 NOT_FINITE = (
     "a gradient with NaN or infinity in it, or with a norm beyond float32, cannot be compressed; "
     "lower the learning rate"
@@ -64,7 +64,7 @@ def magnitudes(values: Floats) -> Magnitudes:
     """Return the `Magnitudes` of these values, zeros if there are none. Raises NotFinite."""
     if not len(values):
         return Magnitudes(0.0, 0.0, 0.0)
-    found = in_chunks(len(values), lambda start, stop: kernels.measure(values[start:stop]))
+    found = in_slices(len(values), lambda start, stop: kernels.measure(values[start:stop]))
     largest, total, squares = zip(*found, strict=True)
     require_finite(sum(total))
     return Magnitudes(
@@ -81,12 +81,12 @@ def bucket_norms(values: Floats, bucket: int) -> Floats:
         if len(norms) == 1:
             norms[0] = magnitudes(values).root_mean_square * math.sqrt(len(values))
         else:
-            in_chunks(
+            in_slices(
                 len(norms),
                 lambda start, stop: kernels.bucket_norms(
                     values[start * bucket : stop * bucket], bucket, norms[start:stop]
                 ),
-                max(1, CHUNK // bucket),
+                max(1, SLICE // bucket),
             )
     require_finite(norms)
     return norms
@@ -95,7 +95,7 @@ def bucket_norms(values: Floats, bucket: int) -> Floats:
 def pack_signs(values: Floats) -> Tensor:
     """Return one bit per element, set below zero; the first is the lowest bit of a byte."""
     packed = np.empty(-(-len(values) // 8), np.uint8)
-    in_chunks(
+    in_slices(
         len(values),
         lambda start, stop: kernels.pack_signs(
             values[start:stop], packed[start // 8 : -(-stop // 8)]
@@ -107,7 +107,7 @@ def pack_signs(values: Floats) -> Tensor:
 def unpack_signs(packed: Tensor, elements: int, scale: float = 1.0) -> Tensor:
     """Return minus ``scale`` for every set bit of `pack_signs`, plus ``scale`` for the others."""
     bits, values = packed.numpy(), np.empty(8 * len(packed), np.float32)
-    in_chunks(
+    in_slices(
         len(values),
         lambda start, stop: kernels.unpack_signs(
             bits[start // 8 : stop // 8], np.float32(scale), values[start:stop]
@@ -120,7 +120,7 @@ def majority(packed: Sequence[Tensor], elements: int) -> Tensor:
     """Return 1, -1 or, for a tie, 0 for every element, by the majority of these signs."""
     ballots = np.stack([signs.numpy() for signs in packed])
     votes = np.empty(8 * ballots.shape[1], np.float32)
-    in_chunks(
+    in_slices(
         len(votes),
         lambda start, stop: kernels.count_votes(
             ballots[:, start // 8 : stop // 8], votes[start:stop]
@@ -140,7 +140,7 @@ def pack_ternary(values: Floats, limit: float, seed: int) -> Tensor:
     Magnitudes beyond the limit count as the limit.
     """
     packed = np.empty(-(-len(values) // TRITS), np.uint8)
-    in_chunks(
+    in_slices(
         len(values),
         lambda start, stop: kernels.pack_ternary(
             values[start:stop],
@@ -156,7 +156,7 @@ def pack_ternary(values: Floats, limit: float, seed: int) -> Tensor:
 def unpack_ternary(packed: Tensor, elements: int, scale: float) -> Tensor:
     """Return plus or minus ``scale``, or zero, for every digit of `pack_ternary`."""
     digits, values = packed.numpy(), np.empty(TRITS * len(packed), np.float32)
-    in_chunks(
+    in_slices(
         len(values),
         lambda start, stop: kernels.unpack_ternary(
             digits[start // TRITS : stop // TRITS], np.float32(scale), values[start:stop]
@@ -185,7 +185,7 @@ def pack_levels(values: Floats, norms: Floats, bucket: int, levels: int, seed: i
     """
     bits = code_bits(levels)
     packed = np.empty(-(-len(values) * bits // 8), np.uint8)
-    in_chunks(
+    in_slices(
         len(values),
         lambda start, stop: kernels.pack_levels(
             values[start:stop],
@@ -204,7 +204,7 @@ def pack_levels(values: Floats, norms: Floats, bucket: int, levels: int, seed: i
 def unpack_levels(packed: Tensor, elements: int, norms: Floats, bucket: int, levels: int) -> Tensor:
     """Return what the codes of `pack_levels` stand for."""
     bits, codes, values = code_bits(levels), packed.numpy(), np.empty(elements, np.float32)
-    in_chunks(
+    in_slices(
         elements,
         lambda start, stop: kernels.unpack_levels(
             codes[start * bits // 8 : -(-stop * bits // 8)],
@@ -219,8 +219,8 @@ def unpack_levels(packed: Tensor, elements: int, norms: Floats, bucket: int, lev
     return torch.from_numpy(values)
 
 
-def in_chunks(elements: int, work: Callable[[int, int], Any], at_once: int = CHUNK) -> list[Any]:
-    """Return what ``work(start, stop)`` returns for every chunk, in order."""
+def in_slices(elements: int, work: Callable[[int, int], Any], at_once: int = SLICE) -> list[Any]:
+    """Return what ``work(start, stop)`` returns for every slice, in order."""
     spans = [(start, min(start + at_once, elements)) for start in range(0, elements, at_once)]
     threads = min(torch.get_num_threads(), len(spans))
     if threads < 2:

@@ -98,8 +98,8 @@ def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> A
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    meeting = _by_mpi(workers) if over_mpi() else _rendezvous(context, store, workers)
-    with meeting as variables, environment(common | variables):
+    rendezvous = _by_mpi(workers) if over_mpi() else _rendezvous(context, store, workers)
+    with rendezvous as variables, environment(common | variables):
         hvd.init()
         store.set(f"horovod joined {context.rank}", "")
     _joined = True

@@ -83,7 +83,7 @@ class Recording:
         return {e.correlation: e for e in self.calls if e.correlation is not None}
 
     @cached_property
-    def window(self) -> tuple[float, float]:
+    def extent(self) -> tuple[float, float]:
         """When the first operation or call began, and when the last one ended."""
         timed = [e for e in self.events if e.category in (*GPU, *HOST_CALLS, "cpu_op")]
         return min(event.start for event in timed), max(event.stop for event in timed)
@@ -91,7 +91,7 @@ class Recording:
     @property
     def seconds(self) -> float:
         """From the start of the first operation to the end of the last one."""
-        start, stop = self.window
+        start, stop = self.extent
         return stop - start
 
     @cached_property

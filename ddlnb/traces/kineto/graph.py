@@ -137,7 +137,7 @@ def _of_host(trace: Recording) -> OperationGraph:
     """Return the graph of a trace without GPU."""
     outer = outermost([event for event in trace.events if event.category == "cpu_op"])
     return OperationGraph(
-        tuple(outer), tuple(host_edges(outer, range(len(outer)))), trace.window[0]
+        tuple(outer), tuple(host_edges(outer, range(len(outer)))), trace.extent[0]
     )
 
 
@@ -159,4 +159,4 @@ def _of_gpu(trace: Recording) -> OperationGraph:
     launched = {name: Launched(operations, places) for name, places in streams.items()}
     edges += wait_edges(trace, operations, launched)
     edges += synchronise_edges(trace, operations, launched)
-    return OperationGraph(operations, tuple(edges), trace.window[0])
+    return OperationGraph(operations, tuple(edges), trace.extent[0])

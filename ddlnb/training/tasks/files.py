@@ -26,7 +26,7 @@ WIKITEXT_HELP = (
 )
 RECORD = 1 + 3 * 32 * 32  # bytes of an image of CIFAR-10: its label and its pixels
 TESTED_CONTEXTS = 256  # passages of the test text that are evaluated
-CHUNK = 500  # images that are evaluated together
+AT_ONCE = 500  # images that are evaluated together
 
 
 def _content(folder: Path, name: str, what: str, way_out: str) -> bytes:
@@ -70,7 +70,7 @@ def _evaluate_cifar(folder: Path, module: nn.Module) -> Evaluation:
     images, labels = _cifar_test(folder).tensors
     found = [
         len(part) * np.array(evaluate_classifier(module, part, theirs))
-        for part, theirs in zip(images.split(CHUNK), labels.split(CHUNK), strict=True)
+        for part, theirs in zip(images.split(AT_ONCE), labels.split(AT_ONCE), strict=True)
     ]
     return Evaluation(*(np.sum(found, axis=0) / len(images)).tolist())
 
