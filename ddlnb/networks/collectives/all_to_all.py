@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import powers
 from ddlnb.networks.transfers import Collective, Operation, transfers
+
+Ranks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,13 @@ class Rotating(Algorithm):
     ) -> Collective:
         """Return the transfers."""
         step, source = np.arange(workers - 1)[:, None], np.arange(workers)[None, :]
-        target = (source + step + 1) % workers
+        target = self._target(source, step, workers)
         part = source * workers + target
         rows = transfers(step, source, target, part, part + 1, False)
         return self.made(operation, workers, workers**2, rows)
+
+    def _target(self, source: Ranks, step: Ranks, workers: int) -> Ranks:
+        return (source + step + 1) % workers
 
     def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
         """Return the closed form."""
@@ -42,32 +48,20 @@ class Rotating(Algorithm):
 
 
 @dataclass(frozen=True)
-class Pairwise(Algorithm):
+class Pairwise(Rotating):
     """In step s the ranks r and r xor (s + 1) swap: as many steps and bytes as `Rotating`.
 
     Needs a power of two. Source: Thakur, Rabenseifner and Gropp 2005, section 4.
     """
 
     name = "pairwise"
-    operations = ("all-to-all",)
 
     def refuses(self, workers: int, per_node: int = 1) -> str:
         """Return that the number of workers must be a power of two."""
         return powers_only(self.name, workers, "rotating")
 
-    def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = "all-to-all"
-    ) -> Collective:
-        """Return the transfers."""
-        step, source = np.arange(workers - 1)[:, None], np.arange(workers)[None, :]
-        target = source ^ (step + 1)
-        part = source * workers + target
-        rows = transfers(step, source, target, part, part + 1, False)
-        return self.made(operation, workers, workers**2, rows)
-
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        return Counts(workers - 1, (workers - 1) / workers**2)
+    def _target(self, source: Ranks, step: Ranks, workers: int) -> Ranks:
+        return source ^ (step + 1)
 
 
 @dataclass(frozen=True)

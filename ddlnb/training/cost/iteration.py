@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from ddlnb.training.cost.uneven import PlayedIteration
 
 NOTHING, BACKWARD, BOTH_PASSES = "nothing", "backward pass", "backward and next forward pass"
 
@@ -29,6 +32,25 @@ class IterationCost:
     hidden_behind: str = NOTHING
     server_machines: int = 0
     source: str = ""
+
+    @classmethod
+    def of_played(
+        cls, method: str, played: PlayedIteration, bytes_: float, coding: float = 0.0, **told: Any
+    ) -> IterationCost:
+        """Return the cost of a played iteration, of whose busy seconds ``coding`` are compression.
+
+        A worker sends ``bytes_`` and receives as many; ``told`` are the other fields.
+        """
+        return cls(
+            method,
+            played.iteration_seconds,
+            compute_seconds=played.busy_seconds - coding,
+            compression_seconds=coding,
+            waiting_seconds=played.iteration_seconds - played.busy_seconds,
+            bytes_sent=bytes_,
+            bytes_received=bytes_,
+            **told,
+        )
 
     @property
     def bytes(self) -> float:

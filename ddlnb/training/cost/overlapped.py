@@ -58,14 +58,10 @@ def lossless_cost(
         bytes_ = ring_bytes_sent(size, cluster.workers)
     else:
         bytes_ = float(size) if cluster.workers > 1 else 0.0  # one worker asks nobody
-    return IterationCost(
+    return IterationCost.of_played(
         method.name,
-        played.iteration_seconds,
-        compute_seconds=played.busy_seconds,
-        compression_seconds=0.0,
-        waiting_seconds=played.iteration_seconds - played.busy_seconds,
-        bytes_sent=bytes_,
-        bytes_received=bytes_,
+        played,
+        bytes_,
         hidden_behind=hidden_behind(method.launch, method.gate),
         server_machines=server_machines(cluster, method.architecture),
         source="simulated",
@@ -114,15 +110,11 @@ def overlapped_cost(
         costs.append((played, made))
     played, made = min(costs, key=lambda cost: cost[0].iteration_seconds)
     coding = sum(one.encode_seconds + one.decode_seconds for one in made)
-    bytes_ = sum(one.bytes for one in made)
-    return IterationCost(
+    return IterationCost.of_played(
         str(method),
-        played.iteration_seconds,
-        compute_seconds=played.busy_seconds - coding,
-        compression_seconds=coding,
-        waiting_seconds=played.iteration_seconds - played.busy_seconds,
-        bytes_sent=bytes_,
-        bytes_received=bytes_,
+        played,
+        sum(one.bytes for one in made),
+        coding,
         gathers=gathers(found),
         hidden_behind=hidden_behind(base.launch, base.gate),
         source=f"simulated as {base.name}, {_messages(len(made))}; "

@@ -38,14 +38,11 @@ def planned_cost(
     dense = sum(size for size, one in zip(plan.message_bytes, made, strict=True) if one is None)
     bytes_ = sum(one.bytes for one in some) + ring_bytes_sent(dense, cluster.workers)
     used = [piece for text in plan.compressed_by for piece in compressing.pieces(text).values()]
-    return IterationCost(
+    return IterationCost.of_played(
         f"{plan.method}: {' and '.join(plan.compressed_by)}",
-        played.iteration_seconds,
-        compute_seconds=played.busy_seconds - coding,
-        compression_seconds=coding,
-        waiting_seconds=played.iteration_seconds - played.busy_seconds,
-        bytes_sent=bytes_,
-        bytes_received=bytes_,
+        played,
+        bytes_,
+        coding,
         gathers=gathers(used),
         hidden_behind=hidden_behind(plan.launch, plan.gate),
         source=f"simulated by plan {plan.digest}, {len(some)} of {len(made)} messages compressed; "
