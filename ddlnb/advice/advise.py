@@ -109,16 +109,17 @@ def advise(
     'twice the bandwidth between nodes'
     """
     on = get_cluster(cluster, gpus)
+    servers = prices.server_hour if prices and prices.has_servers else None
     split = partial(
         hand_over,
         model=str(model),
         cluster=on,
         unused={
-            "throughput": throughput,
-            "measured": measured,
-            "measured_method": measured_method,
-            "most_plans": most_plans,
-            "the price server_hour": prices.server_hour if prices and prices.has_servers else None,
+            "throughput (--throughput)": throughput,
+            "measured (--measured)": measured,
+            "measured_method (--method)": measured_method,
+            "most_plans (--plans)": most_plans,
+            "the price server_hour (--server-price)": servers,
         },
         local_batch=local_batch,
         sequence=sequence,

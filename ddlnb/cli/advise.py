@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -74,15 +73,12 @@ def advise(
     A model that no GPU can hold alone, such as llama3-70b, has to be split: then the answer is
     that of `ddlnb scale --advise`.
     """
-    from ddlnb.advice.advise import SEARCHED_PLANS, advise_on
-    from ddlnb.advice.layouts.hand_over import hand_over
-    from ddlnb.advice.layouts.question import sample_that_does_not_fit, states_that_do_not_fit
+    from ddlnb.advice.advise import advise as answer
+    from ddlnb.advice.layouts.advise import LayoutAdvice
     from ddlnb.advice.prices import Prices
-    from ddlnb.advice.question import question_about
-    from ddlnb.cli.layout_advice import print_layout_advice
-    from ddlnb.clusters.file import get_cluster
+    from ddlnb.cli.layout_advice import print_layout_advice, print_sentences
     from ddlnb.errors import require
-    from ddlnb.files import require_writable_file, write_atomically
+    from ddlnb.files import require_writable_file
 
     require(bool(model), "give --model; see `ddlnb models`, or docs/own_model.md for yours")
     for path, example in ((csv, "options.csv"), (page, "advice.html")):
@@ -91,59 +87,25 @@ def advise(
     given = {"gpu_hour": gpu_price, "server_hour": server_price}
     prices = Prices(**{name: value for name, value in given.items() if value is not None})
     named = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
-    on = get_cluster(named, gpus)
-    split = partial(
-        hand_over,
-        model=model,
-        cluster=on,
-        unused={
-            "--throughput": throughput,
-            "--measured": measured,
-            "--method": method,
-            "--plans": plans,
-            "--server-price": server_price,
-        },
-        local_batch=batch,
-        sequence=sequence,
-        precision=precision,
-        prices=prices,
-        optimizer=optimizer,
-        draws=draws,
-    )
-    if because := states_that_do_not_fit(model, on, optimizer):
-        return print_layout_advice(split(because), csv, page)
-    question = question_about(
+    found = answer(
         model,
-        on,
-        batch,
-        prices,
-        optimizer,
+        named,
+        gpus=gpus,
+        local_batch=batch,
         sequence=sequence,
         throughput=throughput,
         precision=precision,
-    )
-    if because := sample_that_does_not_fit(model, question):
-        return print_layout_advice(split(because), csv, page)
-    workload = question.workload
-    found = advise_on(
-        question,
+        prices=prices,
+        optimizer=optimizer,
         measured=measured,
         measured_method=method,
-        most_plans=SEARCHED_PLANS if plans is None else plans,
+        most_plans=plans,
         draws=draws,
     )
+    if isinstance(found, LayoutAdvice):
+        return print_layout_advice(found, csv, page)
+    workload, on = found.question.workload, found.question.cluster
     title = f"Simulated: {workload!r} on {on.label} ({on.network})"
     print_table(shown_options(found), False, f"{title}; options, the first one is to be taken")
     print_table(shown_reasons(found), False, f"{found.best.name}, with one thing changed")
-    for said in found.sentences:
-        typer.echo(said)
-    for said in found.unknowns:
-        typer.echo(f"Not known: {said}")
-    if csv is not None:
-        write_atomically(csv, found.options.to_csv(index=False))
-        typer.echo(f"Options in {csv}")
-    if page is not None:
-        from ddlnb.cli.advice_page import advice_page
-
-        write_atomically(page, advice_page(found))
-        typer.echo(f"Page: {page}")
+    print_sentences(found, csv, page)

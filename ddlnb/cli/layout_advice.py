@@ -1,4 +1,4 @@
-"""Advice on how to split a large model, as the commands `scale` and `advise` print it."""
+"""Advice as the commands `scale` and `advise` print it: layouts, sentences, files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from ddlnb.cli.advice_tables import shown_layout_reasons, shown_layouts
 from ddlnb.cli.options import print_table
 
 if TYPE_CHECKING:
+    from ddlnb.advice.advise import Advice
     from ddlnb.advice.layouts.advise import LayoutAdvice
 
 
 def print_layout_advice(
     found: LayoutAdvice, csv: Path | None = None, page: Path | None = None
 ) -> None:
-    """Print options, reasons and sentences; write the options and the page where they are to go."""
-    from ddlnb.files import write_atomically
-
+    """Print options and reasons, and what `print_sentences` does."""
     ranking = found.question.ranking
     print_table(
         shown_layouts(found),
@@ -28,6 +27,15 @@ def print_layout_advice(
         f"{len(ranking.outlook.cases)} layouts fit; options, the first one is to be taken",
     )
     print_table(shown_layout_reasons(found), False, "The best layout, with one thing changed")
+    print_sentences(found, csv, page)
+
+
+def print_sentences(
+    found: Advice | LayoutAdvice, csv: Path | None = None, page: Path | None = None
+) -> None:
+    """Print the sentences of an advice; write its options and its page where they are to go."""
+    from ddlnb.files import write_atomically
+
     for said in found.sentences:
         typer.echo(said)
     for said in found.unknowns:
