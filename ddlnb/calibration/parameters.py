@@ -158,9 +158,6 @@ class ParameterValues:
         return found
 
 
-NOMINAL = ParameterValues()  # clusters with the effects that they have
-
-
 def require_parameters(parameters: Sequence[Parameter]) -> None:
     """Raise InputError for no parameters, for too many, and for two of the same name."""
     require(bool(parameters), "parameters is empty; give at least one")

@@ -99,11 +99,6 @@ class Interconnect:
             limit.value, min(limit.low, line.low), min(limit.high, line.high), limit.source
         )
 
-    @property
-    def is_line_limited(self) -> bool:
-        """Whether the line is the limit, and not the software of the nodes."""
-        return self.bandwidth.source == self.protocol.share.source
-
     def __repr__(self) -> str:
         return (
             f"Interconnect({self.name!r}, {self.protocol.name}, "

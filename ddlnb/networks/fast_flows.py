@@ -101,15 +101,6 @@ def sharing(channels: Channels, bandwidths: Numbers) -> Sharing:
     )
 
 
-def fast_max_min_rates(channels: Channels, bandwidths: Numbers) -> Numbers:
-    """Return the max-min fair rate of every channel, in bytes per second, if all of them flow."""
-    on = sharing(channels, bandwidths)
-    for channel in range(len(channels.cap)):
-        join(on, channel)
-    refill(on)
-    return np.array(on.channels["rate"])
-
-
 @njit(cache=True, nogil=True)
 def join(on: Sharing, channel: int) -> None:
     """Let a channel flow; its rate is found by the next `refill`."""

@@ -45,9 +45,7 @@ class Optimum:
     proven_seconds: float
 
 
-def proven_best(
-    workload: Workload, cost: AlphaBeta, gate: Gate, time_limit: float = TIME_LIMIT
-) -> Optimum:
+def proven_best(workload: Workload, cost: AlphaBeta, gate: Gate) -> Optimum:
     """Return the best plan of the class; ``proven_seconds`` is the solver's own lower bound.
 
     Raises InputError for more than MOST_GRADIENTS gradients, DdlnbError where the solver found
@@ -60,9 +58,9 @@ def proven_best(
         f"{MOST_GRADIENTS}; merge some before",
     )
     program = _Program(workload, cost, gate)
-    found = program.solved(time_limit)
+    found = program.solved()
     if found.x is None:
-        raise DdlnbError(f"HiGHS found no plan in {time_limit} s: {found.message}")
+        raise DdlnbError(f"HiGHS found no plan in {TIME_LIMIT} s: {found.message}")
     chosen = found.x[program.z] > 0.5
     return Optimum(
         ends=tuple(int(j) + 1 for j in np.flatnonzero(chosen)),
@@ -132,7 +130,7 @@ class _Program:
     def _at_least(self, coefficients: dict[int, float], least: float) -> None:
         self._rows.append((coefficients, float(least)))
 
-    def solved(self, time_limit: float) -> Any:
+    def solved(self) -> Any:
         entries = [
             (row, column, value)
             for row, (coefficients, _) in enumerate(self._rows)
@@ -152,7 +150,7 @@ class _Program:
             integrality=integer,
             bounds=Bounds(lower, upper),
             constraints=LinearConstraint(matrix.tocsr(), lb=[least for _, least in self._rows]),
-            options={"time_limit": time_limit, "mip_rel_gap": GAP},
+            options={"time_limit": TIME_LIMIT, "mip_rel_gap": GAP},
         )
         if found.x is not None:
             found.fun += self._last_forward

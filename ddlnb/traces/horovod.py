@@ -10,26 +10,18 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from ddlnb.errors import require
 from ddlnb.results.timeline import Span, Timeline
-from ddlnb.traces.chrome import events_of, read_text
-
-
-def read_horovod_timeline(path: str | Path, method: str = "horovod") -> Timeline:
-    """Return the all-reduces of a Horovod timeline as messages, each from negotiation to end.
-
-    Iteration n holds the n-th message of every tensor. A message whose end a truncated file lacks
-    is left out. Raises InputError for a file that is not a Horovod timeline.
-    """
-    events, _ = events_of(read_text(path), str(path))
-    return horovod_timeline(events, str(path), method)
 
 
 def horovod_timeline(events: Iterable[dict[str, Any]], name: str, method: str) -> Timeline:
-    """Return the timeline of these events. Raises InputError if none is an all-reduce."""
+    """Return the all-reduces of these events as messages, each from negotiation to end.
+
+    Iteration n holds the n-th message of every tensor. A message whose end a truncated file lacks
+    is left out. Raises InputError if none is an all-reduce.
+    """
     spans = tuple(_messages(events))
     require(bool(spans), f"{name!r} holds no all-reduce; name a file that Horovod wrote")
     return Timeline(method, "measured", spans)

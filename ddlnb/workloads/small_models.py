@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from functools import cache
 
@@ -17,7 +16,6 @@ from ddlnb.workloads.tasks import Batch, Task, like_parameters
 
 BYTE_VALUES = 256
 CONTEXT_BYTES = 64
-UNIFORM_TEXT_LOSS = math.log(BYTE_VALUES)  # what guessing every byte alike would score
 
 
 def small_conv() -> nn.Module:

@@ -9,7 +9,7 @@ import pytest
 
 import ddlnb.calibration.quantities
 from ddlnb.calibration.observations import observe, require_small
-from ddlnb.calibration.parameters import NOMINAL, Parameter, ParameterValues
+from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.calibration.quantities import (
     AllReduceTime,
     HopTime,
@@ -31,6 +31,7 @@ from tests.toy_clusters import (
 )
 
 PAIR = SLOW.with_workers(4)
+NOMINAL = ParameterValues()  # clusters with the effects that they have
 
 
 def predicted(quantity, values=NOMINAL):

@@ -30,7 +30,8 @@ from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
-from ddlnb.traces.horovod import read_horovod_timeline
+from ddlnb.traces.chrome import events_of, read_text
+from ddlnb.traces.horovod import horovod_timeline
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, in_double, mlp, train_alone
 
@@ -97,7 +98,7 @@ class TestOnRanks:
         job = job_of(task, "WFBP-A2A", 2)
         with recording(four_ranks, tmp_path / "timeline.json") as path:
             four_ranks.run(run_job, job, count=2)
-        timeline = read_horovod_timeline(path, "WFBP-A2A")
+        timeline = timeline_in(path, "WFBP-A2A")
         messages = {str(message) for message in job.plan.messages}
         assert {span.name for span in timeline.spans} == messages
         # Horovod may lose the last lines when it is shut down.
@@ -105,7 +106,7 @@ class TestOnRanks:
         assert len(whole) == (STEPS - 1) * len(messages)
         assert sum(s.bytes for s in whole) == (STEPS - 1) * trace(task, 4).gradient_bytes
         four_ranks.run(run_job, job, count=2)
-        assert read_horovod_timeline(path).spans == timeline.spans
+        assert timeline_in(path).spans == timeline.spans
 
     def test_a_killed_rank_is_one_error(self):
         job = job_of(mlp([8]), "ByteScheduler-A2A", 2, iterations=100_000, batches=1)
@@ -217,10 +218,16 @@ EVENTS = [
 TWICE = json.dumps(EVENTS + EVENTS[1:])
 
 
+def timeline_in(path, method="horovod"):
+    """Return the timeline of a file that Horovod wrote."""
+    events, _ = events_of(read_text(path), str(path))
+    return horovod_timeline(events, str(path), method)
+
+
 def test_a_timeline_is_read(tmp_path):
     path = tmp_path / "timeline.json"
     path.write_text(TWICE)
-    first, second = read_horovod_timeline(path, "BSP-A2A").spans
+    first, second = timeline_in(path, "BSP-A2A").spans
     assert (first.name, first.bytes, first.iteration) == ("w[0:6]", 48, 0)
     assert (first.start_seconds, first.stop_seconds) == (0.001, pytest.approx(0.004))
     assert second.iteration == 1
@@ -233,6 +240,6 @@ def test_a_truncated_timeline_is_read_as_far_as_it_tells(tmp_path):
         path.write_text(TWICE[:length])
         if length < needed:
             with pytest.raises(InputError, match="no all-reduce"):
-                read_horovod_timeline(path)
+                timeline_in(path)
         else:
-            assert len(read_horovod_timeline(path).spans) == 1
+            assert len(timeline_in(path).spans) == 1

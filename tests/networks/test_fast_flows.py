@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlnb.networks.fast_flows import fast_max_min_rates, join, leave, refill, sharing
+from ddlnb.networks.fast_flows import join, leave, refill, sharing
 from ddlnb.networks.flows import Flow, max_min_rates, unfair
 from tests.networks.random_traffic import joined
 from tests.networks.test_flows import one_way, shared_links
+
+
+def fast_max_min_rates(channels, bandwidths):
+    """Return the rate of every channel if all of them flow."""
+    on = sharing(channels, bandwidths)
+    for channel in range(len(channels.cap)):
+        join(on, channel)
+    refill(on)
+    return np.array(on.channels["rate"])
 
 
 @given(shared_links())

@@ -25,7 +25,7 @@ from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.unlike import program as programs
 from ddlnb.simulator.unlike.fast_player import play_unlike_fast
 from ddlnb.simulator.unlike.player import play_unlike
-from ddlnb.simulator.unlike.program import lower_unlike, with_team
+from ddlnb.simulator.unlike.program import with_team
 from ddlnb.simulator.unlike.team import DRAWN_ITERATIONS, Lane, NodeKind, Team, team_of
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.simulator.test_simulate import ALL_TO_ALL, TWO_LAYERS, only, situations
@@ -156,7 +156,8 @@ def test_bsp_takes_the_slowest_worker_s_computation_and_the_exchange(slow):
 
 
 def played_plan(cluster, method, servers=None, workload=TWO_LAYERS):
-    program = lower_unlike(workload, cluster, plan_on(cluster, workload, method, servers))
+    plan = plan_on(cluster, workload, method, servers)
+    program = with_team(lower(workload, cluster, plan), team_of(cluster))
     plain, fast = play_unlike(program).seconds, play_unlike_fast(program)
     assert fast.iteration_seconds == pytest.approx(plain.iteration_seconds, rel=1e-9)
     return plain
@@ -324,4 +325,4 @@ def test_too_many_passages_are_refused(monkeypatch):
     monkeypatch.setattr(programs, "MOST_PASSAGES", 1)
     cluster = bsp(2).with_unlike({0: 2.0})
     with pytest.raises(InputError, match="2 messages of 2 workers that differ make 2 passages"):
-        lower_unlike(TWO_LAYERS, cluster, plan_on(cluster, TWO_LAYERS, "WFBP-A2A"))
+        played_plan(cluster, "WFBP-A2A")

@@ -92,11 +92,11 @@ class _Lists:
         return np.array(self._numbers, dtype=np.int64)
 
 
-def board_of(program: UnlikeProgram, iterations: int | None = None) -> Board:
-    """Return the board before the first event, to play so many iterations if they are given."""
+def board_of(program: UnlikeProgram) -> Board:
+    """Return the board before the first event."""
     base, copies, team = program.program, program.copies, program.team
     lanes, messages, lists = len(team.lanes), len(base.messages), _Lists()
-    wanted = iterations or team.iterations or 0
+    wanted = team.iterations or 0
     many = messages * max(len(copies.stage), len(copies.to)) + lanes
     rules = _records(
         RULES,

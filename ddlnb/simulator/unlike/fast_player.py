@@ -23,9 +23,9 @@ END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)
 Events = Any
 
 
-def play_unlike_fast(program: UnlikeProgram, iterations: int | None = None) -> Seconds:
+def play_unlike_fast(program: UnlikeProgram) -> Seconds:
     """Return the seconds of a program, as `play_unlike` finds them."""
-    board = board_of(program, iterations)
+    board = board_of(program)
     steady = bool(_play(board))
     done = int(board.lanes["iteration"].min())
     return seconds_of(board.ends[:, :done].tolist(), program.team.counts, steady)

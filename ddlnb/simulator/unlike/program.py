@@ -7,14 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import require
-from ddlnb.plans.plan import Plan
 from ddlnb.simulator.computation import Numbers, Task
-from ddlnb.simulator.program import Program, lower
+from ddlnb.simulator.program import Program
 from ddlnb.simulator.unlike.copies import Copies, copies_of
-from ddlnb.simulator.unlike.team import Team, team_of
-from ddlnb.workloads.workload import Workload
+from ddlnb.simulator.unlike.team import Team
 
 MOST_ITERATIONS = 24  # played until iterations are alike
 MOST_PASSAGES = 2_000_000  # a stated budget: some 300 MB
@@ -73,11 +70,6 @@ def with_team(program: Program, team: Team, fixed_seconds: Numbers | None = None
         f"messages, or fewer workers that differ",
     )
     return UnlikeProgram(program, team, fixed, copies)
-
-
-def lower_unlike(workload: Workload, cluster: Cluster, plan: Plan) -> UnlikeProgram:
-    """Return the program of a plan for this workload on a cluster of unlike workers."""
-    return with_team(lower(workload, cluster, plan), team_of(cluster))
 
 
 def _delayed(program: Program) -> Program:
