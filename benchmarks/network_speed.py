@@ -24,7 +24,7 @@ from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
 from ddlnb.networks.topologies import FatTree, Star, Torus, TwoTier
 from ddlnb.networks.topology import Topology
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 STARTUP = Startup(inside=1e-6, between=5e-6)
 MESSAGE_BYTES = 100e6
@@ -35,7 +35,7 @@ class Case:
     """A collective of so many ranks on a topology."""
 
     collective: str
-    operation: Operation
+    primitive: Primitive
     ranks: int
     topology: Topology
     below_seconds: float | None = None
@@ -43,7 +43,7 @@ class Case:
     def made(self) -> tuple[Collective, Network]:
         """Return both; the network is a new one, whose routes are not known."""
         network = self.topology.network(bandwidth=12.5e9, latency=1e-6)
-        return get_collective(self.collective, self.ranks, operation=self.operation), network
+        return get_collective(self.collective, self.ranks, primitive=self.primitive), network
 
 
 RING = "ring(64)"
@@ -70,7 +70,7 @@ def timed(case: Case, repetitions: int) -> dict[str, object]:
         elapsed.append(time.perf_counter() - start)
         cpu.append(time.process_time() - cpu_start)
     return {
-        "collective": f"{case.collective} {case.operation}",
+        "collective": f"{case.collective} {case.primitive}",
         "network": network.name,
         "ranks": case.ranks,
         "messages": len(played.messages),

@@ -57,7 +57,7 @@ def strategies(
 def _for_people(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with predicted and counted in one column, and errors as short texts."""
     shown = table[["strategy", "layout"]].copy()
-    for what in ("operations", "bytes"):
+    for what in ("calls", "bytes"):
         both = zip(table[f"{what} predicted"], table[f"{what} counted"], strict=True)
         shown[what] = [f"{one:,} {'=' if one == other else '!='} {other:,}" for one, other in both]
     shown["memory off by"] = table["memory off by"].map("{:.1%}".format)

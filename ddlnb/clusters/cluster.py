@@ -19,7 +19,7 @@ from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoa
 from ddlnb.clusters.unlike import ALIKE, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
-from ddlnb.networks.transfers import Operation
+from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
 
@@ -210,15 +210,15 @@ class Cluster:
         curve = self._curve("all-reduce")
         return latency, curve.at(sizes) - curve.latency, share
 
-    def half_work(self, operation: Operation, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
+    def half_work(self, primitive: Primitive, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
         """Return what `all_reduce_work` does, for a half of a ring all-reduce of these bytes.
 
-        The operation is "reduce-scatter" or "all-gather".
+        The primitive is "reduce-scatter" or "all-gather".
         """
         ring = replace(self, all_reduce="ring")
         if not ring.has_closed_form and self.workers > 1:
-            latency, _, share = ring._on_fabric(operation)
-            curve = ring._curve(operation)
+            latency, _, share = ring._on_fabric(primitive)
+            curve = ring._curve(primitive)
             return latency, curve.at(sizes) - curve.latency, share
         latency, per_byte, share = ring.all_reduce_seconds
         return (latency + self._software) / 2, per_byte / 2 * sizes, share
@@ -244,26 +244,26 @@ class Cluster:
         """Seconds of latency of a collective that are not the links'."""
         return self.effects.operation_latency + self.effects.rank_latency * self.workers
 
-    def _curve(self, operation: Operation) -> Curve:
-        return self.fabric.curve(*self._on_links(operation))
+    def _curve(self, primitive: Primitive) -> Curve:
+        return self.fabric.curve(*self._on_links(primitive))
 
-    def _large_seconds(self, operation: Operation, *, computing: bool = False) -> float:
-        return self.fabric.large_seconds(*self._on_links(operation, computing=computing))
+    def _large_seconds(self, primitive: Primitive, *, computing: bool = False) -> float:
+        return self.fabric.large_seconds(*self._on_links(primitive, computing=computing))
 
     def _on_links(
-        self, operation: Operation, *, computing: bool = False
-    ) -> tuple[Links, int, int, str, Operation]:
+        self, primitive: Primitive, *, computing: bool = False
+    ) -> tuple[Links, int, int, str, Primitive]:
         """Return the links, the workers and the algorithm of a collective."""
         links = Links.of(self.effects, computing=computing, closed=self.nodes_in_use == 1)
-        name = self.all_reduce if operation == "all-reduce" else "ring"
-        return links, self.nodes_in_use, self.workers_per_node, name, operation
+        name = self.all_reduce if primitive == "all-reduce" else "ring"
+        return links, self.nodes_in_use, self.workers_per_node, name, primitive
 
-    def _on_fabric(self, operation: Operation) -> tuple[float, float, float]:
+    def _on_fabric(self, primitive: Primitive) -> tuple[float, float, float]:
         if self.workers == 1:
             return 0.0, 0.0, 1.0
-        free = self._curve(operation)
-        busy = self._large_seconds(operation, computing=True) - free.latency
-        share = (self._large_seconds(operation) - free.latency) / busy if busy else 1.0
+        free = self._curve(primitive)
+        busy = self._large_seconds(primitive, computing=True) - free.latency
+        share = (self._large_seconds(primitive) - free.latency) / busy if busy else 1.0
         return self._software + free.latency, free.per_byte, min(share, 1.0)
 
     def with_workers(self, workers: int) -> Cluster:

@@ -26,7 +26,7 @@ from ddlnb.networks.routes import ROUTINGS, route
 from ddlnb.networks.topologies import Star, get_topology
 from ddlnb.networks.topology import Topology
 from ddlnb.networks.traffic import of_collective
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 Numbers = NDArray[np.float64]
 AUTO = "auto"
@@ -112,7 +112,7 @@ class Fabric:
         nodes: int,
         per_node: int,
         name: str,
-        operation: Operation = "all-reduce",
+        primitive: Primitive = "all-reduce",
     ) -> Curve:
         """Return the seconds of a collective against bytes, among the workers of the first nodes.
 
@@ -121,32 +121,32 @@ class Fabric:
         of a core, which is the best case of algorithms of many messages. Raises what
         `get_collective` raises.
         """
-        return _curve(self, links, nodes, per_node, name, operation)
+        return _curve(self, links, nodes, per_node, name, primitive)
 
     def large_seconds(
-        self, links: Links, nodes: int, per_node: int, name: str, operation: Operation
+        self, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
     ) -> float:
         """Return the seconds of the largest message, which bandwidth alone decides."""
-        known = _of_few_messages(nodes * per_node, per_node, operation)
+        known = _of_few_messages(nodes * per_node, per_node, primitive)
         return min(
-            _collective_on(self, nodes, per_node, one, operation).seconds(links, LARGEST)
+            _collective_on(self, nodes, per_node, one, primitive).seconds(links, LARGEST)
             for one in (known if name == AUTO else (name,))
         )
 
     def _candidates(
-        self, links: Links, nodes: int, per_node: int, operation: Operation
+        self, links: Links, nodes: int, per_node: int, primitive: Primitive
     ) -> dict[str, Curve]:
-        names = _of_few_messages(nodes * per_node, per_node, operation)
-        return {name: self.curve(links, nodes, per_node, name, operation) for name in names}
+        names = _of_few_messages(nodes * per_node, per_node, primitive)
+        return {name: self.curve(links, nodes, per_node, name, primitive) for name in names}
 
 
 @lru_cache(maxsize=256)
-def _of_few_messages(workers: int, per_node: int, operation: Operation) -> tuple[str, ...]:
+def _of_few_messages(workers: int, per_node: int, primitive: Primitive) -> tuple[str, ...]:
     """Return the algorithms that run among the workers, and in which nobody sends much at once."""
     found = []
-    for name in algorithms_for(operation):
+    for name in algorithms_for(primitive):
         try:
-            made = get_collective(name, workers, per_node=per_node, operation=operation)
+            made = get_collective(name, workers, per_node=per_node, primitive=primitive)
         except InputError:  # needs another number of workers, or the sides of a torus
             continue
         if made.servers == 0 and _most_at_once(made) <= FEW:
@@ -190,11 +190,11 @@ def _network(fabric: Fabric, links: Links) -> Network:
 
 @lru_cache(maxsize=4096)
 def _curve(
-    fabric: Fabric, links: Links, nodes: int, per_node: int, name: str, operation: Operation
+    fabric: Fabric, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
 ) -> Curve:
     if name == AUTO:
-        return _best(list(fabric._candidates(links, nodes, per_node, operation).values()))
-    again = _collective_on(fabric, nodes, per_node, name, operation)
+        return _best(list(fabric._candidates(links, nodes, per_node, primitive).values()))
+    again = _collective_on(fabric, nodes, per_node, name, primitive)
 
     def seconds(size: float) -> float:
         return again.seconds(links, size)
@@ -229,10 +229,10 @@ class _Again:
 
 @lru_cache(maxsize=256)
 def _collective_on(
-    fabric: Fabric, nodes: int, per_node: int, name: str, operation: Operation
+    fabric: Fabric, nodes: int, per_node: int, name: str, primitive: Primitive
 ) -> _Again:
     workers = nodes * per_node
-    collective = get_collective(name, workers, per_node=per_node, operation=operation)
+    collective = get_collective(name, workers, per_node=per_node, primitive=primitive)
     require(
         collective.servers == 0,
         f"all-reduce {name!r} takes machines for its {collective.servers} servers; choose a method "

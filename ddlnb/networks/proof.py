@@ -1,7 +1,7 @@
 """A proof that a collective is right, whatever numbers it sums: who has contributed to what.
 
 For every rank and part there is a set of the workers whose numbers are in it. Sums join disjoint
-sets, copies replace them, and at the end they must be those of the operation.
+sets, copies replace them, and at the end they must be those of the primitive.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Sets = NDArray[np.uint64]  # by rank, part and word of 64 workers
 
 
 class WrongCollective(DdlnbError, ValueError):
-    """A list of transfers that does not do what its operation says; names rank, part and step."""
+    """A list of transfers that does not do what its primitive says; names rank, part and step."""
 
 
 def prove(collective: Collective) -> None:
     """Check that every rank ends with every part summed exactly once: nothing twice, nothing lost.
 
-    What that means says the operation (`Collective`). The transfers of a step are simultaneous:
+    What that means says the primitive (`Collective`). The transfers of a step are simultaneous:
     what is received in it is not sent in it. Raises WrongCollective for a part that is sent before
     its sender has it, summed twice, written by two at once, or not as it should be at the end.
     """
@@ -44,12 +44,12 @@ def beginning(collective: Collective) -> Sets:
     held = np.zeros((collective.ranks, parts, -(-workers // BITS)), np.uint64)
     every = np.arange(workers)
     part = np.arange(parts)
-    if collective.operation in ("all-reduce", "reduce-scatter"):
+    if collective.primitive in ("all-reduce", "reduce-scatter"):
         held[every, :, every // BITS] = _bit(every)[:, None]
-    elif collective.operation == "all-gather":
+    elif collective.primitive == "all-gather":
         owner = part * workers // parts
         held[owner, part, owner // BITS] = _bit(owner)
-    elif collective.operation == "broadcast":
+    elif collective.primitive == "broadcast":
         held[0, :, 0] = _bit(0)
     else:
         source = part // workers
@@ -64,9 +64,9 @@ def ending(collective: Collective) -> tuple[Sets, NDArray[np.bool_]]:
     everyone = np.bitwise_or.reduce(begun, axis=0)
     due = np.broadcast_to(everyone, begun.shape)
     rank, part = np.arange(collective.ranks)[:, None], np.arange(parts)[None, :]
-    if collective.operation == "reduce-scatter":
+    if collective.primitive == "reduce-scatter":
         return due, rank == part * workers // parts
-    if collective.operation == "all-to-all":
+    if collective.primitive == "all-to-all":
         return due, rank == part % workers
     return due, np.broadcast_to(rank < workers, begun.shape[:2])
 
@@ -157,4 +157,4 @@ def _members(words: NDArray[np.uint64]) -> list[int]:
 
 
 def _named(collective: Collective) -> str:
-    return f"{collective.name} ({collective.operation} of {collective.workers} workers)"
+    return f"{collective.name} ({collective.primitive} of {collective.workers} workers)"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import require, require_whole
 
-Operation = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "all-to-all"]
+Primitive = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "all-to-all"]
 
 TRANSFER = np.dtype(
     [
@@ -60,7 +60,7 @@ class Collective:
     """What ``ranks`` do to a message that is cut into equal ``parts``.
 
     Ranks from 0 to ``workers`` - 1 contribute; those after them, if any, are parameter servers.
-    What they begin and end with says the operation:
+    What they begin and end with says the primitive:
 
     - all-reduce: every worker begins with a message and ends with the sum of all;
     - reduce-scatter: the same, and worker r ends with the sum of its parts (`owner`) alone;
@@ -78,7 +78,7 @@ class Collective:
     """
 
     name: str
-    operation: Operation
+    primitive: Primitive
     workers: int
     parts: int
     transfers: Transfers = field(repr=False)

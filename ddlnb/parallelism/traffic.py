@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Operation
+from ddlnb.networks.transfers import Primitive
 from ddlnb.parallelism.groups import groups, position
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import ModelShape
@@ -24,7 +24,7 @@ ALGORITHMS: Mapping[str, str] = {
     "all-gather": "ring",
     "all-to-all": "rotating",
 }
-"""The algorithm that carries out an operation, by default."""
+"""The algorithm that carries out a primitive, by default."""
 
 
 def traffic_matrices(
@@ -36,7 +36,7 @@ def traffic_matrices(
     """Return the bytes that rank i sends to rank j in one iteration, as ``[i, j]``, by axis.
 
     The axes are those of `ddlnb.parallelism.groups.GROUPS` that exchange anything. Collectives are
-    those of ``algorithms``, by operation. Rows of the matrices add up to what `exchanges` says that
+    those of ``algorithms``, by primitive. Rows of the matrices add up to what `exchanges` says that
     a rank sends, with algorithms that send as little as rings. Raises InputError for a layout that
     does not divide the model.
 
@@ -68,13 +68,13 @@ def _add(
 def _between(one: Exchange, layout: Layout, stage: int, algorithms: Mapping[str, str]) -> Numbers:
     """Return the bytes from each member of a group to each other one, in an iteration."""
     bytes_sent = np.zeros((one.ranks, one.ranks))
-    if one.operation == "send":
+    if one.primitive == "send":
         step = -1 if one.axis == "pp" and one.when == "backward" else 1
         source = np.array([stage]) if one.axis == "pp" else np.arange(one.ranks)
         bytes_sent[source, (source + step) % one.ranks] = one.times * one.bytes
         return bytes_sent
-    operation = cast(Operation, one.operation)
-    collective = get_collective(algorithms[operation], one.ranks, operation=operation)
+    primitive = cast(Primitive, one.primitive)
+    collective = get_collective(algorithms[primitive], one.ranks, primitive=primitive)
     rows = collective.transfers
     np.add.at(bytes_sent, (rows["source"], rows["target"]), rows["stop"] - rows["first"])
     return bytes_sent * (one.times * one.message_bytes / collective.parts)

@@ -1,4 +1,4 @@
-"""What one rank exchanges in an iteration: every collective operation with its bytes, and why.
+"""What one rank exchanges in an iteration: every collective primitive with its bytes, and why.
 
 Bytes are those of the whole buffer: of an all-reduce, of what a reduce-scatter takes, of what an
 all-gather gives, of what a rank puts into an all-to-all, of a sent message. ``sent_bytes`` are what
@@ -21,15 +21,15 @@ from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fit
 
 @dataclass(frozen=True)
 class Exchange:
-    """One kind of collective operation: what is exchanged, along which axis, how often, when.
+    """One kind of collective primitive: what is exchanged, along which axis, how often, when.
 
-    ``bytes`` is the buffer of one operation, ``times`` how often an iteration has it on one rank,
+    ``bytes`` is the buffer of one call, ``times`` how often an iteration has it on one rank,
     ``ranks`` how many take part. ``forward`` and ``backward`` happen for micro batches, ``update``
     once per iteration.
     """
 
     what: str
-    operation: str
+    primitive: str
     axis: str
     ranks: int
     bytes: float
@@ -39,13 +39,13 @@ class Exchange:
     @property
     def message_bytes(self) -> float:
         """Bytes of the message of a collective: of an all-to-all, what all ranks put into it."""
-        return self.bytes * (self.ranks if self.operation == "all-to-all" else 1)
+        return self.bytes * (self.ranks if self.primitive == "all-to-all" else 1)
 
     @property
     def sent_bytes(self) -> float:
         """Bytes that one rank sends in an iteration: all-reduce 2(n-1)/n, others (n-1)/n of it."""
         share = {"send": 1.0, "all-reduce": 2 * (self.ranks - 1) / self.ranks}
-        return self.times * self.bytes * share.get(self.operation, (self.ranks - 1) / self.ranks)
+        return self.times * self.bytes * share.get(self.primitive, (self.ranks - 1) / self.ranks)
 
 
 def exchanges(
@@ -114,9 +114,9 @@ def _tensor(
         )
 
         def one(
-            operation: str, size: float, often: int, when: str, what: str = region.name
+            primitive: str, size: float, often: int, when: str, what: str = region.name
         ) -> Exchange:
-            return Exchange(what, operation, "tp", layout.tp, size, often, when)
+            return Exchange(what, primitive, "tp", layout.tp, size, often, when)
 
         if layout.sequence_parallel:
             yield one("all-gather", enters, forward, "forward")
@@ -145,8 +145,8 @@ def _context(
     keys = layer.attention.key_value / pieces * per_rank
     hops = layout.cp - 1
 
-    def one(what: str, operation: str, size: float, often: int, when: str) -> Exchange:
-        return Exchange(what, operation, "cp", layout.cp, size, often, when)
+    def one(what: str, primitive: str, size: float, often: int, when: str) -> Exchange:
+        return Exchange(what, primitive, "cp", layout.cp, size, often, when)
 
     if layout.context == "ring":
         yield one("keys, values", "send", keys, forward * hops, "forward")

@@ -17,7 +17,7 @@ from ddlnb.units import gigabits_per_second, show_seconds
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """The time of one operation as a + b M: latency seconds and seconds per byte.
+    """The time of one primitive as a + b M: latency seconds and seconds per byte.
 
     Raises InputError for a term that is negative or not finite.
 

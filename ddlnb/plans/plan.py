@@ -84,12 +84,12 @@ class Leg:
     """One trip of message number ``message`` over the network: all of its exchange, or a half."""
 
     message: int
-    operation: str
+    primitive: str
 
     @property
     def is_gather(self) -> bool:
         """Whether this is the second half of a split all-reduce."""
-        return self.operation == ALL_GATHER
+        return self.primitive == ALL_GATHER
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class Plan:
         names = (str(self.messages[leg.message]) for leg in self.legs)
         if not self.is_split:
             return tuple(names)
-        return tuple(f"{leg.operation} of {n}" for leg, n in zip(self.legs, names, strict=True))
+        return tuple(f"{leg.primitive} of {n}" for leg, n in zip(self.legs, names, strict=True))
 
     @property
     def digest(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.networks.transfers import Operation
+from ddlnb.networks.transfers import Primitive
 
 Numbers = NDArray[np.float64]
 
@@ -20,16 +20,16 @@ class Cost:
     """Seconds of a collective on a quiet machine, and its shares while the workers compute."""
 
     cluster: Cluster
-    operation: Operation = "all-reduce"
+    primitive: Primitive = "all-reduce"
 
     def parts(self, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
         """Return latency seconds, seconds of work of messages of these bytes, and their share."""
         if self.cluster.workers == 1:
             return 0.0, np.zeros(len(sizes)), 1.0
-        if self.operation == "all-reduce":
+        if self.primitive == "all-reduce":
             latency, work, share = self.cluster.all_reduce_work(sizes)
         else:
-            latency, work, share = self.cluster.half_work(self.operation, sizes)
+            latency, work, share = self.cluster.half_work(self.primitive, sizes)
         return latency, np.asarray(work, np.float64), share
 
     def seconds(self, sizes: NDArray[Any]) -> Numbers:

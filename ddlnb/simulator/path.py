@@ -16,7 +16,7 @@ import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import ServerLoads
-from ddlnb.networks.transfers import Operation
+from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.plan import Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks
 
@@ -169,9 +169,9 @@ def _collective_work(
     if plan.is_split:
         scatter = np.array([not leg.is_gather for leg in plan.legs])
         latency, work, shares = none.copy(), none.copy(), none.copy()
-        halves: dict[Operation, Any] = {"reduce-scatter": scatter, "all-gather": ~scatter}
-        for operation, legs in halves.items():
-            latency[legs], work[legs], shares[legs] = cluster.half_work(operation, size[legs])
+        halves: dict[Primitive, Any] = {"reduce-scatter": scatter, "all-gather": ~scatter}
+        for primitive, legs in halves.items():
+            latency[legs], work[legs], shares[legs] = cluster.half_work(primitive, size[legs])
         return latency, work, shares
     if not plan.collectives:
         latency, work, share = cluster.all_reduce_work(size)

@@ -68,7 +68,7 @@ def execution_findings(rows: pd.DataFrame) -> Findings:
     worst = parts.loc[off.idxmax()]
     return findings(
         f"{int(table['equal'].sum())} of {len(table)} strategies do on every rank what was said "
-        f"of them: {int(table['operations counted'].sum()):,} operations, "
+        f"of them: {int(table['calls counted'].sum()):,} calls, "
         f"{int(table['bytes counted'].sum()):,} bytes.",
         f"No loss or parameter is further than {table['off one worker'].max():.0e} from that of "
         f"one worker.",

@@ -18,7 +18,7 @@ def test_a_layout_of_ones_own_is_executed(four_ranks, monkeypatch, capsys):
     strategies(layout=["dp2 zero1"], model="dense", rows=False, seed=1, csv=False)
     shown = capsys.readouterr().out
     assert "yes" in shown
-    assert "4 = 4" in shown  # two operations on each of two ranks
+    assert "4 = 4" in shown  # two calls on each of two ranks
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def runnable(ranks: int) -> Iterator[Collective]:
         workers = ranks - servers
         per_node = 2 if algorithm.knows_nodes and workers % 2 == 0 else 1
         if workers > 0 and not algorithm.refuses(workers, per_node):
-            for operation in algorithm.operations:
-                yield algorithm.collective(workers, per_node, operation)
+            for primitive in algorithm.primitives:
+                yield algorithm.collective(workers, per_node, primitive)
 
 
 def own_tensor(rank: int, size: int, workers: int) -> torch.Tensor:
@@ -53,13 +53,13 @@ def expected(collective: Collective, rank: int, size: int) -> list[tuple[int, to
     parts = [one.tensor_split(collective.parts) for one in own]
     summed = torch.stack(own).sum(0).tensor_split(collective.parts)
     every = range(collective.parts)
-    if collective.operation == "all-reduce":
+    if collective.primitive == "all-reduce":
         return [(part, summed[part]) for part in every]
-    if collective.operation == "reduce-scatter":
+    if collective.primitive == "reduce-scatter":
         return [(part, summed[part]) for part in every if collective.owner(part) == rank]
-    if collective.operation == "all-gather":
+    if collective.primitive == "all-gather":
         return [(part, parts[collective.owner(part)][part]) for part in every]
-    if collective.operation == "broadcast":
+    if collective.primitive == "broadcast":
         return [(part, parts[0][part]) for part in every]
     return [(part, parts[part // workers][part]) for part in every if part % workers == rank]
 
@@ -71,7 +71,7 @@ def run_all(context: RankContext, sizes: tuple[int, ...]) -> dict[tuple, tuple]:
     found = {}
     with process_group(context, context.store(), context.count):
         for number, collective in enumerate(runnable(context.count)):
-            cuts = (math.inf, BLOCK_BYTES) if collective.operation in IN_BLOCKS else (math.inf,)
+            cuts = (math.inf, BLOCK_BYTES) if collective.primitive in IN_BLOCKS else (math.inf,)
             for size, block_bytes in product(sizes, cuts):
                 execute = CollectiveExecutor(collective, block_bytes=block_bytes)
                 tensor = own_tensor(context.rank, size, collective.workers)
@@ -104,7 +104,7 @@ def check(answers: list[dict[tuple, tuple]], ranks: int) -> None:
         said = f"{text}, {size} elements in blocks of {block_bytes} bytes"
         of_workers = [answer[key] for answer in answers[: collective.workers]]
         assert [wrong for wrong, _, _ in of_workers] == [[]] * collective.workers, said
-        if collective.operation in ("all-reduce", "all-gather", "broadcast"):
+        if collective.primitive in ("all-reduce", "all-gather", "broadcast"):
             assert len({digest for _, digest, _ in of_workers}) == 1, said
         # A part is longer than another by one element at most, in every block.
         blocks = max(1, math.ceil(4 * size / block_bytes)) + 1
@@ -171,6 +171,6 @@ def test_a_mesh_sends_small_messages_whole_and_all_ranks_leave_it_at_the_same_si
 
 
 def test_what_ends_in_different_parts_does_not_travel_in_blocks():
-    scatter = get_collective("ring", 4, operation="reduce-scatter")
+    scatter = get_collective("ring", 4, primitive="reduce-scatter")
     with pytest.raises(InputError, match="reduce-scatter leaves ranks different parts"):
         CollectiveExecutor(scatter, block_bytes=1000)

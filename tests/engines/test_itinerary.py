@@ -23,8 +23,8 @@ def test_what_ranks_send_is_what_the_list_counts(name, workers):
     algorithm = get_algorithm(name)
     if algorithm.refuses(workers):
         return
-    for operation in algorithm.operations:
-        made = get_collective(name, workers, operation=operation)
+    for primitive in algorithm.primitives:
+        made = get_collective(name, workers, primitive=primitive)
         bounds = part_bounds(10 * made.parts, made.parts)
         sent = [
             sum(in_elements(turn, bounds, rank).elements_sent for turn in itinerary(made, rank))
@@ -36,7 +36,7 @@ def test_what_ranks_send_is_what_the_list_counts(name, workers):
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_every_letter_that_leaves_arrives(name):
     algorithm = get_algorithm(name)
-    made = algorithm.collective(8, 1, algorithm.operations[0])
+    made = algorithm.collective(8, 1, algorithm.primitives[0])
     plans = [itinerary(made, rank) for rank in range(made.ranks)]
     ways = [
         sorted(

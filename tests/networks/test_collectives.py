@@ -21,7 +21,7 @@ from ddlnb.networks.collectives.catalogue import (
 from ddlnb.networks.collectives.double_tree import complementary_trees
 from ddlnb.networks.collectives.phases import reversed_steps
 from ddlnb.networks.proof import prove
-from ddlnb.networks.transfers import Collective, Operation, transfers
+from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 WORKERS = range(2, 65)
 VARIANTS = [
@@ -31,21 +31,21 @@ VARIANTS = [
 every_collective = pytest.mark.parametrize("name", [*COLLECTIVES, *VARIANTS])
 
 
-def cases(name: str) -> Iterator[tuple[int, int, Operation]]:
-    """Every number of workers, workers per node and operation that it runs with."""
+def cases(name: str) -> Iterator[tuple[int, int, Primitive]]:
+    """Every number of workers, workers per node and primitive that it runs with."""
     algorithm = get_algorithm(name)
     for workers in WORKERS[:22] if name in VARIANTS else WORKERS:
         for per_node in (1, 2, 4, 8) if algorithm.knows_nodes else (1,):
             if workers % per_node == 0 and not algorithm.refuses(workers, per_node):
-                for operation in algorithm.operations:
-                    yield workers, per_node, operation
+                for primitive in algorithm.primitives:
+                    yield workers, per_node, primitive
 
 
 @every_collective
 def test_every_rank_ends_with_every_part_summed_once(name):
     sizes = set()
-    for workers, per_node, operation in cases(name):
-        prove(get_collective(name, workers, per_node=per_node, operation=operation))
+    for workers, per_node, primitive in cases(name):
+        prove(get_collective(name, workers, per_node=per_node, primitive=primitive))
         sizes.add(workers)
     assert {8, 16} <= sizes
     assert name in VARIANTS or {2, 4, 32, 64} <= sizes
@@ -54,11 +54,11 @@ def test_every_rank_ends_with_every_part_summed_once(name):
 @every_collective
 def test_steps_and_bytes_are_those_of_the_formula(name):
     algorithm = get_algorithm(name)
-    for workers, per_node, operation in cases(name):
-        made = algorithm.collective(workers, per_node, operation)
+    for workers, per_node, primitive in cases(name):
+        made = algorithm.collective(workers, per_node, primitive)
         sent = float(made.bytes_sent(1.0).max())
-        expected = algorithm.counts(workers, per_node, operation)
-        assert (made.steps, pytest.approx(sent)) == expected, (workers, per_node, operation)
+        expected = algorithm.counts(workers, per_node, primitive)
+        assert (made.steps, pytest.approx(sent)) == expected, (workers, per_node, primitive)
 
 
 @every_collective
@@ -66,8 +66,8 @@ def test_a_worker_alone_sends_nothing_to_itself(name):
     algorithm = get_algorithm(name)
     if algorithm.refuses(1):
         return
-    for operation in algorithm.operations:
-        alone = get_collective(name, 1, operation=operation)
+    for primitive in algorithm.primitives:
+        alone = get_collective(name, 1, primitive=primitive)
         prove(alone)
         assert not (alone.transfers["source"] == alone.transfers["target"]).any()
 
@@ -158,7 +158,7 @@ def test_a_thousand_workers_take_no_time():
         ("byteps", 6, {"per_node": 4}, "6 workers do not fill nodes of 4; take a multiple of 4"),
         ("ring(0)", 4, {}, "give at least 1"),
         ("double-tree(-1)", 4, {}, "give at least 1"),
-        ("ring", 4, {"operation": "broadcast"}, "does not carry out 'broadcast'; take tree"),
+        ("ring", 4, {"primitive": "broadcast"}, "does not carry out 'broadcast'; take tree"),
         ("hierarchical(3)", 8, {}, "8 workers are no multiple of 3"),
         ("blueconnect((2, 3))", 8, {}, "blueconnect has 2 x 3 = 6 places for 8 workers"),
         ("swing", 12, {}, "needs a power of two of workers, and 12 is none; take 8 or 16 workers"),
@@ -166,11 +166,11 @@ def test_a_thousand_workers_take_no_time():
         ("parameter-servers(0)", 4, {}, "at least 1 server"),
         ("parameter-servers(5, true)", 4, {}, "puts 5 servers beside 4 workers; give at most 4"),
         ("byteps(-1)", 4, {}, "give 0 or more"),
-        ("pairwise", 6, {"operation": "all-to-all"}, "take 4 or 8 workers, or rotating"),
+        ("pairwise", 6, {"primitive": "all-to-all"}, "take 4 or 8 workers, or rotating"),
         (
             "recursive-halving",
             6,
-            {"operation": "reduce-scatter"},
+            {"primitive": "reduce-scatter"},
             "needs a power of two of workers, and 6 is none; take 4 or 8 workers, or ring",
         ),
     ],
@@ -186,12 +186,12 @@ class Star(Algorithm):
 
     name = "star"
 
-    def collective(self, workers, per_node=1, operation=ALL_REDUCE) -> Collective:
+    def collective(self, workers, per_node=1, primitive=ALL_REDUCE) -> Collective:
         others = np.arange(1, workers)
         there = transfers(0, others, 0 * others, 0, 1, True)
-        return self.made(operation, workers, 1, there, reversed_steps(there, 2))
+        return self.made(primitive, workers, 1, there, reversed_steps(there, 2))
 
-    def counts(self, workers, per_node=1, operation=ALL_REDUCE) -> Counts:
+    def counts(self, workers, per_node=1, primitive=ALL_REDUCE) -> Counts:
         return Counts(2 * (workers > 1), workers - 1.0)
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.proof import WrongCollective, prove
-from ddlnb.networks.transfers import Collective, Operation, Transfers, transfers
+from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
 
 
-def pair(*rows: Transfers, operation: Operation = "all-reduce", parts: int = 1) -> Collective:
-    return Collective("by hand", operation, 2, parts, np.concatenate(rows))
+def pair(*rows: Transfers, primitive: Primitive = "all-reduce", parts: int = 1) -> Collective:
+    return Collective("by hand", primitive, 2, parts, np.concatenate(rows))
 
 
 SWAP = transfers(0, [0, 1], [1, 0], 0, 1, True)
@@ -50,15 +50,15 @@ def test_a_mistake_is_named(rows, reason):
 def test_a_part_is_not_sent_before_it_is_there():
     early = transfers(0, [1], [0], 0, 1, False)
     with pytest.raises(WrongCollective, match="step 0 sends part 0 of rank 1 before it has any"):
-        prove(pair(early, operation="broadcast"))
+        prove(pair(early, primitive="broadcast"))
 
 
 def test_an_all_to_all_must_not_go_astray():
     swap = transfers(0, [0, 1], [1, 0], [1, 2], [2, 3], False)
-    prove(pair(swap, operation="all-to-all", parts=4))
+    prove(pair(swap, primitive="all-to-all", parts=4))
     astray = transfers(0, [0, 1], [1, 0], [1, 3], [2, 4], False)
     with pytest.raises(WrongCollective, match=r"part 2 of rank 0 lacks what came from \[1\]"):
-        prove(pair(astray, operation="all-to-all", parts=4))
+        prove(pair(astray, primitive="all-to-all", parts=4))
 
 
 MADE = [

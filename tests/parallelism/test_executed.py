@@ -40,7 +40,7 @@ def test_the_table_has_a_row_per_strategy(rows):
     table = strategy_table(rows)
     assert table["strategy"].tolist() == [case.strategy for case in CASES]
     assert table["bytes predicted"].equals(table["bytes counted"])
-    assert table["operations predicted"].equals(table["operations counted"])
+    assert table["calls predicted"].equals(table["calls counted"])
     assert table["memory off by"].max() < 0.05
     assert 0 < table["off one worker"].max() < 1e-12
 
@@ -92,8 +92,8 @@ def test_a_difference_is_seen(case):
     key = next(iter(found[0].bytes))
     for changed, quantity in (
         (replace(found[0], bytes={**found[0].bytes, key: found[0].bytes[key] + 8}), "bytes"),
-        (replace(found[0], times={**found[0].times, key: 77}), "operations"),
-        (replace(found[0], times={**found[0].times, ("broadcast", (0,)): 1}), "operations b"),
+        (replace(found[0], times={**found[0].times, key: 77}), "calls"),
+        (replace(found[0], times={**found[0].times, ("broadcast", (0,)): 1}), "calls b"),
         (replace(found[0], parameter_error=1e-9), "parameters"),
         (replace(found[0], loss_error=1e-9), "loss"),
         (replace(found[0], memory={k: 1.3 * v for k, v in found[0].memory.items()}), "memory"),
@@ -119,5 +119,5 @@ def test_the_small_models_are_those_of_their_shapes():
 
 
 def test_an_operation_that_nobody_knows_is_named_and_not_counted_as_nothing():
-    with pytest.raises(MissingPart, match=r"operation c10d\.all_to_nobody_ cannot be counted"):
+    with pytest.raises(MissingPart, match=r"operator c10d\.all_to_nobody_ cannot be counted"):
         Counting()._count("c10d.all_to_nobody_", ())

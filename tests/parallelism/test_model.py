@@ -104,13 +104,13 @@ def test_a_traced_workload_is_sharded_and_cut_into_stages():
     workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
     model = model_of(workload)
     (found,) = exchanges(model, Layout(dp=4), "fp32")
-    assert (found.operation, found.bytes) == ("all-reduce", workload.gradient_bytes)
+    assert (found.primitive, found.bytes) == ("all-reduce", workload.gradient_bytes)
     assert model.iteration_flops(64) == pytest.approx(workload.flops, rel=0.05)
     with pytest.raises(InputError, match="is not known, and a pipeline of 2 stages is cut there"):
         exchanges(model, Layout(pp=2), "fp32")
     outputs = {layer.name: 100 for layer in workload.layers}
     (sent,) = exchanges(model_of(workload, outputs), Layout(pp=2, micro_batches=3), "fp32")
-    assert (sent.operation, sent.bytes, sent.times) == ("send", 400, 3)
+    assert (sent.primitive, sent.bytes, sent.times) == ("send", 400, 3)
     with pytest.raises(InputError, match="tp 2 does not divide splittable layers 1"):
         exchanges(model, Layout(tp=2))
     with pytest.raises(InputError, match="has no layers nowhere"):

@@ -77,12 +77,12 @@ def test_findings_count_what_is_equal():
             row("right", "bytes send", 10.0, 10.0, True),
             row("right", "memory activations", 99.0, 100.0, True),
             row("wrong", "parameters", 0.0, 1e-3, False),
-            row("wrong", "operations send", 1.0, 2.0, False),
+            row("wrong", "calls send", 1.0, 2.0, False),
             row("wrong", "memory gradients", 100.0, 80.0, False),
         ]
     )
     said = execution_findings(rows)
     assert "1 of 2 strategies do on every rank" in said
-    assert "2 operations, 10 bytes" in said
+    assert "2 calls, 10 bytes" in said
     assert "further than 1e-03" in said
     assert "at most 25.0% (gradients, wrong)" in said

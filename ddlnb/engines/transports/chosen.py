@@ -13,10 +13,10 @@ from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.engines.transports.collective import CollectiveExecutor
 from ddlnb.engines.transports.threads import BlockingAllReduce, ThreadTransport
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Operation
+from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.requests import AllReduce, GatherParts, ReduceScatter
 
-HALVES: dict[type, Operation] = {ReduceScatter: "reduce-scatter", GatherParts: "all-gather"}
+HALVES: dict[type, Primitive] = {ReduceScatter: "reduce-scatter", GatherParts: "all-gather"}
 
 
 class HalvesTransport(ThreadTransport):
@@ -66,8 +66,8 @@ class PerMessageTransport(ThreadTransport):
 def _halves(group: dist.ProcessGroup) -> Mapping[type, CollectiveExecutor]:
     workers = group.size()
     return {
-        kind: CollectiveExecutor(get_collective("ring", workers, operation=operation), group)
-        for kind, operation in HALVES.items()
+        kind: CollectiveExecutor(get_collective("ring", workers, primitive=primitive), group)
+        for kind, primitive in HALVES.items()
     }
 
 

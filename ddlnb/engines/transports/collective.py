@@ -45,7 +45,7 @@ class CollectiveExecutor:
     cuts, so that any length will do. A server starts from zeros. With ``block_bytes`` no message is
     longer: the tensor is cut into blocks instead, if all ranks end with all parts of it.
 
-    Raises InputError for blocks of another operation.
+    Raises InputError for blocks of another primitive.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class CollectiveExecutor:
         block_bytes: float = math.inf,
     ):
         require(
-            block_bytes == math.inf or collective.operation in ("all-reduce", "broadcast"),
-            f"{collective.operation} leaves ranks different parts and does not travel in blocks of "
+            block_bytes == math.inf or collective.primitive in ("all-reduce", "broadcast"),
+            f"{collective.primitive} leaves ranks different parts and does not travel in blocks of "
             f"{block_bytes} bytes; leave block_bytes out",
         )
         self._group = group_or_default(group)

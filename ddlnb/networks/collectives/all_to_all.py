@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import powers
-from ddlnb.networks.transfers import Collective, Operation, transfers
+from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 Ranks = NDArray[np.int64]
 
@@ -27,22 +27,22 @@ class Rotating(Algorithm):
     """
 
     name = "rotating"
-    operations = ("all-to-all",)
+    primitives = ("all-to-all",)
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = "all-to-all"
+        self, workers: int, per_node: int = 1, primitive: Primitive = "all-to-all"
     ) -> Collective:
         """Return the transfers."""
         step, source = np.arange(workers - 1)[:, None], np.arange(workers)[None, :]
         target = self._target(source, step, workers)
         part = source * workers + target
         rows = transfers(step, source, target, part, part + 1, False)
-        return self.made(operation, workers, workers**2, rows)
+        return self.made(primitive, workers, workers**2, rows)
 
     def _target(self, source: Ranks, step: Ranks, workers: int) -> Ranks:
         return (source + step + 1) % workers
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         return Counts(workers - 1, (workers - 1) / workers**2)
 
@@ -73,10 +73,10 @@ class Bruck(Algorithm):
     """
 
     name = "bruck"
-    operations = ("all-to-all",)
+    primitives = ("all-to-all",)
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = "all-to-all"
+        self, workers: int, per_node: int = 1, primitive: Primitive = "all-to-all"
     ) -> Collective:
         """Return the transfers."""
         begin, away = np.arange(workers)[:, None], np.arange(workers)[None, :]
@@ -87,9 +87,9 @@ class Bruck(Algorithm):
             source = (begin + (away & (distance - 1))) % workers
             row = transfers(step, source, (source + distance) % workers, part, part + 1, False)
             rows.append(row[np.broadcast_to(going, row.shape)])
-        return self.made(operation, workers, workers**2, *rows)
+        return self.made(primitive, workers, workers**2, *rows)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form: the ones in the binary digits of all distances."""
         ones = sum(distance.bit_count() for distance in range(workers))
         return Counts(len(powers(workers)), ones / workers**2)

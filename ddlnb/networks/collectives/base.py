@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 from ddlnb.networks.collectives.phases import joined
-from ddlnb.networks.transfers import Collective, Operation, Transfers
+from ddlnb.networks.transfers import Collective, Primitive, Transfers
 
-ALL_REDUCE: Operation = "all-reduce"
+ALL_REDUCE: Primitive = "all-reduce"
 
 
 class Counts(NamedTuple):
@@ -23,13 +23,13 @@ class Counts(NamedTuple):
 
 
 class Algorithm(ABC):
-    """One way to carry out an operation, or several; subclasses are frozen dataclasses.
+    """One way to carry out a primitive, or several; subclasses are frozen dataclasses.
 
     Fields are parameters that can be written behind the name: ``torus(4, 8)``.
     """
 
     name: ClassVar[str]
-    operations: ClassVar[tuple[Operation, ...]] = (ALL_REDUCE,)
+    primitives: ClassVar[tuple[Primitive, ...]] = (ALL_REDUCE,)
     knows_nodes: ClassVar[bool] = False  # whether it matters which workers share a node
 
     def refuses(self, workers: int, per_node: int = 1) -> str:
@@ -38,21 +38,21 @@ class Algorithm(ABC):
 
     @abstractmethod
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers among workers of which ``per_node`` neighbours share a node."""
 
     @abstractmethod
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return steps and bytes by formula, without making the transfers."""
 
     def made(
         self,
-        operation: Operation,
+        primitive: Primitive,
         workers: int,
         parts: int,
         *rows: Transfers,
         servers: int = 0,
     ) -> Collective:
         """Return the collective of these rows, named after the page."""
-        return Collective(self.name, operation, workers, parts, joined(*rows), servers)
+        return Collective(self.name, primitive, workers, parts, joined(*rows), servers)

@@ -10,7 +10,7 @@ import numpy as np
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import over_dimensions
 from ddlnb.networks.collectives.shapes import misfit
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class BlueConnect(Algorithm):
         return misfit(self.name, self.shape(workers, per_node), workers)
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         shape = self.shape(workers, per_node)
         ranks, inwards = np.arange(workers).reshape(shape), range(len(shape))
         rows = over_dimensions(ranks, tuple(reversed(inwards)), 0, workers)
-        return self.made(operation, workers, workers, rows)
+        return self.made(primitive, workers, workers, rows)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         shape = self.shape(workers, per_node)
         return Counts(2 * (sum(shape) - len(shape)), 2 * (1 - 1 / math.prod(shape)))

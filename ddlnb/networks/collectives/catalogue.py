@@ -19,7 +19,7 @@ from ddlnb.networks.collectives.servers import BytePS, ParameterServers
 from ddlnb.networks.collectives.swing import Swing
 from ddlnb.networks.collectives.torus import Torus
 from ddlnb.networks.collectives.tree import Tree
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 COLLECTIVES: dict[str, type[Algorithm]] = {
     kind.name: kind
@@ -52,13 +52,13 @@ def algorithm_text(algorithm: Algorithm) -> str:
     return shown(algorithm.name, algorithm, brief=True)
 
 
-def algorithms_for(operation: Operation) -> list[str]:
-    """Return the names of those that carry out an operation.
+def algorithms_for(primitive: Primitive) -> list[str]:
+    """Return the names of those that carry out a primitive.
 
     >>> algorithms_for("reduce-scatter")
     ['ring', 'direct', 'recursive-halving']
     """
-    return [name for name, kind in COLLECTIVES.items() if operation in kind.operations]
+    return [name for name, kind in COLLECTIVES.items() if primitive in kind.primitives]
 
 
 def get_collective(
@@ -66,12 +66,12 @@ def get_collective(
     workers: int,
     *,
     per_node: int = 1,
-    operation: Operation = ALL_REDUCE,
+    primitive: Primitive = ALL_REDUCE,
 ) -> Collective:
     """Return the transfers of a collective among workers, of which ``per_node`` share a node.
 
     Neighbouring ranks share a node; only some collectives care. Raises UnknownName for the name,
-    InputError for parameters that it does not have, for an operation that it does not carry out,
+    InputError for parameters that it does not have, for a primitive that it does not carry out,
     and for workers among whom it does not run.
 
     >>> ring = get_collective("ring", 4)
@@ -87,14 +87,14 @@ def get_collective(
         f"{algorithm.name} needs full nodes, and {workers} workers do not fill nodes of "
         f"{per_node}; take a multiple of {per_node} workers",
     )
-    if operation not in algorithm.operations:
+    if primitive not in algorithm.primitives:
         raise InputError(
-            f"{algorithm.name} does not carry out {operation!r}; "
-            f"take {' or '.join(algorithms_for(operation)) or algorithm.operations[0]}"
+            f"{algorithm.name} does not carry out {primitive!r}; "
+            f"take {' or '.join(algorithms_for(primitive)) or algorithm.primitives[0]}"
         )
     refused = algorithm.refuses(workers, per_node)
     require(not refused, refused)
-    return algorithm.collective(workers, per_node, operation)
+    return algorithm.collective(workers, per_node, primitive)
 
 
 def register_collective(kind: type[Algorithm]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import after, joined
-from ddlnb.networks.transfers import Collective, Operation, transfers
+from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,14 @@ class Direct(Algorithm):
     """Worker r sums part r for all: 2 steps, in each n - 1 messages of M / n bytes from everyone.
 
     The fewest steps with the fewest bytes, for networks that carry everybody's messages at once.
-    Its halves are operations as well. Source: survey, section 3.3.2 (a full mesh).
+    Its halves are primitives as well. Source: survey, section 3.3.2 (a full mesh).
     """
 
     name = "direct"
-    operations = (ALL_REDUCE, "reduce-scatter", "all-gather")
+    primitives = (ALL_REDUCE, "reduce-scatter", "all-gather")
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         source = np.arange(workers)[:, None]
@@ -35,9 +35,9 @@ class Direct(Algorithm):
             "reduce-scatter": (scatter,),
             "all-gather": (gather,),
         }
-        return self.made(operation, workers, workers, *rows[operation])
+        return self.made(primitive, workers, workers, *rows[primitive])
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
-        phases = (2 if operation == ALL_REDUCE else 1) * (workers > 1)
+        phases = (2 if primitive == ALL_REDUCE else 1) * (workers > 1)
         return Counts(phases, phases * (workers - 1) / workers)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import Numbers, joined
-from ddlnb.networks.transfers import Collective, Operation, Transfers, transfers
+from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
 from ddlnb.plans.alpha_beta import tree_levels
 
 
@@ -31,7 +31,7 @@ class DoubleTree(Algorithm):
         return f"double-tree({self.blocks}) sends {self.blocks} blocks; give at least 1"
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         trees = complementary_trees(workers)
@@ -39,9 +39,9 @@ class DoubleTree(Algorithm):
             up_and_down(parents, half * self.blocks, self.blocks)
             for half, parents in enumerate(trees)
         ]
-        return self.made(operation, workers, 2 * self.blocks, *rows)
+        return self.made(primitive, workers, 2 * self.blocks, *rows)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         if workers == 1:
             return Counts(0, 0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
-from ddlnb.networks.transfers import Collective, Operation, transfers
+from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Exchange(Algorithm):
     name = "exchange"
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         source = np.arange(workers)[:, None]
         target = (source + np.arange(1, workers)) % workers  # not all to the same one first
         rows = transfers(0, source, target, 0, 1, True)
-        return self.made(operation, workers, 1, rows)
+        return self.made(primitive, workers, 1, rows)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         return Counts(int(workers > 1), workers - 1.0)

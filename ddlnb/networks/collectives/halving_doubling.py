@@ -14,7 +14,7 @@ from ddlnb.networks.collectives.phases import (
     is_power_of_two,
     powers,
 )
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class HalvingDoubling(Algorithm):
     name = "halving-doubling"
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         parts = 1 << (workers.bit_length() - 1)
@@ -37,9 +37,9 @@ class HalvingDoubling(Algorithm):
         index = np.arange(parts)
         rows = halving_and_doubling(pairs.ranks, [index ^ distance for distance in powers(parts)])
         result = after(pairs.lead + 2 * pairs.levels, pairs.result)
-        return self.made(operation, workers, parts, pairs.before, after(pairs.lead, rows), result)
+        return self.made(primitive, workers, parts, pairs.before, after(pairs.lead, rows), result)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         levels = workers.bit_length() - 1
         extra = not is_power_of_two(workers)
@@ -56,25 +56,25 @@ class RecursiveHalving(Algorithm):
     """
 
     name = "recursive-halving"
-    operations = ("reduce-scatter", "all-gather")
+    primitives = ("reduce-scatter", "all-gather")
 
     def refuses(self, workers: int, per_node: int = 1) -> str:
         """Return that the number of workers must be a power of two."""
         return powers_only(self.name, workers, "ring")
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         index = np.arange(workers)
         distances = powers(workers)
         rows = halving_and_doubling(index, [index ^ distance for distance in reversed(distances)])
         first = rows["step"] < len(distances)
-        chosen = rows[first] if operation == "reduce-scatter" else rows[~first]
-        lead = 0 if operation == "reduce-scatter" else len(distances)
-        return self.made(operation, workers, workers, after(-lead, chosen))
+        chosen = rows[first] if primitive == "reduce-scatter" else rows[~first]
+        lead = 0 if primitive == "reduce-scatter" else len(distances)
+        return self.made(primitive, workers, workers, after(-lead, chosen))
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         return Counts(workers.bit_length() - 1, (workers - 1) / workers)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import over_dimensions
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Hierarchical(Algorithm):
         )
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         ranks = np.arange(workers).reshape(-1, self._inside(per_node))
-        return self.made(operation, workers, workers, over_dimensions(ranks, (1, 0), 0, workers))
+        return self.made(primitive, workers, workers, over_dimensions(ranks, (1, 0), 0, workers))
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         inside = self._inside(per_node)
         steps = 2 * (inside - 1) + 2 * (workers // inside - 1)

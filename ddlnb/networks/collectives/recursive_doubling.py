@@ -9,7 +9,7 @@ import numpy as np
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.pairing import paired
 from ddlnb.networks.collectives.phases import after, powers
-from ddlnb.networks.transfers import Collective, Operation, transfers
+from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RecursiveDoubling(Algorithm):
     name = "recursive-doubling"
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         pairs = paired(workers, 1)
@@ -33,9 +33,9 @@ class RecursiveDoubling(Algorithm):
             for step, distance in enumerate(powers(len(ranks)))
         ]
         result = after(pairs.lead + pairs.levels, pairs.result)
-        return self.made(operation, workers, 1, pairs.before, *rows, result)
+        return self.made(primitive, workers, 1, pairs.before, *rows, result)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         levels = workers.bit_length() - 1
         extra = workers > 1 << levels

@@ -8,12 +8,12 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import after, ring_all_gather, ring_reduce_scatter, shares
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)
 class Ring(Algorithm):
-    """One ring through all workers in the order of ranks; its halves are operations as well.
+    """One ring through all workers in the order of ranks; its halves are primitives as well.
 
     All-reduce: 2 (n - 1) steps, 2 (n - 1) / n M bytes from every worker. With ``parts``, such as 64
     over 1,024 workers, a step carries so many transfers only: a part is longer then, links idle in
@@ -24,7 +24,7 @@ class Ring(Algorithm):
     parts: int | None = None
 
     name = "ring"
-    operations = (ALL_REDUCE, "reduce-scatter", "all-gather")
+    primitives = (ALL_REDUCE, "reduce-scatter", "all-gather")
 
     def refuses(self, workers: int, per_node: int = 1) -> str:
         """Return that there must be parts, if there are none."""
@@ -33,7 +33,7 @@ class Ring(Algorithm):
         return f"ring({self.parts}) cuts the message into {self.parts} parts; give at least 1"
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         parts = self.parts or workers
@@ -44,9 +44,9 @@ class Ring(Algorithm):
             "reduce-scatter": (scatter,),
             "all-gather": (gather,),
         }
-        return self.made(operation, workers, parts, *rows[operation])
+        return self.made(primitive, workers, parts, *rows[primitive])
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form.
 
         A worker sends all parts in a phase but those that end with it, or with its successor.
@@ -57,7 +57,7 @@ class Ring(Algorithm):
             ALL_REDUCE: own + np.roll(own, -1),
             "reduce-scatter": own,
             "all-gather": np.roll(own, -1),
-        }[operation]
-        phases = 2 if operation == ALL_REDUCE else 1
+        }[primitive]
+        phases = 2 if primitive == ALL_REDUCE else 1
         sent = 0.0 if workers == 1 else phases - float(kept.min()) / parts
         return Counts(phases * (workers - 1), sent)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import after, powers, ring_all_gather
-from ddlnb.networks.transfers import Collective, Operation, transfers
+from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class ScatterGather(Algorithm):
     """
 
     name = "scatter-gather"
-    operations = ("broadcast",)
+    primitives = ("broadcast",)
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = "broadcast"
+        self, workers: int, per_node: int = 1, primitive: Primitive = "broadcast"
     ) -> Collective:
         """Return the transfers: a rank hands on the parts of those that are behind it."""
         rows = []
@@ -33,8 +33,8 @@ class ScatterGather(Algorithm):
             rows.append(transfers(step, source, target, target, stop, False))
         ring, bounds = np.arange(workers)[None, :], np.arange(workers + 1)[None, :]
         gather = after(len(powers(workers)), ring_all_gather(ring, bounds))
-        return self.made(operation, workers, workers, *rows, gather)
+        return self.made(primitive, workers, workers, *rows, gather)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         return Counts(len(powers(workers)) + workers - 1, 2 * (workers - 1) / workers)

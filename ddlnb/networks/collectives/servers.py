@@ -16,7 +16,7 @@ from ddlnb.networks.collectives.phases import (
     ring_all_gather,
     ring_reduce_scatter,
 )
-from ddlnb.networks.transfers import Collective, Operation, Transfers, transfers
+from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ParameterServers(Algorithm):
         return ""
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         extra = 0 if self.beside else self.count
@@ -53,10 +53,10 @@ class ParameterServers(Algorithm):
         server, worker = part + (workers if extra else 0), np.arange(workers)[:, None]
         push = _not_to_oneself(transfers(0, worker, server, part, part + 1, True))
         return self.made(
-            operation, workers, self.count, push, reversed_steps(push, 2), servers=extra
+            primitive, workers, self.count, push, reversed_steps(push, 2), servers=extra
         )
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         if not self.beside:
             return Counts(2, max(1.0, workers / self.count))
@@ -97,7 +97,7 @@ class BytePS(Algorithm):
         return beside // gcd(beside, alone), alone // gcd(beside, alone)
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         nodes = workers // per_node
@@ -115,9 +115,9 @@ class BytePS(Algorithm):
             after(steps, ring_all_gather(ranks, bounds)),
         )
         parts = per_node * of_each
-        return self.made(operation, workers, parts, *rows, servers=self.servers)
+        return self.made(primitive, workers, parts, *rows, servers=self.servers)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         nodes, k = workers // per_node, self.servers
         inside = 2 * (per_node - 1) / per_node

@@ -11,7 +11,7 @@ from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import Numbers, halving_and_doubling
 from ddlnb.networks.collectives.shapes import misfit
-from ddlnb.networks.transfers import Collective, Operation, Transfers
+from ddlnb.networks.transfers import Collective, Primitive, Transfers
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Swing(Algorithm):
         )
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         shape = self.shape(workers)
         starts = [axis for axis, length in enumerate(shape) if length > 1] or [0]
         ways = [(axis, sign) for axis in starts for sign in (1, -1)]
         rows = [_one_way(shape, way, number * workers) for number, way in enumerate(ways)]
-        return self.made(operation, workers, len(ways) * workers, *rows)
+        return self.made(primitive, workers, len(ways) * workers, *rows)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         return Counts(2 * (workers.bit_length() - 1), 2 * (workers - 1) / workers)
 

@@ -9,7 +9,7 @@ import numpy as np
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import over_dimensions
 from ddlnb.networks.collectives.shapes import misfit, squarest
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Torus(Algorithm):
         return misfit(self.name, self.shape(workers), workers)
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         ranks = np.arange(workers).reshape(self.shape(workers))
         by_rows = over_dimensions(ranks, (1, 0), 0, workers)
         by_columns = over_dimensions(ranks, (0, 1), workers, workers)
-        return self.made(operation, workers, 2 * workers, by_rows, by_columns)
+        return self.made(primitive, workers, 2 * workers, by_rows, by_columns)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         rows, columns = self.shape(workers)
         return Counts(2 * (rows + columns - 2), 2 * (workers - 1) / workers)

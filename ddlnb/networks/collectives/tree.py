@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import after, joined, powers, reversed_steps
-from ddlnb.networks.transfers import Collective, Operation, Transfers, transfers
+from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,21 @@ class Tree(Algorithm):
     """
 
     name = "tree"
-    operations = (ALL_REDUCE, "broadcast")
+    primitives = (ALL_REDUCE, "broadcast")
 
     def collective(
-        self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE
+        self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
         levels, up = len(powers(workers)), up_binomial(workers)
         down = reversed_steps(up, levels)
-        rows = (down,) if operation == "broadcast" else (up, after(levels, down))
-        return self.made(operation, workers, 1, *rows)
+        rows = (down,) if primitive == "broadcast" else (up, after(levels, down))
+        return self.made(primitive, workers, 1, *rows)
 
-    def counts(self, workers: int, per_node: int = 1, operation: Operation = ALL_REDUCE) -> Counts:
+    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
         """Return the closed form."""
         levels = len(powers(workers))
-        return Counts(levels * (1 if operation == "broadcast" else 2), float(levels))
+        return Counts(levels * (1 if primitive == "broadcast" else 2), float(levels))
 
 
 def up_binomial(workers: int) -> Transfers:

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddlnb.errors import MissingPart
 
-# Operation of torch -> what it is, and the argument that holds the buffer.
-_OPERATIONS = {
+# Operator of torch -> the primitive that it is, and the argument that holds the buffer.
+_OPERATORS = {
     "_c10d_functional.all_reduce": ("all-reduce", 0),
     "_c10d_functional.all_reduce_": ("all-reduce", 0),
     "_c10d_functional.all_gather_into_tensor": ("all-gather", 0),
@@ -31,11 +31,11 @@ _OPERATIONS = {
     "c10d.send": ("send", 0),
 }
 _SILENT = ("wait_tensor", "_wrap_tensor_autograd", "recv_", "barrier")
-Key = tuple[str, tuple[int, ...]]  # operation, ranks of the group
+Key = tuple[str, tuple[int, ...]]  # primitive, ranks of the group
 
 
 class Counting(TorchDispatchMode):
-    """Counts operations and bytes by operation and group, as `Exchange` defines the bytes.
+    """Counts calls and bytes by primitive and group, as `Exchange` defines the bytes.
 
     Only numbers of the training count: integers (how many tokens come, shapes) are bookkeeping.
     """
@@ -49,19 +49,19 @@ class Counting(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if any(issubclass(one, DTensor) for one in types):
-            return NotImplemented  # it becomes operations on plain tensors, which come here
+            return NotImplemented  # it becomes operators on plain tensors, which come here
         name = str(func).removesuffix(".default")
         if "c10d" in name and not name.endswith(_SILENT):
             self._count(name, args)
         return func(*args, **(kwargs or {}))
 
     def _count(self, name: str, args: tuple[Any, ...]) -> None:
-        if name not in _OPERATIONS:
+        if name not in _OPERATORS:
             raise MissingPart(
-                f"the bytes of operation {name} cannot be counted, as this torch has it and nobody "
-                f"knew of it; add it to _OPERATIONS, or take the torch of environment.yml"
+                f"the bytes of operator {name} cannot be counted, as this torch has it and nobody "
+                f"knew of it; add it to _OPERATORS, or take the torch of environment.yml"
             )
-        operation, at = _OPERATIONS[name]
+        primitive, at = _OPERATORS[name]
         tensors = args[at] if isinstance(args[at], list | tuple) else [args[at]]
         tensors = [one for one in tensors if one.is_floating_point()]
         group = _group_of(args)
@@ -69,7 +69,7 @@ class Counting(TorchDispatchMode):
         if name == "_c10d_functional.all_gather_into_tensor":  # its argument is what goes in
             size *= group.size()
         if tensors:
-            key = operation, tuple(dist.get_process_group_ranks(group))
+            key = primitive, tuple(dist.get_process_group_ranks(group))
             self.times[key] += 1
             self.bytes[key] += size
 

@@ -33,9 +33,9 @@ def strategy_rows(
     ``ranks`` are started ranks to use, at least as many as the largest layout has. Returns one row
     per strategy and quantity: ``strategy``, ``layout``, ``model``, ``quantity``, ``predicted``,
     ``counted``, ``equal``. Quantities: ``loss`` and ``parameters`` (the largest difference to one
-    worker after three iterations, predicted 0); ``operations`` and ``bytes`` of every collective,
+    worker after three iterations, predicted 0); ``calls`` and ``bytes`` of every collective,
     summed over all ranks in one iteration; and of ``memory`` the parts, in bytes on the rank that
-    is furthest off. Numbers of operations and bytes are equal if they are so on every rank, for
+    is furthest off. Numbers of calls and bytes are equal if they are so on every rank, for
     every group; memory if it is within 5 %. Tokens choose their experts, so that only all ranks
     together exchange and keep what is predicted there. Raises InputError for too few ranks.
     """
@@ -68,17 +68,17 @@ def strategy_rows(
 
 
 def strategy_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per strategy: operations and bytes, memory, distance to one worker, equal.
+    """Return one row per strategy: calls and bytes, memory, distance to one worker, equal.
 
-    ``predicted`` and ``counted`` are bytes exchanged by all ranks in an iteration, ``operations``
-    (predicted = counted) their number; ``memory`` is the largest relative error of a part.
+    ``predicted`` and ``counted`` are calls, and bytes exchanged, of all ranks in an iteration;
+    ``memory`` is the largest relative error of a part.
     """
     import pandas as pd
 
     table = []
     for strategy, own in rows.groupby("strategy", sort=False):
         sums = {}
-        for what in ("operations", "bytes"):
+        for what in ("calls", "bytes"):
             chosen = own[own["quantity"].str.startswith(what)]
             sums[what] = int(chosen["predicted"].sum()), int(chosen["counted"].sum())
         parts = own[own["quantity"].str.startswith("memory")]
@@ -88,8 +88,8 @@ def strategy_table(rows: pd.DataFrame) -> pd.DataFrame:
             {
                 "strategy": strategy,
                 "layout": own["layout"].iloc[0],
-                "operations predicted": sums["operations"][0],
-                "operations counted": sums["operations"][1],
+                "calls predicted": sums["calls"][0],
+                "calls counted": sums["calls"][1],
                 "bytes predicted": sums["bytes"][0],
                 "bytes counted": sums["bytes"][1],
                 "memory off by": errors.max(),
@@ -114,31 +114,31 @@ def _compared_exchanges(
     case: Case, found: Sequence[Counted]
 ) -> Iterator[tuple[str, float, float, bool]]:
     predicted = [_predicted(case, rank, one.stage) for rank, one in enumerate(found)]
-    operations = {key[0] for one in found for key in one.times}
-    operations |= {key[0] for times, _ in predicted for key in times}
-    for operation in sorted(operations):
-        for at, what in enumerate(("operations", "bytes")):
-            told = [_of(operation, one[at]) for one in predicted]
-            seen = [_of(operation, (one.times, one.bytes)[at]) for one in found]
-            together = bool(case.shape.experts) and operation == "all-to-all"
+    primitives = {key[0] for one in found for key in one.times}
+    primitives |= {key[0] for times, _ in predicted for key in times}
+    for primitive in sorted(primitives):
+        for at, what in enumerate(("calls", "bytes")):
+            told = [_of(primitive, one[at]) for one in predicted]
+            seen = [_of(primitive, (one.times, one.bytes)[at]) for one in found]
+            together = bool(case.shape.experts) and primitive == "all-to-all"
             equal = _summed(told) == _summed(seen) if together else told == seen
             in_all = [float(sum(_summed(every).values())) for every in (told, seen)]
-            yield f"{what} {operation}", in_all[0], in_all[1], equal
+            yield f"{what} {primitive}", in_all[0], in_all[1], equal
 
 
 def _predicted(case: Case, rank: int, stage: int) -> tuple[Counter[Key], Counter[Key]]:
-    """Return operations and bytes of one rank by operation and group, in one iteration."""
+    """Return calls and bytes of one rank by primitive and group, in one iteration."""
     times: Counter[Key] = Counter()
     size: Counter[Key] = Counter()
     for one in exchanges(case.shape.shape, case.layout, PRECISION, stage):
         members = next(group for group in groups(case.layout, one.axis) if rank in group)
-        times[one.operation, members] += one.times
-        size[one.operation, members] += round(one.times * one.bytes)
+        times[one.primitive, members] += one.times
+        size[one.primitive, members] += round(one.times * one.bytes)
     return times, size
 
 
-def _of(operation: str, numbers: Mapping[Key, int]) -> dict[Key, int]:
-    return {key: number for key, number in numbers.items() if key[0] == operation}
+def _of(primitive: str, numbers: Mapping[Key, int]) -> dict[Key, int]:
+    return {key: number for key, number in numbers.items() if key[0] == primitive}
 
 
 def _summed(numbers: Sequence[dict[Key, int]]) -> Counter[Key]:

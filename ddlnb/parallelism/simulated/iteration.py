@@ -176,11 +176,11 @@ class _Player:
             2 * widths.optimizer + 2 * widths.parameter + widths.gradient
         )
         stage.compute("update", "update", states / memory_bandwidth)
-        self._at_once(stage, [one for one in after if one.operation == "all-gather"])
+        self._at_once(stage, [one for one in after if one.primitive == "all-gather"])
 
     def _at_once(self, stage: _Stage, found: list[Exchange]) -> None:
         stage.exchange(
-            Wait(one.axis, f"{one.operation} {one.what}", round(one.bytes), self.links.seconds(one))
+            Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), self.links.seconds(one))
             for one in found
         )
 

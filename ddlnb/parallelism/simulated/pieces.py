@@ -105,20 +105,20 @@ def _gather(share: Share, layout: Layout, precision: Precision, links: Links) ->
 
 
 def _reduce(share: Share, layout: Layout, precision: Precision, links: Links) -> tuple[Wait, ...]:
-    operation = "all-reduce" if layout.zero == 0 else "reduce-scatter"
-    return _among_replicas(operation, "gradients", share, precision.reduced, layout, links)
+    primitive = "all-reduce" if layout.zero == 0 else "reduce-scatter"
+    return _among_replicas(primitive, "gradients", share, precision.reduced, layout, links)
 
 
 def _among_replicas(
-    operation: str, what: str, share: Share, width: int, layout: Layout, links: Links
+    primitive: str, what: str, share: Share, width: int, layout: Layout, links: Links
 ) -> tuple[Wait, ...]:
     """Return the exchanges of a layer's tensors among those that hold them alike."""
     found: Sequence[Exchange] = [
-        Exchange(what, operation, axis, group_size(layout, axis), elements * width, 1, "update")
+        Exchange(what, primitive, axis, group_size(layout, axis), elements * width, 1, "update")
         for axis, elements in share.by_axis.items()
     ]
     return tuple(_wait(one, links) for one in found if one.ranks > 1 and one.bytes)
 
 
 def _wait(one: Exchange, links: Links) -> Wait:
-    return Wait(one.axis, f"{one.operation} {one.what}", round(one.bytes), links.seconds(one))
+    return Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), links.seconds(one))

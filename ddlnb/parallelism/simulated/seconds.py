@@ -14,7 +14,7 @@ from ddlnb.networks.channels import Startup
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play, share
-from ddlnb.networks.transfers import Collective, Operation
+from ddlnb.networks.transfers import Collective, Primitive
 from ddlnb.parallelism.groups import groups
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.traffic import ALGORITHMS
@@ -55,8 +55,8 @@ class Links:
         )
 
     def seconds(self, exchange: Exchange) -> float:
-        """Return the seconds of one operation of an exchange."""
-        key = exchange.operation, exchange.axis, float(exchange.bytes)
+        """Return the seconds of one call of an exchange."""
+        key = exchange.primitive, exchange.axis, float(exchange.bytes)
         if key not in self._known:
             self._known[key] = self._played(exchange)
         return self._known[key]
@@ -77,20 +77,20 @@ class Links:
 
     def _played(self, exchange: Exchange) -> float:
         rows = self._placed(exchange.axis)
-        if exchange.operation == "send":  # of the ring of context parallelism
+        if exchange.primitive == "send":  # of the ring of context parallelism
             flows = [
                 (one, row[(at + 1) % len(row)], exchange.bytes, 0.0)
                 for row in rows
                 for at, one in enumerate(row)
             ]
             return share(self.network, flows, startup=self.startup).seconds
-        operation = cast(Operation, exchange.operation)
-        is_reduced = operation == "all-reduce"
-        algorithm = get_algorithm(self.all_reduce if is_reduced else ALGORITHMS[operation])
+        primitive = cast(Primitive, exchange.primitive)
+        is_reduced = primitive == "all-reduce"
+        algorithm = get_algorithm(self.all_reduce if is_reduced else ALGORITHMS[primitive])
         per_node = 1
         if algorithm.knows_nodes:
             rows, per_node = self._by_node(rows)
-        one = get_collective(algorithm, exchange.ranks, per_node=per_node, operation=operation)
+        one = get_collective(algorithm, exchange.ranks, per_node=per_node, primitive=primitive)
         return play(
             _beside_each_other(one, len(rows)),
             self.network,
@@ -120,5 +120,5 @@ def _beside_each_other(one: Collective, groups: int) -> Collective:
                        ("stop", one.parts)):  # fmt: skip
         rows[name] += (group * step).astype(np.int32)
     return Collective(
-        f"{groups} x {one.name}", one.operation, one.workers * groups, one.parts * groups, rows
+        f"{groups} x {one.name}", one.primitive, one.workers * groups, one.parts * groups, rows
     )
