@@ -13,6 +13,7 @@ from ddlnb.cli import (
     advise,
     calibrate,
     check,
+    clusters,
     collectives,
     forecast,
     goodput,
@@ -28,6 +29,7 @@ from ddlnb.cli import (
     scaling,
     strategies,
     survey,
+    timeline,
     trace,
     train,
     unlike,
@@ -47,19 +49,9 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(models, methods, forecast, scaling, advise, calibrate, check, lossy, train, measure, survey),
-    *(
-        import_logs,
-        trace,
-        collectives,
-        networks,
-        hardware,
-        scale,
-        goodput,
-        strategies,
-        iteration,
-        unlike,
-    ),
+    *(models, methods, clusters, forecast, timeline, scaling, advise, calibrate, check),
+    *(lossy, train, measure, survey, import_logs, trace, collectives, networks, hardware),
+    *(scale, goodput, strategies, iteration, unlike),
 )
 for commands in COMMANDS:
     commands.add_to(app)

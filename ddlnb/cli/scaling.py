@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.forecast import Methods
 from ddlnb.cli.hardware import (
     ClusterName,
     GpuName,
@@ -19,6 +18,7 @@ from ddlnb.cli.hardware import (
     chosen_cluster,
 )
 from ddlnb.cli.options import Batch, numbers, print_table
+from ddlnb.cli.simulated import Methods
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 

@@ -12,7 +12,7 @@ import pytest
 from ddlnb.advice.of_forecast import advice
 from ddlnb.calibration import survey
 from ddlnb.calibration.survey import calibrate_survey
-from ddlnb.cli.forecast import workload_for
+from ddlnb.cli.workloads import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.paths import CLUSTERS, ROOT
