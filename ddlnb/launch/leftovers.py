@@ -24,6 +24,7 @@ import psutil
 from ddlnb.launch import reaper
 
 SHARED_MEMORY = Path("/dev/shm")
+END_SECONDS = 5.0  # in which killed processes end
 START_SECONDS = 600.0  # so young, a folder that names no machine may belong to ranks that start
 _NAME = re.compile(r"ddlnb[-_]([0-9a-f]{12})")  # of folders and shared memory: the token's start
 _TOKEN = re.compile(r"[0-9a-f]{32}$")
@@ -69,12 +70,16 @@ def find(temporary: str | Path | None = None) -> list[Leftover]:
 def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
     """Remove them and return those that are gone; what belongs to another user may stay."""
     listed = sorted(leftovers, key=lambda leftover: leftover.kind != "process")  # processes first
+    processes = [leftover.process for leftover in listed if leftover.process is not None]
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    deadline = time.monotonic() + END_SECONDS
+    while not all(map(_has_ended, processes)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     for leftover in listed:
-        with contextlib.suppress(psutil.Error, OSError):
-            if leftover.process is not None:
-                leftover.process.kill()
-                leftover.process.wait(5)
-            elif leftover.path is not None and leftover.path.is_dir():
+        with contextlib.suppress(OSError):
+            if leftover.path is not None and leftover.path.is_dir():
                 shutil.rmtree(leftover.path)
             elif leftover.path is not None:
                 leftover.path.unlink()
@@ -83,11 +88,15 @@ def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
 
 def _is_gone(leftover: Leftover) -> bool:
     if leftover.process is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            running = leftover.process.is_running()
-            return not running or leftover.process.status() == psutil.STATUS_ZOMBIE
-        return True
+        return _has_ended(leftover.process)
     return leftover.path is not None and not leftover.path.exists()
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Return whether it runs no more: a dead one stays until its parent takes note of it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def _sessions() -> tuple[dict[str, list[psutil.Process]], set[str]]:
