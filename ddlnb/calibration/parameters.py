@@ -11,6 +11,7 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.simulator.identity import Identity
 
 MOST_PARAMETERS = 30  # of one fit; more than that no set of observations here can tell apart
 NO_EFFECT = Effects()
@@ -88,6 +89,7 @@ class Parameter:
 
 
 Names = tuple[str, str, str | None, str | None]  # of a network, a cluster, a model and a method
+Choice = tuple[tuple[str, int], ...]  # effects, and the positions of the parameters they have
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,10 @@ class ParameterValues:
     values: tuple[float, ...] = ()
     without: tuple[str, ...] = ()
     planned_with: ParameterValues | None = None
-    _clusters: dict[tuple[Cluster, str | None, str | None], Cluster] = field(
+    _clusters: dict[tuple[Identity, Choice], Cluster] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _choices: dict[Names, dict[str, int]] = field(default_factory=dict, repr=False, compare=False)
+    _choices: dict[Names, Choice] = field(default_factory=dict, repr=False, compare=False)
 
     def at(
         self, values: Sequence[float], planned_with: ParameterValues | None = None
@@ -115,10 +117,10 @@ class ParameterValues:
 
     def on(self, cluster: Cluster, model: str | None = None, method: str | None = None) -> Cluster:
         """Return the cluster with these values while it trains the model by the method."""
-        key = (cluster, model, method)
+        choice = self._choice(cluster, model, method)
+        key = (Identity((cluster,)), choice)  # models and methods often have the same
         if key not in self._clusters:
-            choice = self._choice(cluster, model, method)
-            values = {effect: self.values[index] for effect, index in choice.items()}
+            values = {effect: self.values[index] for effect, index in choice}
             values |= {effect: getattr(NO_EFFECT, effect) for effect in self.without}
             self._clusters[key] = cluster.with_effects(**values)
         return self._clusters[key]
@@ -131,13 +133,13 @@ class ParameterValues:
         Raises InputError when two parameters claim the same effect.
         """
         choice = self._choice(cluster, model, method)
-        return {effect: (self.parameters[i], self.values[i]) for effect, i in choice.items()}
+        return {effect: (self.parameters[i], self.values[i]) for effect, i in choice}
 
-    def _choice(self, cluster: Cluster, model: str | None, method: str | None) -> dict[str, int]:
+    def _choice(self, cluster: Cluster, model: str | None, method: str | None) -> Choice:
         """Return the position of the parameter of each effect; it is the same for all values."""
         key = (cluster.network, cluster.name, model, method)
         if key not in self._choices:
-            self._choices[key] = self._most_specific(key)
+            self._choices[key] = tuple(self._most_specific(key).items())
         return self._choices[key]
 
     def _most_specific(self, key: Names) -> dict[str, int]:

@@ -80,12 +80,15 @@ def here_parameters(clusters: Sequence[Cluster], site: Site = HERE) -> list[Para
 def here_observations(found: MicroBenchmark) -> list[Observation]:
     """Return the rows and the idle all-reduces of a micro-benchmark as observations."""
     observed = []
+    twins = {
+        workers: twin(workers, found.planning_cost(workers), found.site)
+        for workers in map(int, found.rows["gpus"].unique())
+    }
     for row in found.rows.to_dict("records"):
         workers = int(row["gpus"])
-        cluster = twin(workers, found.planning_cost(workers), found.site)
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
-        cell = Cell(workload, cluster, as_measured(row), servers)
+        cell = Cell(workload, twins[workers], as_measured(row), servers)
         spread = max(LEAST_SPREAD, noise_of(row) / row["repetitions"] ** 0.5)
         observed.append(
             observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"])

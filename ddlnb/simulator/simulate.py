@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, islice
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
@@ -27,7 +28,8 @@ from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None
 MOST_SPANS = 100_000  # a stated budget: about ten seconds to play, 20 MB of trace
-PLAYED_AT_ONCE = 2
+PLAYED_AT_ONCE = 2  # batches
+BATCH = 16  # programs, which a thread plays in one go: handing over each takes as long as it does
 KEPT = 512  # of the largest plans this is some hundred megabytes
 
 
@@ -138,8 +140,9 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
         )
         for cell in cells
     )
+    batches = iter(lambda: list(islice(programs, BATCH)), [])
     with ThreadPoolExecutor(PLAYED_AT_ONCE) as pool:  # plays while the next ones are prepared
-        return list(pool.map(_played, programs))
+        return list(chain.from_iterable(pool.map(_all_played, batches)))
 
 
 @lru_cache(maxsize=KEPT)
@@ -163,6 +166,10 @@ def _prepared(
 
 
 _prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)
+
+
+def _all_played(programs: Sequence[Arrays | UnlikeProgram]) -> list[Seconds]:
+    return [_played(program) for program in programs]
 
 
 def _played(program: Arrays | UnlikeProgram) -> Seconds:
