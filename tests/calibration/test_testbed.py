@@ -197,7 +197,7 @@ def test_a_cluster_of_today_has_nothing_of_the_scripts_that_the_survey_ran():
 def test_a_testbed_with_another_network_is_found_again(tmp_path):
     """Cells as a testbed would give them whose 10GbE has 0.8 of the fitted bandwidth.
 
-    One model, two networks: all of them take minutes.
+    One model, two networks, and the methods of few messages: all of them take minutes.
     """
     fitted = fitted_values()[0]
     names = [parameter.name for parameter in fitted.parameters]
@@ -206,6 +206,7 @@ def test_a_testbed_with_another_network_is_found_again(tmp_path):
     cells = fig4_cells_to_forecast(
         ("resnet50",), ("10GbE", "100GbE"), gpus=(4, 8), values=fitted.at(changed)
     )
+    cells = [cell for cell in cells if not cell.method.name.startswith("ByteScheduler")]
     lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s,std,source"]
     for cell, found in zip(cells, steady_seconds(cells), strict=True):
         model, batch = cell.workload.model, cell.workload.local_batch

@@ -103,8 +103,8 @@ class TestSimGrid:
         compare(range(100), tmp_path)
 
     @pytest.mark.slow
-    def test_a_thousand_scenarios(self, tmp_path):
-        compare(range(100, 1100), tmp_path)
+    def test_three_hundred_others(self, tmp_path):
+        compare(range(100, 400), tmp_path)
 
 
 def test_a_wrong_time_is_found(tmp_path, monkeypatch):
