@@ -85,7 +85,7 @@ def scale(
     the best layout is the best, cost per million tokens, and what is not known.
 
     With --table, rows of a CSV with the columns of data/published/nanotron_h100_upto64.csv get
-    tokens_per_s_per_gpu, its interval, memory_gb (GiB of the first stage) and fits.
+    tokens_per_s_per_gpu, its interval, memory_gb (GiB, as runs report it) and fits.
     """
     from ddlnb.errors import InputError
 

@@ -56,6 +56,12 @@ def of_framework(
     return np.asarray(np.where(index < cases.pp[:, None], total, 0.0))
 
 
+def reported(cases: Cases, gib: NDArray[np.float64]) -> Column:
+    """Return GiB as runs report it, from those of every stage: of the first, or of the fullest."""
+    of_first = np.array([framework.reports_first for framework in FRAMEWORKS])
+    return np.where(of_first[cases.framework.astype(int)], gib[:, 0], gib.max(axis=1))
+
+
 def micro_batches_kept(cases: Cases, stage: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return of how many micro batches stages keep activations at their peak: (cases, stages).
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import Cases, Column
-from ddlnb.parallelism.forecast.footprint import footprint
+from ddlnb.parallelism.forecast.footprint import footprint, reported
 from ddlnb.parallelism.forecast.frameworks import NAMES
 from ddlnb.parallelism.forecast.parameters import Fitted, kept
 from ddlnb.parallelism.forecast.slow_mode import chance_of_slow
@@ -44,7 +44,8 @@ class Outlook:
     - step: seconds of a run that is not slow, by what they go to.
     - chance: that a run is slow; seconds: the median of the two kinds of runs.
     - tokens_per_s_per_gpu, low, high: the median, and the 90 % interval over both kinds of runs.
-    - memory_gib: of the first stage's ranks, as frameworks report it.
+    - memory_gib: at the peak of a rank, as runs of the framework report it: nanotron's of the first
+      stage, others of the fullest.
     - most_gib: what the fullest stage needs at least; chance_of_fit: that a GPU has that; fits:
       whether that is likely, also with what exchanges hold back, and no stage is without a layer.
     """
@@ -104,7 +105,7 @@ def forecast(cases: Cases, fitted: Fitted | None = None, spread: Column | None =
         seconds=np.where(chance > 0.5, slow, quick),
         low=rate(cases, ends[1]),
         high=rate(cases, ends[0]),
-        memory_gib=np.minimum(asked[:, 0], memory * MOST_SHOWN),
+        memory_gib=np.minimum(reported(cases, asked), memory * MOST_SHOWN),
         most_gib=least,
         chance_of_fit=ndtr(np.log(memory * USABLE / least) / MEMORY_SPREAD),
         fits=(least <= memory * USABLE) & (asked.max(axis=1) <= memory * STRETCH) & runs(cases),

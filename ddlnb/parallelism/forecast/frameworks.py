@@ -18,6 +18,7 @@ class Framework:
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
     - interleaves: its pipelines can hold several chunks of layers per stage (vpp).
     - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
+    - reports_first: its runs report the memory of the first stage, others of the fullest.
     """
 
     name: str
@@ -30,10 +31,13 @@ class Framework:
     overlaps: bool = False
     splits_sequences: bool = False
     interleaves: bool = False
+    reports_first: bool = False
 
 
 FRAMEWORKS = (
-    Framework("nanotron", r"nanotron", 4, True, True, True, splits_sequences=True),
+    Framework(
+        "nanotron", r"nanotron", 4, True, True, True, splits_sequences=True, reports_first=True
+    ),
     Framework("fsdp", r"fsdp|composer|foundry|torchtitan|deepspeed|zero", 2, overlaps=True),
     Framework(
         "nemo",

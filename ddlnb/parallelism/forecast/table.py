@@ -49,9 +49,10 @@ def forecast_table(
     """Return the rows of a CSV file, with throughput, its 90 % interval, memory and fit added.
 
     ``tokens_per_s_per_gpu`` is the median over slow runs and others; that of a run that is not slow
-    and the chance of a slow one stand beside it. ``memory_gb`` is in GiB, of the first stage's
-    ranks. Answers that the file has already are replaced. ``say`` is called with every line of
-    what was taken where cells are missing. With ``keep_going`` bad rows stay without a forecast.
+    and the chance of a slow one stand beside it. ``memory_gb`` is in GiB, of the rank that
+    runs of the framework report: nanotron's of the first stage, others of the fullest. Answers that
+    the file has already are replaced. ``say`` is called with every line of what was taken where
+    cells are missing. With ``keep_going`` bad rows stay without a forecast.
     Raises InputError that names file, row and column.
     """
     columns, rows = _read(path)

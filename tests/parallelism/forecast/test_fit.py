@@ -64,6 +64,13 @@ def test_memory_is_near_and_what_ran_fits() -> None:
     assert found.fits.mean() > 0.97
 
 
+def test_memory_of_other_frameworks_is_that_of_the_fullest_stage() -> None:
+    """Papers print the most of any rank; the first stage has less where stages hold few layers."""
+    runs = observed(PAPERS)
+    runs = runs.select(np.isfinite(runs.memory))
+    assert np.abs(forecast(runs.cases).memory_gib / runs.memory - 1).max() < 0.1
+
+
 @pytest.mark.parametrize("path", [FOUNDRY, PAPERS])
 def test_runs_of_other_frameworks_fit(path) -> None:
     assert forecast(observed(path).cases).fits.mean() > 0.97
