@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ZERO_BUBBLE = "zero-bubble"
 STARTS = ("launch",)
 LATENCIES = ("hop", "pipelined_hop", "pipelined_node", "transfer")
-SLOW_MODE = ("slow_odds", "slow_whole", "slow_growth")
+SLOW_MODE = ("slow_link", "slow_whole")
 LEAST = {one.name: float(one.metadata["low"]) for one in fields(Parameters)}
 
 

@@ -23,7 +23,7 @@ def _one(unit: str, low: float, high: float, meaning: str, phase: str = "time") 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Twenty-five numbers with a physical meaning; `describe` lists them."""
+    """Twenty-four numbers with a physical meaning; `describe` lists them."""
 
     matrix_share: float = _one(
         "share", 0.2, 1.0, "of the FLOP/s that matrices can sustain on this GPU, what layers get"
@@ -81,18 +81,15 @@ class Parameters:
         "by which a step takes longer where groups across nodes ask for more memory than there is",
     )
     slow_transfer: float = _one("s", 0.1, 0.5, "that a transfer between stages loses in a slow run")
-    slow_odds: float = _one(
-        "log odds", -15, 0, "of a slow run with sharded optimizer states on one node", "chance"
+    slow_link: float = _one(
+        "log chance", -15, 0, "that a link between stages across nodes makes a run slow", "chance"
     )
     slow_whole: float = _one(
-        "log odds",
+        "log factor",
         0,
         9,
-        "more of a slow run where every replica keeps all optimizer states",
+        "by which that is more likely where every replica keeps all optimizer states",
         "chance",
-    )
-    slow_growth: float = _one(
-        "log odds", 0, 3, "more of a slow run with every doubling of the nodes", "chance"
     )
     states: float = _one(
         "bytes/parameter", 0, 8, "of buffers beside parameters, gradients and optimizer", "memory"

@@ -1,7 +1,7 @@
 """The fit: times and memory in turn, robust against runs that nothing explains.
 
 Times are fitted in the logarithm with a Cauchy loss. A run with a pipeline counts as slow where the
-slow forecast is nearer to it than the other; the chance of that is a logistic regression.
+slow forecast is nearer to it than the other; the chance of that is the most likely one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ddlnb.units import GIB
 ROUNDS = 3
 TAIL = 0.05  # of the logarithm: residuals beyond this count ever less
 EVALUATIONS = 40
-ODDS_SPREAD = 2.0  # standard deviation of log odds about their start, where runs say little
+CHANCE_SPREAD = 2.0  # standard deviation of log chances about their start, if runs say little
 UNSEEN = 1.25
 CLEARLY = 1.3  # times as long as forecast: nothing shorter counts as slow
 START = Parameters(
@@ -45,9 +45,8 @@ START = Parameters(
     fixed=0.05,
     stall=3.0,
     slow_transfer=0.26,
-    slow_odds=-5.0,
+    slow_link=-5.0,
     slow_whole=4.0,
-    slow_growth=0.8,
     states=2.0,
     kept=22,
     kept_inner=8.5,
@@ -161,7 +160,7 @@ def _least(fitted: Fitted, phase: str, off: Callable[..., Column]) -> Fitted:
 def _chances(
     fitted: Fitted, runs: Observations, slow: NDArray[np.bool_], lacking: NDArray[np.bool_]
 ) -> Fitted:
-    """Return the fit with the most likely odds of a slow run."""
+    """Return the fit with the most likely chance of a slow run."""
     from scipy.optimize import minimize
 
     which = names("chance")
@@ -180,7 +179,7 @@ def _chances(
         chance = chance_of_slow(runs.cases, of(values), lacking)
         may = (chance > 0) & ~lacking
         likely = np.where(slow, chance, 1 - chance)[may]
-        away = (values - at) / ODDS_SPREAD
+        away = (values - at) / CHANCE_SPREAD
         return float(-np.log(np.maximum(likely, 1e-9)).sum() + (away**2).sum() / 2)
 
     return of(minimize(unlikely, at, bounds=bounds, method="L-BFGS-B").x)
