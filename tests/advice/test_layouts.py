@@ -138,7 +138,7 @@ def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
     for low in np.arange(0, 1, 0.2):
         here = (chance >= low) & (chance <= low + 0.2)
         assert here.sum() > 50
-        assert won[here].mean() == pytest.approx(chance[here].mean(), abs=0.1), low
+        assert won[here].mean() == pytest.approx(chance[here].mean(), abs=0.12), low
 
 
 @pytest.mark.parametrize(("chance", "said"), [(0.0, "risks none of it"), (0.01, "hardly risks it")])

@@ -16,6 +16,8 @@ class Framework:
     - overlaps: its replicas exchange gradients and sharded parameters while the GPU computes.
     - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
+    - adds_apart: gradients of micro batches are added up in fp32 by kernels of their own.
+    - hides_transfers: interleaved stages send while they compute another chunk.
     - interleaves: its pipelines can hold several chunks of layers per stage (vpp).
     - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
     - reports_first: its runs report the memory of the first stage, others of the fullest.
@@ -32,11 +34,21 @@ class Framework:
     splits_sequences: bool = False
     interleaves: bool = False
     reports_first: bool = False
+    hides_transfers: bool = False
+    adds_apart: bool = False
 
 
 FRAMEWORKS = (
     Framework(
-        "nanotron", r"nanotron", 4, True, True, True, splits_sequences=True, reports_first=True
+        "nanotron",
+        r"nanotron",
+        4,
+        True,
+        True,
+        True,
+        splits_sequences=True,
+        reports_first=True,
+        adds_apart=True,
     ),
     Framework("fsdp", r"fsdp|composer|foundry|torchtitan|deepspeed|zero", 2, overlaps=True),
     Framework(
@@ -46,6 +58,7 @@ FRAMEWORKS = (
         overlaps=True,
         splits_sequences=True,
         interleaves=True,
+        hides_transfers=True,
     ),
     Framework("megatron", r"megatron", 4, keeps_scores=True, interleaves=True),
 )

@@ -71,7 +71,7 @@ class Parameters:
         "share", 0.02, 4, "of the node's network, what the data-parallel reduction reaches"
     )
     reduction_growth: float = _one(
-        "share", 1e-3, 3, "by which that takes longer with every doubling of the nodes"
+        "share", 1e-4, 0.5, "by which that takes longer with every further node of its rings"
     )
     fixed: float = _one("s", 1e-4, 1, "per step, whatever it is: the optimizer's start, the loop")
     stall: float = _one(

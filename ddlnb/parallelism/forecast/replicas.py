@@ -2,9 +2,11 @@
 
 A framework that overlaps starts both while the GPU computes: gradients are reduced during the last
 backward pass of a step, parameters are gathered during its first forward pass, and with ZeRO-3 both
-during every pass. What takes longer than the computation beside it is exposed, and so is the layer
-that has none beside it: the last whose gradients are ready, the first whose parameters are needed.
-Half of what is hidden comes back: exchanges take multiprocessors and memory bandwidth of the GPU.
+during every pass. Chunks of an interleaved pipeline take turns: beside the exchanges of one are the
+passes of several micro batches through the others. What takes longer than the computation beside it
+is exposed, and so is the layer that has none beside it: the last whose gradients are ready, the
+first whose parameters are needed. Half of what is hidden comes back: exchanges take multiprocessors
+and memory bandwidth of the GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def replica_rates(cases: Cases, values: Parameters) -> tuple[Column, Column]:
     near = np.minimum(cases.replicas, np.where(cases.nodes > 1, per_node, cases.replicas))
     apart = np.maximum(cases.replicas / near, 1)
     inside = (near - 1) / near / (values.inside_share * cases.inside)
-    growth = 1 + values.reduction_growth * np.log2(apart)
+    growth = 1 + values.reduction_growth * (apart - 1)
     groups = cases.gpus_per_node / near  # of a node, which share its network
     across = groups * (apart - 1) / apart * growth / (values.reduction_share * cases.across)
     return inside, across
@@ -67,10 +69,22 @@ def replica_seconds(
     """
     inside, across = replica_rates(cases, values)
     each = cases.stages.parameters.max(axis=1) / cases.tp * (inside + across)
+    beside = stage * passes_beside(cases)
     reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, gradient_bytes], 2 * gradient_bytes)
     gathered = np.where((cases.zero >= 1) & (cases.zero < 3), PARAMETER, 0)
-    backward = exposed(cases, each * reduced, stage * (1 - forward))
-    return backward + exposed(cases, each * gathered, stage * forward)
+    backward = exposed(cases, each * reduced, beside * (1 - forward))
+    return backward + exposed(cases, each * gathered, beside * forward)
+
+
+def passes_beside(cases: Cases) -> Column:
+    """Return how many passes through a stage are beside what its replicas exchange once per step.
+
+    One, without chunks. With v of them the last backward pass of the chunk that is ready first is
+    followed by those of p micro batches (p stages) through every other chunk: 1 + p (v - 1) passes
+    through a chunk, on the first stage. The first forward passes are the same the other way round.
+    """
+    others = np.minimum(cases.pp, cases.micro_batches) * (cases.vpp - 1)
+    return np.asarray((1 + others) / cases.vpp)
 
 
 def exposed(cases: Cases, seconds: Column, beside: Column) -> Column:

@@ -28,7 +28,16 @@ GATHERED_AGAIN = 2  # further ones with sequence parallelism: inputs are gathere
 # Of the elementwise traffic of a layer, that of norms and residuals: 20 of about 65 bytes forward.
 # Tensor parallelism repeats it on every rank unless sequences are split too (arXiv 2205.05198).
 REPEATED = 0.3
-LOGIT_TRAFFIC = 10  # bytes per logit: written, read, and their gradient, half of it in fp32
+# Bytes per logit: written (2), cast to fp32 (6), read by the loss, which writes their gradient (8),
+# which is cast back (6), and read by two products of matrices (4).
+LOGIT_TRAFFIC = 26
+# Bytes per parameter and micro batch, where gradients are added up after the backward pass: written
+# in bf16 (2), read again (2), and added to a sum in fp32 that is read and written (8).
+ADDED_TRAFFIC = 12
+# Bytes that attention moves per score where no kernel fuses it (fp16, a byte of dropout's mask):
+# forward, scores are written, scaled and masked in one kernel, dropped, and multiplied by values;
+# backward, gradients of values, dropped and kept scores, queries and keys read and write 19 more.
+SCORE_FORWARD, SCORE_BACKWARD = 13, 19
 OPTIMIZER_TRAFFIC = 28  # bytes per parameter: states read and written, gradient read
 NEAR = 0.2  # of the latency of a transfer between stages, where both are on one node
 MEMORY_RESERVED = 0.10  # of a GPU's memory: more is never measured without a stall
@@ -84,6 +93,11 @@ def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[
     """Return the steps of cases that share a framework."""
     framework = FRAMEWORKS[index]
     layer, head = layer_seconds(cases, values), head_seconds(cases, values)
+    if framework.keeps_scores:
+        layer = layer + score_seconds(cases)
+    if framework.adds_apart:
+        layer = layer + added_seconds(cases, cases.held_layer_parameters)
+        head = head + added_seconds(cases, cases.head_parameters)
     exchanged = exchange_seconds(cases, values)
     latency = exchange_latency(cases, values) * (1 if framework.pipelined_latency else 0)
     held, heads = cases.stages.layers, cases.stages.heads
@@ -95,7 +109,7 @@ def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
     slowest, work = stage.max(axis=1), alone.max(axis=1)
     rounds = cases.micro_batches
-    transfers = transferred(cases)
+    transfers = transferred(cases, framework.hides_transfers)
     seconds = np.minimum(work, slowest)
     return Step(
         compute=rounds * seconds,
@@ -182,6 +196,22 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     return matrices + core + traffic
 
 
+def score_seconds(cases: Cases) -> Column:
+    """Return what the GPU takes to move a layer's scores, where its attention keeps them.
+
+    Those of all pairs of tokens, also of masked ones, as the kernels do not leave them out. Any
+    recomputation computes attention again.
+    """
+    scores = cases.heads * cases.sequence * cases.tokens / cases.tp
+    again = np.where(cases.recomputation >= SELECTIVE, SCORE_FORWARD, 0)
+    return (SCORE_FORWARD + SCORE_BACKWARD + again) * scores / cases.memory_bandwidth
+
+
+def added_seconds(cases: Cases, parameters: Column) -> Column:
+    """Return what adding up the gradients of so many parameters takes with every micro batch."""
+    return ADDED_TRAFFIC * parameters / cases.tp / cases.memory_bandwidth
+
+
 def head_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for the head and the loss of a micro batch."""
     rate = cases.peak * cases.sustained * values.matrix_share
@@ -220,13 +250,17 @@ def exchange_latency(cases: Cases, values: Parameters) -> Column:
     return np.where(cases.tp > 1, apart + pipelined * per_rank * cases.tp, 0)
 
 
-def transferred(cases: Cases) -> Column:
+def transferred(cases: Cases, hides: bool = False) -> Column:
     """Return how many transfers between stages a step waits for: 1F1B has four per micro batch.
 
-    The first and the last of two stages have two. None with one stage.
+    The first and the last of two stages have two. None with one stage. With chunks of a stage as
+    many for each of them, or, where a framework ``hides`` them beside other chunks (Megatron-Core),
+    those by which the pipeline fills and drains, as if a step had one micro batch.
     """
     each = np.select([cases.pp == 1, cases.pp == 2], [0, 2], 4)
-    return each * (cases.micro_batches + cases.pp - 2) * np.sqrt(cases.vpp)
+    beside = hides & (cases.vpp > 1)
+    rounds = np.where(beside, 1, cases.micro_batches)
+    return each * (rounds + cases.pp - 2) * np.where(beside, 1, cases.vpp)
 
 
 def optimizer_seconds(cases: Cases) -> Column:

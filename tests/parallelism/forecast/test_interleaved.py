@@ -11,11 +11,13 @@ from ddlnb.errors import InputError
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.chunks import chunk_degrees
 from ddlnb.parallelism.forecast.footprint import micro_batches_kept
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, NAMES
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.forecast.parameters import kept
+from ddlnb.parallelism.forecast.replicas import passes_beside
 from ddlnb.parallelism.forecast.step import step
 from ddlnb.parallelism.layout import SCHEDULES, Layout
+from ddlnb.parallelism.play_schedule import play
 from ddlnb.parallelism.schedules import most_in_flight, schedule
 
 MODEL, LAYERS, GPUS, BATCH = "llama3-70b", 80, 256, 512
@@ -104,10 +106,45 @@ def test_with_free_transfers_more_chunks_are_never_slower(ranking: Ranking) -> N
     assert (twice < many).all()
 
 
-def test_more_chunks_wait_for_more_transfers(ranking: Ranking) -> None:
+def test_more_chunks_wait_for_more_transfers_unless_they_are_beside_others(
+    ranking: Ranking,
+) -> None:
     cases = chunked(ranking)
-    one = step(replace(cases, vpp=np.ones(len(cases))), kept()).transfers
-    assert (step(cases, kept()).transfers > one).all()
+    old = replace(cases, framework=np.full(len(cases), float(NAMES.index("megatron"))))
+    one = step(replace(old, vpp=np.ones(len(cases))), kept()).transfers
+    assert step(old, kept()).transfers == pytest.approx(cases.vpp * one)
+    single = replace(cases, micro_batches=np.ones(len(cases)))
+    beside = step(cases, kept()).transfers
+    assert beside == pytest.approx(step(single, kept()).transfers)
+    assert (beside < one).all()
+
+
+@pytest.mark.parametrize(("pp", "rounds", "chunks"), [(4, 8, 1), (4, 4, 3), (8, 16, 2), (2, 6, 4)])
+def test_what_is_beside_exchanges_is_what_follows_when_the_schedule_is_played(
+    ranking: Ranking, pp: int, rounds: int, chunks: int
+) -> None:
+    """From the start of the last pass of the chunk that is ready first to the end of the step."""
+    numbers = {"pp": pp, "micro_batches": rounds, "vpp": chunks}
+    columns = {name: np.array([float(value)]) for name, value in numbers.items()}
+    one = replace(chunked(ranking).select(np.array([0])), **columns)
+    name = "interleaved" if chunks > 1 else "1f1b"
+    played = play(schedule(name, pp, rounds, chunks), {"F": 1.0, "B": 2.0}, chunks=chunks)
+    starts = [
+        start
+        for operation, start, _ in played.stages[0]
+        if operation.kind == "B" and operation.chunk == chunks - 1
+    ]
+    assert passes_beside(one)[0] * 2.0 == pytest.approx(played.seconds - max(starts))
+
+
+def test_more_passes_beside_them_hide_more_of_the_exchanges(ranking: Ranking) -> None:
+    cases = chunked(ranking)
+    cases = cases.select(np.flatnonzero(cases.dp > 1))
+    cases = replace(cases, across=cases.across / 16)  # longer than one pass
+    alone = step(replace(cases, vpp=np.ones(len(cases))), kept()).reduction
+    found = step(cases, kept()).reduction
+    assert (found <= alone * (1 + 1e-12)).all()
+    assert (found < alone).mean() > 0.5
 
 
 def test_a_search_with_more_to_choose_from_finds_nothing_slower(

@@ -8,11 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ddlnb.parallelism.forecast.cases import FULL, Cases
+from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.fit.observations import observed
 from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.frameworks import NAMES
 from ddlnb.parallelism.forecast.parameters import kept, names
-from ddlnb.parallelism.forecast.step import step
+from ddlnb.parallelism.forecast.step import score_seconds, step
 
 
 @pytest.fixture(scope="module")
@@ -62,5 +63,19 @@ def test_sharding_needs_less_memory(cases: Cases) -> None:
         assert (less < more).all()
 
 
-def test_there_are_twenty_five_parameters() -> None:
-    assert len(names()) == 25
+def test_attention_that_keeps_scores_moves_them(cases: Cases) -> None:
+    """Twice the sequence has twice the scores per token; recomputation moves them once more."""
+    one = replace(cases, recomputation=np.zeros(len(cases)))
+    longer = score_seconds(replace(one, sequence=2 * one.sequence))
+    assert longer == pytest.approx(4 * score_seconds(one))
+    for again in (SELECTIVE, FULL):
+        computed_again = replace(one, recomputation=np.full(len(one), float(again)))
+        assert score_seconds(computed_again) == pytest.approx(45 / 32 * score_seconds(one))
+    keeps = replace(one, framework=np.full(len(one), float(NAMES.index("megatron"))))
+    free = replace(keeps, memory_bandwidth=1e6 * keeps.memory_bandwidth)
+    moved = step(keeps, kept()).compute - step(free, kept()).compute
+    assert (moved > 0.9 * one.micro_batches * score_seconds(one)).all()
+
+
+def test_there_are_twenty_four_parameters() -> None:
+    assert len(names()) == 24

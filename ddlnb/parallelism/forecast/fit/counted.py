@@ -28,6 +28,12 @@ COUNTED = {
     "held_back": 4.0,
     "logits": 12.0,
     "elementwise": 200.0,
+    # A judgement: fused attention gets half of what matrices get. All runs have sequences of 4,096
+    # tokens, where its time grows as elementwise traffic does.
+    "attention_share": 0.5,
+    # Of the cluster's own all-reduces of 256 MB over 64 nodes a twentieth had 177 GB/s or more,
+    # the median over two nodes 362 (data/published). Runs on at most 8 nodes hardly tell.
+    "reduction_growth": 0.0168,
 }
 AWAY = 0.2  # by how much a parameter may differ: a standard deviation of its logarithm
 

@@ -13,7 +13,10 @@ from ddlnb.parallelism.forecast.step import step
 
 # Of these frameworks' activations: 34 bytes per element (arXiv 2205.05198, equation 1) less 2 for
 # masks of dropout, which large models do without; 16 of them are four times the feed-forward
-# width's. Logits in bf16 and in fp32. Starting kernels: a judgement, no run is bound by it.
+# width's. Logits in bf16 and in fp32. Starting kernels: a judgement, no run is bound by it. Without
+# a fused kernel attention runs at the rate of matrices, and computes the masked half, too. Of a
+# network of their own (nanotron's was shared), replicas reach what InfiniBand does on two nodes
+# (data/hardware/protocols.yaml), less two hops of 7 us to every further node per message of 160 MB.
 THEORY = {
     "states": 0.0,
     "kept": 16.0,
@@ -21,6 +24,9 @@ THEORY = {
     "logits": 6.0,
     "launch": 1.5e-3,
     "fixed": 0.03,
+    "attention_share": 0.5,
+    "reduction_share": 0.9,
+    "reduction_growth": 0.002,
 }
 FITTED = {
     "fsdp": (

@@ -21,7 +21,7 @@ from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL
 from ddlnb.parallelism.forecast.parameters import Fitted
 from ddlnb.parallelism.forecast.step import step
 
-SHARED = ("matrix_share", "attention_share", "elementwise", "reduction_share")
+SHARED = ("matrix_share", "attention_share", "elementwise")
 WITH_PAPERS = "megatron"  # the framework of which there are several papers
 LATER = "nemo"  # the framework of which there is no run
 RUNS = {"nanotron": H100} | {name: path for name, (path, _) in FITTED.items()}
