@@ -14,6 +14,7 @@ from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
 from ddlnb.parallelism.forecast.parameters import Fitted
 
+MOST_LINKS = 512  # beyond which the chance is kept: runs of at most 60 links say no more
 SHORT = 8  # micro batches: with fewer, no run with whole optimizer states was slow
 WITHOUT_MEMORY = 0.97  # chance where a rank asks for more than there is: 12 of 13 runs
 
@@ -28,7 +29,8 @@ def chance_of_slow(cases: Cases, fitted: Fitted, lacking: NDArray[np.bool_]) -> 
     values = fitted.parameters
     whole = (cases.zero == 0) & (cases.micro_batches > SHORT)
     each = np.exp(values.slow_link + values.slow_whole * whole)
-    chance = np.where(lacking, WITHOUT_MEMORY, -np.expm1(-each * links_across(cases)))
+    links = np.minimum(links_across(cases), MOST_LINKS)
+    chance = np.where(lacking, WITHOUT_MEMORY, -np.expm1(-each * links))
     able = np.array([framework.slow_transfers for framework in FRAMEWORKS])
     may = able[cases.framework.astype(int)] & (cases.pp > 1) & (cases.dp > 1) & (cases.nodes > 1)
     return np.asarray(np.where(may, chance, 0.0))

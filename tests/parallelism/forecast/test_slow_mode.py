@@ -53,8 +53,9 @@ def test_runs_whose_links_are_independent_stay_quick_together(cases: Cases) -> N
     doubled = links_across(twice) == 2 * links_across(some)
     assert doubled.sum() > 50
     assert 1 - chance(twice)[doubled] == pytest.approx((1 - chance(some)[doubled]) ** 2)
-    many = replace(some, dp=1000 * some.dp)
+    many, more = (replace(some, dp=factor * some.dp) for factor in (500, 1000))
     assert ((chance(some) < chance(many)) & (chance(many) <= 1)).all()
+    assert (chance(many) == chance(more)).all()  # further than runs tell of
 
 
 def test_whole_optimizer_states_make_slow_runs_likelier(cases: Cases) -> None:
