@@ -60,7 +60,7 @@ class Contender:
                 words.append(f"collective={settings.collective.replace(' ', '')}")
             if self.plans_anew and settings.replan is not None:
                 words.append(f"replan={settings.replan}")
-        words += [f"becomes={change}" for change in settings.changes]
+        words += [f"becomes={change.word}" for change in settings.changes]
         if replayed:
             words.append("replayed")
         if settings.site.scale != 1:

@@ -41,14 +41,22 @@ class NetworkChange:
         """Return the site with the network that it has from that iteration on."""
         return wired(replace(site, network=self.network))
 
-    def __str__(self) -> str:
-        """Return it in one word, for the column ``settings``.
+    @property
+    def name(self) -> str:
+        """What tables call the network that there is from then on."""
+        return Site(EMULATED, network=self.network).network_name
 
-        >>> str(network_change("100Mb/s 50us from 30"))
+    @property
+    def word(self) -> str:
+        """The change in one word, for the column ``settings``.
+
+        >>> network_change("100Mb/s 50us from 30").word
         '100Mb/s-50us@30'
         """
-        name = Site(EMULATED, network=self.network).network_name
-        return f"{name.replace(', ', ',').replace(' ', '-')}@{self.iteration}"
+        return f"{self.name.replace(', ', ',').replace(' ', '-')}@{self.iteration}"
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.iteration}"
 
 
 def network_change(asked: str | NetworkChange) -> NetworkChange:
@@ -82,7 +90,7 @@ def network_changes(
     for before, after in pairwise(found):
         require(
             before.iteration < after.iteration,
-            f"the network becomes {before.network!r} and {after.network!r} before iteration "
+            f"the network becomes {before.name!r} and {after.name!r} before iteration "
             f"{after.iteration}; give each an iteration of its own",
         )
     require(

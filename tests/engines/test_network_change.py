@@ -32,7 +32,10 @@ TREE = "two-tier(2, 2, 2) of 100Mb/s 1ms"
         ("10Mb/s 1ms from soon", "cannot be read"),
         ("10Mb/s from 3", "unknown network '10Mb/s'"),
         ("10Mb/s 1ms from 0", "iteration 0 must be a whole number, at least 1"),
-        ("10Mb/s 1ms from 25", "a run has iterations 0 to 24, warm-up included"),
+        (
+            "10Mb/s 1ms from 25",
+            "becomes='10Mb/s 1ms from 25': a run has iterations 0 to 24, warm-up included",
+        ),
         ("1Gb/s 1ms from 3", "faster than '100Mb/s 1ms' .*; begin with the larger bandwidth"),
         ("10Mb/s 1ms loss 1% from 3", "loses packets and '100Mb/s 1ms', .* none; begin with one"),
         (f"{TREE} from 3", "has other hosts or cables than '100Mb/s 1ms'"),
@@ -62,7 +65,8 @@ def test_changes_come_in_the_order_of_their_iterations_and_stand_in_the_settings
 def test_a_tree_becomes_another_one():
     tree = EMULATED.changed(network=TREE, workers=4)
     (change,) = tree.changed(becomes=f"{TREE.replace('100', '20')} from 3").changes
-    assert str(change) == "two-tier(2,2,2)-of-20Mb/s-1ms@3"
+    assert str(change) == f"{TREE.replace('100', '20')} from 3"
+    assert change.word == "two-tier(2,2,2)-of-20Mb/s-1ms@3"
     assert change.site(tree.site).wiring(4).wires[0].link.bandwidth == 2.5e6
 
 
