@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.engines.catalogue import installed, support
+from ddlnb.engines.contenders import Methods
 from ddlnb.engines.measure import measure
 from ddlnb.results.display import throughput_table
 
@@ -20,6 +21,7 @@ def support_table() -> pd.DataFrame:
 
 def measure_engines(
     model: str,
+    methods: Methods = "all",
     *,
     workers: int,
     servers: int,
@@ -27,13 +29,13 @@ def measure_engines(
     repetitions: int,
     out: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Measure all methods on every engine that is installed here, in alternating runs.
+    """Measure methods, by default all, on every engine installed here, in alternating runs.
 
     Engines that are not installed are left out. Raises what `ddlnb.measure` raises.
     """
     return measure(
         model,
-        "all",
+        methods,
         workers=workers,
         servers=servers,
         engine=installed(),
