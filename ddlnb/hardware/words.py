@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
-UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
+UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|G(?=E\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
 RATE = rf"(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
 TIMES = r"(\d+)\s*[x*]\s*(?:[a-zA-Z][\w-]*\s+)?"
 BYTES = ("GB/s", "GBps")
@@ -16,7 +16,8 @@ PREFIXES = {"m": 1e-3, "g": 1.0, "t": 1e3}
 FDR = 56.25 * 64 / 66
 # Gb/s of data of an InfiniBand port: four lanes, less their code.
 PORTS = {"XDR": 800, "NDR": 400, "HDR": 200, "EDR": 100, "FDR": FDR, "QDR": 32, "DDR": 16, "SDR": 8}
-GENERATION = rf"(?:(\d+)\s*[x*]\s*)?\b({'|'.join(PORTS)})(\d{{3}})?\b"  # HDR100: half a port
+# HDR100 is half a port. "4x EDR" are four ports; "4X EDR" is one, whose four lanes are counted.
+GENERATION = rf"(?:(\d+)\s*(?-i:x|\*)\s*)?\b({'|'.join(PORTS)})(\d{{3}})?\b"
 ON_THE_WIRE: dict[float, float] = {
     10: 8,
     20: 16,

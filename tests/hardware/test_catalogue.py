@@ -126,7 +126,12 @@ def test_unknown_names_suggest_the_nearest():
         ("QDR", "InfiniBand", 32),
         ("HDR100", "InfiniBand", 100),
         ("2x hdr infiniband", "InfiniBand", 400),
+        ("4X EDR InfiniBand", "InfiniBand", 100),  # X counts the lanes of a port
+        ("4x EDR InfiniBand", "InfiniBand", 400),
         ("10 GigE", "TCP", 10),
+        ("100GE", "TCP", 100),
+        ("EFAv2 3200 Gbps", "EFA", 3200),
+        ("OPA 100Gb/s", "Slingshot", 100),
         ("100 Gb/s IPoIB", "TCP", 100),
         ("100gbps infiniband", "InfiniBand", 100),
         ("100 Mb/s Ethernet", "TCP", 0.1),
