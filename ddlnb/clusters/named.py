@@ -159,9 +159,8 @@ def _unbounded(
         yield "inside_latency", link.latency
         yield "inside_bandwidth", link.share.times(gpu.inside_bandwidth)
         yield "inside_share", link.computing
-    crowding = _crowding(gpu, joined)
     if gpu.nvlink is not None:
-        yield "compute_share", _less_crowded(costs.busy["compute"], crowding)
+        yield "compute_share", costs.busy["compute"]
     for effect, share in costs.memory.items():
         yield effect, share.times(gpu.memory_bandwidth)
     for effect in ("operation_latency", "rank_latency"):
@@ -171,7 +170,7 @@ def _unbounded(
     yield "between_latency", joined.latency
     yield "between_bandwidth", joined.bandwidth
     if gpu.nvlink is not None:
-        yield "between_share", _less_crowded(costs.busy["between"], crowding)
+        yield "between_share", _between_share(gpu, joined)
     if not has_servers:
         return
     for effect in ("server_latency", "sum_bandwidth"):
@@ -183,20 +182,15 @@ def _unbounded(
             yield "connection_bandwidth", connection
 
 
-def _crowding(gpu: Gpu, joined: Interconnect | None) -> float:
-    """Return how much of the cost of copies there is: all of it if the network keeps GPUs busy."""
-    if joined is None:
-        return 1.0
-    inside = link_inside(gpu).share.value * gpu.inside_bandwidth
-    return min(1.0, joined.bandwidth.value / (node_costs().busy["network"].value * inside))
+def _between_share(gpu: Gpu, joined: Interconnect) -> Known:
+    """Return what copies on a busy GPU leave of a network: nearly all of a slow one.
 
-
-def _less_crowded(share: Known, crowding: float) -> Known:
-    """Return a share of which only this part of the seconds that it adds are added.
-
-    >>> _less_crowded(Known(0.5, 0.25, 1.0, "assumed"), 0.5).value
-    0.6666666666666666
+    A byte takes its time on the network, and as much more on the GPU's processors as the file says
+    of a network as fast as there, whatever the network.
     """
+    busy = node_costs().busy
+    share, inside = busy["between"], link_inside(gpu).share.value * gpu.inside_bandwidth
+    crowding = min(1.0, joined.bandwidth.value / (busy["network"].value * inside))
     left = [1 / (1 + crowding * (1 / one - 1)) for one in (share.value, share.low, share.high)]
     return Known(*left, share.source)
 

@@ -109,26 +109,36 @@ def test_more_bandwidth_is_never_slower():
 
 @pytest.mark.parametrize("network", ["10GbE", "100GbIB"])
 @pytest.mark.parametrize(("without", "name"), [("V100-PCIe", "V100"), ("A100-PCIe", "A100")])
-def test_a_gpu_with_nvlink_is_no_slower_than_the_same_without(without, name, network):
-    """But for the double tree, whose bytes are those of a ring of very many."""
+def test_a_gpu_with_nvlink_loses_but_processors_to_the_same_without(without, name, network):
+    """And its double tree up to 4 % to a ring: its bytes are those of a ring of very many."""
+    processors = 1 / node_costs().busy["compute"].value
     workload = replace(read_profile("resnet50_b64_rtx2080ti"), hardware="")
     for method in ("BSP-A2A", "MG-WFBP"):
         slow, fast = (
             simulate(workload, cluster_of(gpu, 4, 4, network), method).iteration_seconds
             for gpu in (without, name)
         )
-        assert fast <= 1.04 * slow, (method, slow, fast)
+        assert fast <= max(1.04, processors) * slow, (method, slow, fast)
 
 
-def test_copies_cost_what_the_network_moves():
-    shares = [
-        (cluster.effects.between_share, cluster.effects.compute_share)
-        for cluster in (cluster_of("H100", 4, 8, name) for name in ("10GbE", "100GbIB", "EFA-3200"))
-    ]
+def test_copies_hardly_limit_a_slow_network():
+    named = [cluster_of("H100", 4, 8, name) for name in ("10GbE", "100GbIB", "EFA-3200")]
+    shares = [cluster.effects.between_share for cluster in named]
     assert shares == sorted(shares, reverse=True)
-    assert shares[0][0] > 0.995
-    busy = node_costs().busy
-    assert shares[-1] == pytest.approx((busy["between"].value, busy["compute"].value))
+    assert shares[0] > 0.995
+    assert shares[-1] == pytest.approx(node_costs().busy["between"].value)
+
+
+def test_more_bandwidth_is_never_slower_where_gpus_copy():
+    """What copies leave of a network grows with it, though its share falls."""
+    workload = replace(read_profile("resnet50_b64_rtx2080ti"), hardware="")
+    for method in ("WFBP-A2A", "MG-WFBP"):
+        seconds = [
+            simulate(workload, cluster_of("A100", 4, 8, f"{rate} Gb/s RoCE"), method)
+            for rate in (10, 25, 100, 200, 400, 800, 1600, 3200)
+        ]
+        for slow, fast in itertools.pairwise(one.iteration_seconds for one in seconds):
+            assert fast <= slow * (1 + 1e-9), (method, slow, fast)
 
 
 def test_it_is_forecast_with_intervals_and_written_to_a_file(tmp_path):
