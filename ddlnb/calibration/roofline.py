@@ -271,6 +271,11 @@ def fit_roofline(observations: Sequence[Measured]) -> Fit:
 
 
 def _log_seconds(values: NDArray[np.float64], names: Sequence[str], one: Measured) -> float:
+    """Return the logarithm of estimated seconds, by totals: of measured work nothing else is kept.
+
+    `estimate` lets the host hold up every pass, which takes a little longer where host and GPU need
+    about the same.
+    """
     at = dict(zip(names, np.exp(values), strict=True))
     work = one.total
     computing = work.flops / (one.gpu.peak(one.precision) * at.get(one.kind, at[OTHER]))
