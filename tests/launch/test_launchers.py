@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from ddlnb.cli.execute import run_notebook
+from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
 from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
@@ -27,6 +28,7 @@ from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.paths import ROOT
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.studies.launchers import rank_inventory
+from tests.toy import mlp
 
 SCRIPTS = ROOT / "scripts" / "launchers"
 PROGRAMS = {
@@ -37,7 +39,7 @@ PROGRAMS = {
 STARTED_BY = {"mpi": "Open MPI, rank ", "ssh": "SSH", "slurm": "Slurm, job "}
 HOSTS: dict[str, dict] = {"mpi": {}, "ssh": {"hosts": ["loopback"]}, "slurm": {}}
 LAUNCHERS = list(HOSTS)
-REMOTE = ["ssh", "slurm"]  # test_ranks.py has the same for mpi
+REMOTE = ["ssh", "slurm"]
 
 
 # ---------------------------------------------------------------- the services
@@ -206,30 +208,12 @@ def test_only_install_installs_what_is_missing(script, bare_machine, tmp_path):
 # ---------------------------------------------------------------- the seven methods
 
 
-@pytest.mark.notebook
-@pytest.mark.ranks
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS, indirect=True)
-def test_a_notebook_runs_all_methods_with_only_the_launcher_changed(launcher, own_tmp, tmp_path):
-    path = run_notebook(
-        "launchers", tmp_path / "out.ipynb", launcher=launcher, **HOSTS[launcher], iterations=2
-    )
-    cells = nbformat.read(path, as_version=4).cells
-    shown = "\n".join(
-        output.data.get("text/plain", "")
-        for cell in cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-    )
-    assert shown.count(STARTED_BY[launcher]) == 3  # two workers and a server
-    assert all(method in shown for method in SURVEYED)
+def task_number(context: RankContext, launcher: str) -> int:
+    if launcher == "mpi":
+        from mpi4py import MPI
 
-
-# ---------------------------------------------------------------- ranks
-
-
-def task_number(context: RankContext) -> tuple[int, int]:
-    return context.rank, int(os.environ.get("SLURM_PROCID", context.rank))
+        return MPI.COMM_WORLD.Get_rank()
+    return int(os.environ.get("SLURM_PROCID", context.rank))
 
 
 def hang(context: RankContext, victim: int) -> None:
@@ -240,16 +224,44 @@ def hang(context: RankContext, victim: int) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", REMOTE, indirect=True)
-def test_ranks_are_numbered_as_their_launcher_does_and_a_death_is_one_error(launcher, own_tmp):
+@pytest.mark.parametrize("launcher", LAUNCHERS, indirect=True)
+def test_all_methods_run_on_ranks_numbered_as_their_launcher_does_and_a_death_is_one_error(
+    launcher, own_tmp
+):
     with Ranks(3, launcher=launcher, **HOSTS[launcher]) as ranks:
         places = rank_inventory(ranks)
         assert list(places.index) == [0, 1, 2]
         assert places["started_by"].str.startswith(STARTED_BY[launcher]).all()
         assert set(places["process"]) == set(ranks.pids)
-        assert ranks.run(task_number) == [(0, 0), (1, 1), (2, 2)]
+        assert ranks.run(task_number, launcher) == [0, 1, 2]
+        rows = measure(
+            mlp([16]), list(SURVEYED), workers=2, iterations=2, warmup=0, repetitions=1, ranks=ranks
+        )
+        assert set(SURVEYED) < set(rows["method"])
         with pytest.raises(RankError, match="first rank 1"):
             ranks.run(hang, 1)
+
+
+@pytest.mark.notebook
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_a_notebook_runs_all_methods_with_only_the_launcher_changed(ssh, own_tmp, tmp_path):
+    """With hosts besides; the notebook itself is run with ranks of this machine elsewhere."""
+    path = run_notebook(
+        "launchers", tmp_path / "out.ipynb", launcher="ssh", **HOSTS["ssh"], iterations=2
+    )
+    cells = nbformat.read(path, as_version=4).cells
+    shown = "\n".join(
+        output.data.get("text/plain", "")
+        for cell in cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    )
+    assert shown.count(STARTED_BY["ssh"]) == 3  # two workers and a server
+    assert all(method in shown for method in SURVEYED)
+
+
+# ---------------------------------------------------------------- owners that are killed
 
 
 OWNER = """

@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -232,29 +231,13 @@ def test_a_launcher_that_is_not_installed_says_where_it_comes_from(
         Ranks(2, launcher=launcher)
 
 
-@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="no mpiexec: openmpi is not installed")
-def test_ranks_started_by_mpi_have_their_mpi_numbers():
-    pytest.importorskip("mpi4py", exc_type=ImportError)
-
-    def mpi_rank(context: RankContext) -> int:
-        from mpi4py import MPI
-
-        return MPI.COMM_WORLD.Get_rank()
-
-    with Ranks(3, launcher="mpi") as ranks:
-        assert ranks.run(mpi_rank) == [0, 1, 2]
-        assert ranks.run(total_of_ranks, count=2) == [1.0, 1.0]
-        with pytest.raises(RankError, match="first rank 1"):
-            ranks.run(all_reduce_until, 1, signal.SIGKILL)
-
-
 # ---------------------------------------------------------------- failures
 
 
 @pytest.fixture(scope="module")
 def own_ranks() -> Iterator[Ranks]:
     """Three ranks to be killed, and restarted by the next run: the tests below share them."""
-    with Ranks(3, timeout_seconds=60) as ranks:
+    with Ranks(3, timeout_seconds=60, imports=(__name__,)) as ranks:
         yield ranks
 
 
