@@ -19,7 +19,9 @@ settings.load_profile("ddlnb")
 LONGEST = (
     *("test_notebooks", "test_engines", "test_reproduce", "test_faults", "test_launchers"),
     *("test_twin", "test_byteps", "test_horovod", "test_ranks", "test_emulation"),
-    *("test_executors", "test_byteps_asynchronous"),
+    *("test_executors", "test_byteps_asynchronous", "test_public_face", "test_emulated_cuts"),
+    *("test_simulated_here", "test_emulated_graphs", "test_replanning", "test_compressed"),
+    *("test_collectives", "test_compare", "test_sec1_parallelism", "test_against_simgrid"),
 )
 
 
@@ -28,26 +30,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
-# What the functions that tests run on ranks need.
+# What ranks import once for all: a function that a test sends to them is in the test's module.
 IMPORTS = (
-    *("pytest", "hypothesis", "tests.running", "tests.not_there"),
-    *("torch._dynamo", "ddlnb.engines.worker", "ddlnb.training.executors.distributed"),
+    *("tests.not_there", "torch._dynamo", "ddlnb.engines.worker", "ddlnb.engines.probes"),
+    *("ddlnb.parallelism.executed.run", "ddlnb.parallelism.executed.unlike.ranks"),
+    *("tests.engines.test_byteps", "tests.engines.test_byteps_asynchronous"),
+    *("tests.engines.test_collectives", "tests.engines.test_engines"),
+    *("tests.engines.test_horovod", "tests.engines.test_measure"),
+    *("tests.engines.test_replanning", "tests.launch.test_ranks", "tests.test_extending"),
+    *("tests.studies.test_sec3_3_1_protocols", "tests.training.test_executors"),
 )
 
 
 @pytest.fixture(scope="session")
-def four_ranks() -> Iterator:
-    """Four local ranks for the whole session; a test that kills ranks starts its own."""
+def six_ranks() -> Iterator:
+    """Six local ranks for the whole session; a test that kills ranks starts its own."""
     from ddlnb.launch.ranks import Ranks
 
-    with Ranks(4, imports=IMPORTS) as ranks:
+    with Ranks(6, imports=IMPORTS) as ranks:
         yield ranks
 
 
 @pytest.fixture(scope="session")
-def six_ranks() -> Iterator:
-    """Four workers and two servers, likewise."""
+def four_ranks() -> Iterator:
+    """Four, likewise, for runs in which all ranks take part."""
     from ddlnb.launch.ranks import Ranks
 
-    with Ranks(6, imports=IMPORTS) as ranks:
+    with Ranks(4, imports=IMPORTS) as ranks:
         yield ranks

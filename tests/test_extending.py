@@ -202,9 +202,9 @@ def test_a_kept_run_knows_the_source_of_a_compressor_from_outside(rounded, monke
 
 
 @pytest.mark.ranks
-def test_a_compressor_from_outside_trains_on_real_ranks(rounded, four_ranks):
+def test_a_compressor_from_outside_trains_on_real_ranks(rounded, six_ranks):
     options = {"workers": 2, "steps": 5, "evaluate_every": 5}
-    real = train("digits", METHOD, executor="distributed", ranks=four_ranks, **options)
+    real = train("digits", METHOD, executor="distributed", ranks=six_ranks, **options)
     lockstep = train("digits", METHOD, **options)
     assert real["test_loss"].tolist() == pytest.approx(lockstep["test_loss"].tolist(), rel=1e-4)
 

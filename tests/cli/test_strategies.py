@@ -12,8 +12,8 @@ from tests.cli.test_app import ddlnb
 
 
 @pytest.mark.ranks
-def test_a_layout_of_ones_own_is_executed(four_ranks, monkeypatch, capsys):
-    rows = partial(strategy_rows, ranks=four_ranks)
+def test_a_layout_of_ones_own_is_executed(six_ranks, monkeypatch, capsys):
+    rows = partial(strategy_rows, ranks=six_ranks)
     monkeypatch.setattr("ddlnb.parallelism.executed.table.strategy_rows", rows)
     strategies(layout=["dp2 zero1"], model="dense", rows=False, seed=1, csv=False)
     shown = capsys.readouterr().out

@@ -113,7 +113,7 @@ class TestOnRanks:
         [("server", "BytePS's server ended"), ("scheduler", "BytePS's scheduler ended")],
     )
     def test_a_killed_part_of_byteps_is_one_error(self, victim, said):
-        with Ranks(3, imports=MEASURING) as ranks:
+        with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
             job = job_of(mlp([8]), "WFBP-PS", 2, 1, iterations=ENDLESS, batches=1)
             start = time.monotonic()
             with pytest.raises(RankError, match=said):
@@ -122,14 +122,14 @@ class TestOnRanks:
         assert _parts() == []
 
     def test_a_killed_rank_is_one_error_and_its_child_ends(self):
-        with Ranks(3, imports=MEASURING) as ranks:
+        with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
             job = job_of(mlp([8]), "ByteScheduler-PS", 2, 1, iterations=ENDLESS, batches=1)
             with pytest.raises(RankError, match="rank 2: process died"):
                 ranks.run(_train_and_kill, job, "rank 2", timeout_seconds=60)
         assert _parts() == []
 
     def test_a_worker_that_does_not_come_is_waited_for_until_the_time_is_over(self):
-        with Ranks(3, imports=MEASURING) as ranks:
+        with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
             job = job_of(mlp([8]), "WFBP-PS", 2, 1)
             with pytest.raises(RankError, match="within 4"):
                 ranks.run(_all_but_rank_1, job, timeout_seconds=4)

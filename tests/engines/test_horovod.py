@@ -110,7 +110,7 @@ class TestOnRanks:
 
     def test_a_killed_rank_is_one_error(self):
         job = job_of(mlp([8]), "ByteScheduler-A2A", 2, iterations=100_000, batches=1)
-        with Ranks(2, imports=MEASURING) as ranks:
+        with Ranks(2, imports=(__name__, *MEASURING)) as ranks:
             start = time.monotonic()
             with pytest.raises(RankError, match="rank 1: process died"):
                 ranks.run(_dies_while_training, job, timeout_seconds=60)
@@ -119,7 +119,8 @@ class TestOnRanks:
     @pytest.mark.skipif(bool(lacking()), reason=lacking())
     def test_gradients_take_the_emulated_network(self):
         job = job_of(mlp([512, 512], torch.float32), "MG-WFBP", 3)
-        with Ranks(3, launcher="emulated", network="500Mb/s 1ms") as ranks:
+        network = "500Mb/s 1ms"
+        with Ranks(3, launcher="emulated", network=network, imports=MEASURING) as ranks:
             before = ranks.network.statistics()["bytes"]
             reports = ranks.run(run_job, job)
             crossed = ranks.network.statistics()["bytes"] - before

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pandas as pd
@@ -22,6 +20,7 @@ from ddlnb.launch import capacity
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.site import HERE, Site, emulated
 from ddlnb.paths import NOTEBOOKS
+from tests.command_line import ddlnb
 
 ALL = [1, 2, 4, 8, 16, 32]
 SURVEY_BATCHES = {"resnet50": 64, "bert-base": 64, "bert-large": 8}
@@ -182,12 +181,7 @@ def test_a_short_run_through_the_profile_measures_one_worker_and_more(tmp_path):
     words = ["--profile", "paper", "--model", "small-conv", "--batch", "4", "--method", "WFBP-A2A"]
     words += ["--iterations", "2", "--repeat", "1", "--out", str(tmp_path / "rows.csv"), "--csv"]
     words += ["--workers", "1,2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ddlnb.cli.app", "measure", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ddlnb("measure", *words, check=True)
     rows = pd.read_csv(io.StringIO(done.stdout)).set_index(["method", "gpus"])
     assert sorted(rows.index) == [
         ("DDP", 1), ("DDP", 2), ("WFBP-A2A", 1), ("WFBP-A2A", 2), ("single", 1)

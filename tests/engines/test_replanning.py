@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.contenders import contenders
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Job
 from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.replanning import Replanner
@@ -117,7 +118,7 @@ def test_all_ranks_take_up_the_plan_that_was_searched_and_no_bit_changes(six_ran
 @pytest.fixture(scope="module")
 def own_ranks():
     """Two ranks to be killed, and restarted by the next run."""
-    with Ranks(2) as ranks:
+    with Ranks(2, imports=(__name__, *MEASURING)) as ranks:
         yield ranks
 
 

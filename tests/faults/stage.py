@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from ddlnb.engines.imports import MEASURING
 from ddlnb.errors import DdlnbError
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
@@ -56,7 +57,7 @@ class Stage:
             for attempts_left in (3, 2, 1, 0):
                 try:
                     self._ranks[launcher] = Ranks(
-                        WORKERS + SERVERS, launcher=launcher, network=network
+                        WORKERS + SERVERS, launcher=launcher, network=network, imports=MEASURING
                     )
                     break
                 except DdlnbError:  # the machine was too busy for this network: it was verified

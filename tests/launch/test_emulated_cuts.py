@@ -8,6 +8,7 @@ import time
 import pytest
 
 from benchmarks.socket_transfers import transfer_seconds
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
 from ddlnb.errors import RankError
 from ddlnb.launch.emulation.network import lacking
@@ -27,7 +28,7 @@ SPINES = ("spine0", "spine1")
 def tree():
     """Two leaves of two hosts, joined by two spines."""
     network = emulated_wiring("two-tier(2, 2, 2, 2)", "20Mb/s 2ms")
-    with Ranks(4, launcher="emulated", network=network) as ranks:
+    with Ranks(4, launcher="emulated", network=network, imports=MEASURING) as ranks:
         yield ranks
 
 

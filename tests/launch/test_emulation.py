@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
 from ddlnb.errors import DdlnbError, InputError, RankError, UnknownName
 from ddlnb.launch.emulation.links import LINKS, Link, get_link, links_of
@@ -110,7 +111,7 @@ def test_ranks_refuse_what_cannot_be_emulated(options, says):
 
 @pytest.fixture(scope="module")
 def nodes():
-    with Ranks(4, launcher="emulated", network=SLOW) as ranks:
+    with Ranks(4, launcher="emulated", network=SLOW, imports=(__name__,)) as ranks:
         yield ranks
 
 
@@ -249,7 +250,9 @@ def test_what_really_computes_cannot_be_slowed():
 @needs_emulation
 @pytest.mark.ranks
 def test_emulated_rows_say_so_and_hold_real_seconds(nodes):
-    with Ranks(3, launcher="emulated", network="200Mb/s 1ms", scale=0.1) as ranks:
+    with Ranks(
+        3, launcher="emulated", network="200Mb/s 1ms", scale=0.1, imports=MEASURING
+    ) as ranks:
         rows = measure(
             replayed(recorded(10_000, 20_000)),
             ["WFBP-A2A", "WFBP-PS"],

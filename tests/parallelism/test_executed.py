@@ -20,8 +20,8 @@ from ddlnb.parallelism.memory import memory
 
 
 @pytest.fixture(scope="module")
-def rows(four_ranks):
-    return strategy_rows(ranks=four_ranks)
+def rows(six_ranks):
+    return strategy_rows(ranks=six_ranks)
 
 
 @pytest.mark.ranks

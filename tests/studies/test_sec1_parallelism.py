@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from ddlnb.engines.imports import TRAINING
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError
 from ddlnb.launch.ranks import Ranks
@@ -86,7 +87,7 @@ def test_every_way_of_sharing_trains_what_one_worker_trains(workers):
 @pytest.mark.skipif(not COUNTER.exists(), reason="this system does not count what is written")
 def test_the_kernel_counts_the_bytes_of_the_formulas():
     expected = traffic(3, BATCH)
-    with Ranks(3) as ranks:
+    with Ranks(3, imports=(__name__, *TRAINING)) as ranks:
         found = {
             "model parallelism": _written(ranks, train_neurons, _words),
             "pipeline of layers": _written(ranks, train_stage, _words),

@@ -102,16 +102,16 @@ def expected(messages: list[bytes]) -> bytes:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("kind", KINDS)
-def test_messages_arrive_whole_and_in_order(four_ranks, kind):
-    assert four_ranks.run(exchange, kind, 3, count=2, timeout_seconds=60) == [True, True]
+def test_messages_arrive_whole_and_in_order(six_ranks, kind):
+    assert six_ranks.run(exchange, kind, 3, count=2, timeout_seconds=60) == [True, True]
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("kind", KINDS)
-def test_trips_are_timed_and_nothing_stays_behind(four_ranks, kind):
+def test_trips_are_timed_and_nothing_stays_behind(six_ranks, kind):
     shared = Path("/dev/shm")
     before = set(shared.glob("psm_*"))
-    asked, answered = four_ranks.run(
+    asked, answered = six_ranks.run(
         time_trips, kind, (8, 5000), 5, 10.0, count=2, timeout_seconds=60
     )
     assert set(asked) == set(answered) == {8, 5000}
@@ -135,5 +135,5 @@ def vanish(context: RankContext, kind: str) -> None:
 @pytest.mark.ranks
 @pytest.mark.parametrize("kind", [UNIX, POLLED])
 def test_an_end_that_has_gone_is_an_error_and_no_waiting_for_ever(kind):
-    with Ranks(2) as ranks, pytest.raises(RankError):
+    with Ranks(2, imports=(__name__,)) as ranks, pytest.raises(RankError):
         ranks.run(vanish, kind, timeout_seconds=2)

@@ -112,16 +112,16 @@ def test_training_leaves_torch_as_it_was():
 
 
 @pytest.mark.ranks
-def test_real_processes_learn_what_lockstep_learns(four_ranks):
+def test_real_processes_learn_what_lockstep_learns(six_ranks):
     settings = {"workers": 3, "steps": 6, "evaluate_every": 2}
     ours = train("quadratic", METHODS[1], **settings)
-    real = train("quadratic", METHODS[1], executor="distributed", ranks=four_ranks, **settings)
+    real = train("quadratic", METHODS[1], executor="distributed", ranks=six_ranks, **settings)
     assert real["executor"].unique().tolist() == ["distributed"]
     same = ["step", "train_loss", "test_loss", "consensus_distance", "diverged", "learning_rate"]
     pd.testing.assert_frame_equal(real[same], ours[same], rtol=1e-5)
     assert real["bytes_sent"].iloc[-1] == ours["bytes_sent"].iloc[-1]
     assert real["seconds"].is_monotonic_increasing
-    wild = train("quadratic", "bsp", lr=10.0, executor="distributed", ranks=four_ranks, **settings)
+    wild = train("quadratic", "bsp", lr=10.0, executor="distributed", ranks=six_ranks, **settings)
     assert wild["diverged"].iloc[-1]
 
 

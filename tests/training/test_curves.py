@@ -35,13 +35,13 @@ def test_numbers_that_cannot_be_compressed_are_a_run_that_diverged(method, lr, m
 @pytest.mark.ranks
 @pytest.mark.parametrize("method", OVERFLOWING)
 @pytest.mark.parametrize("lr", [1e4, 1e38])
-def test_real_processes_that_diverge_say_so_and_nobody_waits(four_ranks, method, lr, monkeypatch):
+def test_real_processes_that_diverge_say_so_and_nobody_waits(six_ranks, method, lr, monkeypatch):
     monkeypatch.setattr("ddlnb.training.settings.RATE_SPAN", math.inf)
     settings = {"workers": 2, "steps": 6, "evaluate_every": 1, "lr": lr}
-    curve = train("digits", method, executor="distributed", ranks=four_ranks, **settings)
+    curve = train("digits", method, executor="distributed", ranks=six_ranks, **settings)
     assert curve["diverged"].tolist() == [False] * (len(curve) - 1) + [True]
     assert curve["step"].iloc[-1] < 6
-    assert len(four_ranks.pids) == 4
+    assert len(six_ranks.pids) == 6
 
 
 def in_parts(seed: int, normalised: bool) -> nn.Module:
@@ -99,11 +99,11 @@ def test_running_statistics_are_averaged_over_the_workers():
 
 
 @pytest.mark.ranks
-def test_real_processes_show_their_running_statistics(four_ranks):
+def test_real_processes_show_their_running_statistics(six_ranks):
     settings = {"workers": 2, "steps": 6, "evaluate_every": 3}
     here, there = (
         train(task_in_parts(True), "local(3)", executor=executor, ranks=ranks, **settings)
-        for executor, ranks in (("lockstep", None), ("distributed", four_ranks))
+        for executor, ranks in (("lockstep", None), ("distributed", six_ranks))
     )
     same = ["step", "test_loss", "test_accuracy", "consensus_distance"]
     pd.testing.assert_frame_equal(here[same], there[same], rtol=1e-5)
