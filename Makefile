@@ -43,7 +43,7 @@ reproduce test test-quick launchers: export PYTHONDONTWRITEBYTECODE :=
 # them than cores, emulated links miss their bandwidth. Examples in docstrings are all in the first: none starts ranks.
 test: env ## run all tests, the notebooks included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
-	DDLNB_JOBS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "ranks or slow or notebook"
+	OMP_NUM_THREADS=1 DDLNB_JOBS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "ranks or slow or notebook"
 
 test-quick: env ## only the tests that start no processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
