@@ -136,6 +136,7 @@ def plan(
     that of its hardware.
     """
     from ddlnb.cli.searched import plan_on_cluster
+    from ddlnb.errors import require
     from ddlnb.files import require_writable_file
 
     if out is not None:
@@ -168,6 +169,11 @@ def plan(
         sent=sent,
         compression=compression,
         mixed=mixed,
+    )
+    require(
+        chosen.planner is None,
+        f"method {method!r} makes its plan for a cluster; give --cluster, or the hardware of one "
+        f"(--gpu, --nodes, --network)",
     )
     cost = _cost(latency, bandwidth)
     workload = _workload(model, profile, gpu, precision, batch, sequence)

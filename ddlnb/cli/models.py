@@ -105,12 +105,14 @@ def profile(
     from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.profiling import (
         hardware_of,
+        require_device,
         require_profile_place,
         torch_threads,
         write_profile,
     )
     from ddlnb.workloads.profiling import profile as measure_profile
 
+    require_device(device)
     if name is not None:
         with torch_threads(threads):
             require_profile_place(name, hardware_of(device))

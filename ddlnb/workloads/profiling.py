@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddlnb.errors import ModelError, require, require_positive, require_whole
+from ddlnb.errors import (
+    InputError,
+    MissingPart,
+    ModelError,
+    require,
+    require_positive,
+    require_whole,
+)
 from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.provenance import cores, processor
@@ -83,7 +90,8 @@ def profile(
     ``task`` is a Task or the name of one. ``threads`` is the number of CPU threads, by default what
     torch is set to. Neither the drawing of batches nor the optimizer's step is included. Raises
     UnknownName for an unknown task, ModelError for a model that cannot be trained, and InputError
-    for counts that make no sense or a batch that does not fit into memory.
+    for counts that make no sense, an unknown device or a batch that does not fit into memory, and
+    MissingPart for a device that is not here.
 
     >>> import ddlnb
     >>> workload = ddlnb.profile("small-conv", 4, iterations=2, warmup=1)  # doctest: +SKIP
@@ -93,6 +101,7 @@ def profile(
     require_whole(iterations=iterations)
     require_whole(0, warmup=warmup)
     require_threads(threads)
+    require_device(device)
     task = get_task(task)
     local_batch = task.local_batch if local_batch is None else local_batch
     require_whole(local_batch=local_batch)
@@ -107,6 +116,25 @@ def profile(
         source = f"measured on {_where(device)}, torch {torch.__version__.split('+')[0]}, "
         hardware = hardware_of(device)
     return with_medians(workload, measured, source + f"{iterations} iterations", hardware)
+
+
+def require_device(device: str) -> None:
+    """Raise InputError for a word that is no device, and MissingPart for one that is not here.
+
+    >>> require_device("tpu")
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: torch has no device 'tpu'; give cpu, or cuda for a GPU
+    """
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise InputError(f"torch has no device {device!r}; give cpu, or cuda for a GPU") from None
+    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if kind not in ("cpu", here and here.type):
+        raise MissingPart(
+            f"device {device!r} needs a GPU, and torch sees none of that kind; use 'cpu', or give "
+            f"a forecast the rate of one (--throughput)"
+        )
 
 
 def measure(
