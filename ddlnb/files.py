@@ -12,6 +12,7 @@ from ddlnb.errors import InputError, NotWritten, UnknownName
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
+PICTURES = (".png", ".svg", ".pdf")  # kinds that open elsewhere
 PAGE = 4096  # bytes: the least that a disk has room for, if it has any
 Schema = TypeVar("Schema", bound="BaseModel")
 
@@ -50,11 +51,15 @@ def _written(path: Path, content: str | bytes) -> Path:
 def require_writable_file(path: str | Path, example: str) -> None:
     """Make the file's folder. Raises InputError if no file of that name can be written there.
 
-    ``example`` is a file name that the error suggests.
+    ``example`` is a file name that the error suggests. If it is a picture, the path names one, too.
     """
     if Path(path).is_dir():
         raise InputError(
             f"{str(path)!r} is a folder; name a file in it, such as {str(Path(path, example))!r}"
+        )
+    if Path(example).suffix in PICTURES and Path(path).suffix not in PICTURES:
+        raise InputError(
+            f"picture {str(path)!r} must have a name in {', '.join(PICTURES)}, such as {example!r}"
         )
     require_writable(Path(path).parent)
 

@@ -47,6 +47,7 @@ def iteration(
     from dataclasses import replace
 
     from ddlnb.errors import require
+    from ddlnb.files import require_writable_file
     from ddlnb.parallelism.forecast.shapes import get_shape
     from ddlnb.parallelism.layout import Layout
     from ddlnb.parallelism.memory import memory
@@ -54,6 +55,9 @@ def iteration(
     from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
     from ddlnb.units import GIB
 
+    for path, example in ((trace, "iteration.json"), (picture, "stages.png")):
+        if path is not None:
+            require_writable_file(path, example)
     require(
         trace is None or len(layout) == 1,
         f"a trace is of one layout, and {len(layout)} are given; leave out --trace or the others",

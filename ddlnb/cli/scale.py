@@ -106,7 +106,7 @@ def scale(
     if advise and csv:
         raise InputError("--csv prints one table, and --advise several; leave out one of them")
     if not advise:
-        refuse_unused("it is about advice; give --advise", gpu_price=gpu_price, page=page)
+        refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
     if page is not None:
         require_writable_file(page, "advice.html")
     asked = PricedQuestion.of(

@@ -47,7 +47,7 @@ def scaling(
     draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
     csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Also draw the curves into this .png file.")
+        Path | None, typer.Option(help="Also draw the curves into this file, such as curves.png.")
     ] = None,
 ) -> None:
     """Say how far training scales: the best method at every size, and the bottleneck beyond."""
@@ -97,5 +97,5 @@ def scaling(
 
         image = io.BytesIO()
         drawn = scaling_curves(found.rows, found.share, f"{model} on {on.label}")
-        drawn.savefig(image, format="png", dpi=150, bbox_inches="tight")
+        drawn.savefig(image, format=figure.suffix[1:], dpi=150, bbox_inches="tight")
         typer.echo(f"picture: {write_atomically(figure, image.getvalue())}")

@@ -46,7 +46,7 @@ def write_lines(lines: Mapping[str, Timeline], perfetto: Path | None, figure: Pa
 
 
 def write_picture(figure: Any, path: Path) -> Path:
-    """Write a figure as a PNG file and return its path."""
+    """Write a figure as its suffix says, and return its path."""
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150, bbox_inches="tight")
+    figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
     return write_atomically(path, image.getvalue())

@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from ddlnb.choices import shown
+from ddlnb.errors import require
 from ddlnb.networks.islands import with_islands
 from ddlnb.networks.network import Device, Link, Network
+
+MOST_HOSTS = 100_000
 
 
 class Topology(ABC):
@@ -32,7 +35,15 @@ class Topology(ABC):
         """Add devices and cables, the hosts first, in the order of ranks."""
 
     def network(self, bandwidth: float, latency: float = 0.0) -> Network:
-        """Return the network; a cable has these bytes per second each way, and these seconds."""
+        """Return the network; a cable has these bytes per second each way, and these seconds.
+
+        Raises InputError for more hosts than are drawn up in seconds.
+        """
+        require(
+            self.hosts <= MOST_HOSTS,
+            f"topology {self} has {self.hosts:,} hosts, and more than {MOST_HOSTS:,} take minutes "
+            f"and gigabytes; take a smaller one",
+        )
         made = Builder(bandwidth, latency)
         self.join(made)
         return Network(str(self), tuple(made.devices), tuple(made.links), self.routing)

@@ -188,6 +188,11 @@ def test_sizes_that_do_not_fit_are_refused(text, reason):
         get_topology(text)
 
 
+def test_more_hosts_than_a_machine_can_draw_up_are_refused_at_once():
+    with pytest.raises(InputError, match=r"fat-tree\(1000000\) has 250,000,000,000,000,000 hosts"):
+        get_topology("fat-tree(1000000)").network(1e9)
+
+
 def test_unknown_names_are_refused_with_those_that_exist():
     with pytest.raises(UnknownName, match="did you mean 'fat-tree'"):
         get_topology("fattree(4)")
