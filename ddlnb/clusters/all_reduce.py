@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlnb.plans.alpha_beta import tree_levels
+from ddlnb.plans.alpha_beta import double_tree_share, tree_levels
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,17 @@ def tree(nodes: int, per_node: int) -> Load:
 def double_tree(nodes: int, per_node: int) -> Load:
     """Two complementary binary trees, each for one half, in a pipeline (Sanders et al. 2009).
 
-    A rank is an inner node of at most one tree, so it sends and receives 2 M at most.
+    A node is an inner one of at most one tree, so it sends and receives 2 M at most, and M of two
+    nodes. Inside a node the trees are chains, of which those in the middle pass both halves on.
 
-    >>> double_tree(nodes=8, per_node=1).between_bytes
-    2.0
+    >>> double_tree(nodes=8, per_node=1).between_bytes, double_tree(2, 8).between_bytes
+    (2.0, 1.0)
     """
     return Load(
         2 * tree_levels(per_node),
         2 * tree_levels(nodes),
         2.0 if per_node > 1 else 0.0,
-        2.0 if nodes > 1 else 0.0,
+        double_tree_share(nodes),
         overlaps=True,
     )
 

@@ -157,3 +157,15 @@ def tree_levels(ranks: int) -> int:
     (0, 3, 3)
     """
     return max(0, ranks - 1).bit_length()
+
+
+def double_tree_share(ranks: int) -> float:
+    """Return how often the busiest rank of a double binary tree sends the message.
+
+    Each tree has half of it. A rank with two children in one tree, and a parent, is a leaf of the
+    other; of two ranks each is the root of one tree and the leaf of the other.
+
+    >>> [double_tree_share(ranks) for ranks in (1, 2, 3, 4, 64)]
+    [0.0, 1.0, 1.5, 2.0, 2.0]
+    """
+    return {1: 0.0, 2: 1.0, 3: 1.5}.get(ranks, 2.0)

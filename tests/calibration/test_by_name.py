@@ -31,9 +31,11 @@ def test_the_survey_s_testbed_is_forecast_from_the_names_of_its_hardware():
 
 
 def test_published_runs_on_another_cluster_are_forecast_from_its_name():
+    """Nanotron overlaps nothing, as BSP-A2A; buckets as DDP has them stand beside it."""
     for row in summary_h100(pd.read_csv(KEPT_H100)).reset_index().to_dict("records"):
         assert row["median_error"] < 0.13
-        assert row["median_error"] < 0.6 * row["linear_scaling"]
+        share = 0.4 if row["method"] == "BSP-A2A" else 0.9
+        assert row["median_error"] < share * row["linear_scaling"]
 
 
 @pytest.mark.parametrize("network", ["10GbE", "100GbIB"])
@@ -69,12 +71,12 @@ def test_the_page_quotes_the_kept_rows():
     ("block", "words", "most"),
     [
         ("oci-a100-2n", {"gpu": "A100-40GB", "nodes": 2, "network": "RoCE 8x200 Gb/s"}, 0.15),
-        ("309-2n", {"gpu": "H100", "nodes": 2, "network": "8x400GbIB"}, 0.3),
+        ("309-2n", {"gpu": "H100", "nodes": 2, "network": "8x400GbIB"}, 0.15),
         ("mle-8xH200", {"gpu": "H200", "nodes": 1}, 0.2),
     ],
 )
 def test_all_reduces_of_named_clusters_are_like_those_of_nccl_tests(block, words, most):
-    """Messages of 16 MiB to 2 GiB; on two nodes NCCL has a tree that sends but half as much."""
+    """Messages of 16 MiB to 2 GiB; on two nodes a tree sends half as much as on four."""
     rows = pd.read_csv(PUBLISHED / "collectives_upto2nodes.csv").query("block == @block")
     rows = rows[rows["size_bytes"].between(2**24, 2**31)]
     latency, per_byte, _ = cluster_of(gpus_per_node=8, **words).all_reduce_seconds

@@ -353,7 +353,7 @@ def test_a_node_with_a_server_carries_pushes_and_pulls_of_its_worker_and_of_the_
     [
         ("ring", 3.5 * 1.0 + 10.5 * 0.25 + 1.75 * max(1.0, 2.0)),
         ("tree", 2 * 1.0 + 4 * 0.25 + 4 * 1.0 + 2 * 2.0),
-        ("double-tree", 2 * 1.0 + 4 * 0.25 + 2 * max(1.0, 2.0)),
+        ("double-tree", 2 * 1.0 + 4 * 0.25 + max(2 * 1.0, 1 * 2.0)),
         ("hierarchical", 2 * 1.0 + 6 * 0.25 + 1.5 * 1.0 + 1 * 2.0),
     ],
 )

@@ -25,6 +25,7 @@ from ddlnb.calibration.collectives.nccl_constants import (
     hop_seconds,
     many_nodes_share,
 )
+from ddlnb.plans.alpha_beta import double_tree_share
 from ddlnb.units import KIB
 
 Array = NDArray[np.float64]
@@ -162,15 +163,6 @@ def depth(nodes: int) -> int:
     return math.ceil(math.log2(nodes))
 
 
-def times_through_a_node(nodes: int) -> float:
-    """Return how often a node sends the size, of the busiest node of a double binary tree.
-
-    >>> [times_through_a_node(n) for n in (2, 3, 4, 64)]
-    [1.0, 1.5, 2.0, 2.0]
-    """
-    return {1: 0.0, 2: 1.0, 3: 1.5}.get(nodes, 2.0)
-
-
 def _scale(p: Parameters, protocol: str) -> Array:
     return SCALES[protocol] * (p.few if protocol == "LL" else p.many)
 
@@ -223,7 +215,7 @@ def _tree(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
     cap = {"LL": "perChMaxTreeBw", "LL128": "perChMaxTreeLL128Bw", "Simple": "perChMaxTreeBw"}
     share = {"LL": TREE_LL_INSIDE, "LL128": LL128_INSIDE, "Simple": 1.0}[protocol]
     chain = p.inside / 2 * share * many_nodes_share(cap[protocol], s.generation, s.nodes)
-    rate = p.between / times_through_a_node(s.nodes) * WIRE_SHARE[protocol]
+    rate = p.between / double_tree_share(s.nodes) * WIRE_SHARE[protocol]
     rate = np.minimum(rate, chain) if s.per_node > 1 else rate
     if protocol == "LL":
         rate = np.minimum(rate, few_bytes_cap(s.generation, s.nodes) / 2)
@@ -244,7 +236,7 @@ def _in_switches(s: Setting, sizes: Array, p: Parameters) -> Array:
     if s.nodes > 1:
         latency = latency + 2 * depth(s.nodes) * _hop(p, "Simple", "NVLSTree")
         share = many_nodes_share("perChMaxNVLSTreeBw", s.generation, s.nodes)
-        rate = np.minimum(p.switch * share, p.between / times_through_a_node(s.nodes))
+        rate = np.minimum(p.switch * share, p.between / double_tree_share(s.nodes))
     return latency + (_filling(s, sizes, pipe) + sizes) / rate
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import Numbers, joined
 from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
-from ddlnb.plans.alpha_beta import tree_levels
+from ddlnb.plans.alpha_beta import double_tree_share, tree_levels
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DoubleTree(Algorithm):
         if workers == 1:
             return Counts(0, 0.0)
         depth = tree_levels(workers) - workers % 2
-        return Counts(2 * depth + self.blocks - 1, {2: 1.0, 3: 1.5}.get(workers, 2.0))
+        return Counts(2 * depth + self.blocks - 1, double_tree_share(workers))
 
 
 def up_and_down(parents: Numbers, first: int, blocks: int) -> Transfers:

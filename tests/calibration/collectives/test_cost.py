@@ -16,10 +16,10 @@ from ddlnb.calibration.collectives.cost import (
     depth,
     seconds,
     slowest,
-    times_through_a_node,
 )
 from ddlnb.calibration.collectives.hardware import gpu_of, network_of
 from ddlnb.calibration.collectives.priors import NAMES, parameters, prior_of
+from ddlnb.plans.alpha_beta import double_tree_share
 from ddlnb.results.collectives.rows import COLLECTIVES, bus_factor
 from ddlnb.units import GIB, MIB, US
 
@@ -104,7 +104,7 @@ def test_what_passes_a_node_of_a_double_tree_is_counted_from_the_trees():
             sum(children[tree][node] / 2 + (node != roots[tree]) / 2 for tree in (0, 1))
             for node in range(nodes)
         ]
-        assert max(received) == times_through_a_node(nodes)
+        assert max(received) == double_tree_share(nodes)
 
 
 def _parent(rank: int, nodes: int) -> int | None:
