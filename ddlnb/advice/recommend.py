@@ -157,6 +157,10 @@ def _machines(rows: pd.DataFrame) -> str:
     machines = f"{top['server_machines']} more machines as servers ({top['option']})"
     if gain <= 1 + TIE:
         return f"{_first(machines)} gain nothing."
+    dearer = top["cost"] / best["cost"] - 1
+    if math.isfinite(dearer):
+        said = f"{abs(dearer):.0%} {'more' if dearer > 0 else 'less'}"
+        return f"{_first(machines)} gain {gain - 1:.0%}, and a sample costs {said} with them."
     return (
         f"{_first(machines)} gain {gain - 1:.0%}: they pay if they add less than that to the "
         f"price of an hour."

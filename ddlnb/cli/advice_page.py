@@ -43,6 +43,7 @@ def advice_page(found: Advice | LayoutAdvice) -> str:
 def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
     """Return what differs between advice on methods and advice on splits."""
     from ddlnb.advice.layouts.advise import LayoutAdvice
+    from ddlnb.units import gpus_in_words, show_bytes, show_seconds
 
     if isinstance(found, LayoutAdvice):
         asked = found.question
@@ -57,7 +58,9 @@ def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
     on, workload = found.question.cluster, found.question.workload
     return {
         "title": f"{workload.model} on {on.label}",
-        "about": f"{workload!r} on {on.workers} GPUs, {on.network}",
+        "about": f"{workload.local_batch} samples per GPU, which computes "
+        f"{show_seconds(workload.compute_seconds)} and sends {show_bytes(workload.gradient_bytes)} "
+        f"in an iteration; {gpus_in_words(on.workers)}, {on.network}",
         "first": found.best.name,
         "others": "others change learning, take further machines, or use fewer GPUs",
         "gap": found.gap,

@@ -112,6 +112,23 @@ def test_costs_are_hours_times_prices(question, advice):
     assert row["cost"] == pytest.approx(per_hour / 3600 / row[RATE] * 1e6)
 
 
+def test_with_prices_further_machines_are_judged_by_what_a_sample_costs(question):
+    cluster = ddlnb.get_cluster("survey-10GbE", workers=32)
+    workload = ddlnb.read_profile("bert-large_b8_rtx2080ti")
+    said = {}
+    for hour in (0.01, 9.0, math.nan):
+        asked = Question(workload, cluster, ddlnb.Prices(1.0, hour))
+        found = advise_on(asked, lossy=(), most_plans=0, draws=0)
+        said[hour] = next(one for one in found.sentences if "more machines as servers" in one)
+        cost = found.options.set_index("option")["cost"]
+        served = said[hour].partition("(")[2].partition(")")[0]
+        if not math.isnan(hour):
+            share = abs(cost[served] / cost.iloc[0] - 1)
+            word = "less" if hour < 1 else "more"
+            assert said[hour].endswith(f"and a sample costs {share:.0%} {word} with them.")
+    assert said[math.nan].endswith("less than that to the price of an hour.")
+
+
 def test_larger_batches_that_do_not_fit_are_no_options(question):
     small = replace(
         question,

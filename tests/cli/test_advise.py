@@ -28,6 +28,7 @@ def test_the_answer_names_the_first_option_and_writes_files(tmp_path):
     assert all(alt.strip() for alt in re.findall(r'alt="([^"]*)"', text))
     assert set(options["option"]) <= set(re.findall(r"<td>([^<]*)</td>", text))
     assert "What would explain the measured throughput" in text
+    assert "Workload(" not in text
 
 
 def test_bad_questions_end_in_one_sentence(tmp_path):
