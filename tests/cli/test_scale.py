@@ -59,7 +59,7 @@ def test_advice_has_counterfactuals_costs_and_a_page(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ([], "give --model"),
-        (["--model", "llama-8b", "--page", "a.html"], "give --advise; leave out --page"),
+        (["--model", "llama-8b", "--page", "a.html"], "need --advise; leave out --page"),
         (["--model", "llama-8b", "--advise", "--csv"], "leave out one of them"),
         (["--model", "llama-8b", "--advise", "--gpu-price", "-1"], "price of a GPU per hour, -1"),
         (["--table", "in.csv"], "give both --table"),
