@@ -185,14 +185,16 @@ def _unbounded(
 def _between_share(gpu: Gpu, joined: Interconnect) -> Known:
     """Return what copies on a busy GPU leave of a network: nearly all of a slow one.
 
-    A byte takes its time on the network, and as much more on the GPU's processors as the file says
-    of a network as fast as there, whatever the network.
+    Copies make a byte take longer by the same time on every network. data/hardware/nodes.yaml says
+    what share that leaves of a fast one; on faster ones the share, not the time, is the same.
     """
     busy = node_costs().busy
     share, inside = busy["between"], link_inside(gpu).share.value * gpu.inside_bandwidth
     crowding = min(1.0, joined.bandwidth.value / (busy["network"].value * inside))
-    left = [1 / (1 + crowding * (1 / one - 1)) for one in (share.value, share.low, share.high)]
-    return Known(*left, share.source)
+    value, low, high = (
+        1 / (1 + crowding * (1 / left - 1)) for left in (share.value, share.low, share.high)
+    )
+    return Known(value, low, high, share.source)
 
 
 def _name(gpu: Gpu, nodes: int, per_node: int, joined: Interconnect | None) -> str:
