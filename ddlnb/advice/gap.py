@@ -176,7 +176,7 @@ def _needed_factor(cell: Cell, change: Change, target: float) -> float | None:
     assert within  # at its end at the latest, and not at its beginning
     share = (target - seconds[within - 1]) / (seconds[within] - seconds[within - 1])
     before, after = (float(FACTORS[places[within - step]]) for step in (1, 0))
-    return before * (after / before) ** share
+    return float(before * (after / before) ** share)
 
 
 def _first_beyond(seconds: Sequence[float], target: float, grows: bool) -> int | None:
