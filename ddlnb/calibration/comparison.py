@@ -106,13 +106,15 @@ def calibrate_and_compare(
     settings: MeasurementSettings,
     *,
     workers: Sequence[int],
+    warmup: int = WARMUP,
     draws: int = 50,
     progress: Show = None,
 ) -> pd.DataFrame:
     """Calibrate a twin of an emulated network, then measure the methods and forecast them.
 
     The twin knows the links from a micro-benchmark of made-up models. There are as many parameter
-    servers as workers, on separate nodes, as in the survey. Everything is kept in the folder.
+    servers as workers, on separate nodes, as in the survey. ``warmup`` iterations come before those
+    that are timed. Everything is kept in the folder.
     """
     settings = settings.changed(warmup=WARMUP)
     probed = micro_benchmark(
@@ -127,7 +129,7 @@ def calibrate_and_compare(
         clusters,
         folder,
         models=models,
-        settings=settings,
+        settings=settings.changed(warmup=warmup),
         server_per_worker=True,
         draws=draws,
         progress=progress,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.calibration.comparison import (
+    WARMUP,
     calibrate_and_compare,
     error_sentence,
     error_table,
@@ -31,14 +32,15 @@ def three_views(
     workers: Sequence[int] = (4,),
     scale: float = 1.0,
     iterations: int = 2,
+    warmup: int = WARMUP,
     repetitions: int = 1,
 ) -> pd.DataFrame:
     """Return cells published (where they are in data), simulated and emulated, as tidy rows.
 
     Emulated nodes have one worker each, where the survey's had four GPUs. The column ``settings``
     of emulated rows names the scale. The twin that forecasts is calibrated by a micro-benchmark of
-    made-up models on the same links. Runs are kept in the folder. Raises what `ddlnb.measure`
-    raises.
+    made-up models on the same links. The first of the ``warmup`` iterations opens the connections.
+    Runs are kept in the folder. Raises what `ddlnb.measure` raises.
     """
     settings = MeasurementSettings(
         site=emulated(network, scale),
@@ -47,7 +49,7 @@ def three_views(
         baselines=("single", "DDP"),
     )
     models = [replayed(profile) for profile in profiles]
-    rows = calibrate_and_compare(folder, models, settings, workers=workers)
+    rows = calibrate_and_compare(folder, models, settings, workers=workers, warmup=warmup)
     cells = fig4_cells()
     alike = cells["network"].isin([network, ""]) & cells["model"].isin(rows["model"].unique())
     published = cells[alike & cells["gpus"].isin([1, *workers])]
