@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -50,6 +51,12 @@ def job_of(task, method, workers, optimizer="sgd", **changes) -> Job:
     return Job(task, "horovod", workers, BATCH, make_optimizer=OPTIMIZERS[optimizer], **given)
 
 
+@cache
+def alone(optimizer, workers) -> dict:
+    """One worker's parameters after training on the joined batches."""
+    return train_alone(in_double("small-conv"), OPTIMIZERS[optimizer], workers, BATCH, STEPS)
+
+
 class TestOnRanks:
     pytestmark = needs_horovod
 
@@ -71,8 +78,7 @@ class TestOnRanks:
         job = job_of(task, method, workers, optimizer, keep_parameters=True)
         reports = four_ranks.run(run_job, job, count=workers)
         assert len({report.digest for report in reports}) == 1
-        alone = train_alone(task, OPTIMIZERS[optimizer], workers, BATCH, STEPS)
-        for name, value in alone.items():
+        for name, value in alone(optimizer, workers).items():
             torch.testing.assert_close(reports[0].parameters[name], value, rtol=1e-5, atol=1e-9)
 
     def test_a_run_leaves_no_threads_no_variables_and_no_listener(self, four_ranks):
