@@ -42,7 +42,7 @@ def sentences(
         _machines(rows),
         _learning(rows),
         _fewer(question, rows),
-        _buy(rows, reasons),
+        _buy(question, rows, reasons),
     ]
     if gap is not None:
         said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
@@ -91,9 +91,14 @@ def _as_fast(rows: pd.DataFrame) -> str:
     if row is None:
         return ""
     times = row[THROUGHPUT] / best[THROUGHPUT]
-    what = "One GPU alone is" if row["gpus"] == 1 else f"{row['option']} are"
+    what = "One GPU alone is" if row["gpus"] == 1 else f"{_in_words(row)} are"
     how = "no slower than" if times <= 1 + TIE else f"{times:.2f} times as fast as"
     return f"{what} {how} all {best['gpus']}: {_rate(row)}. Use no more, or send less."
+
+
+def _in_words(row: pd.Series) -> str:
+    """Return an option on fewer GPUs within a sentence: "4 GPUs by DeAR"."""
+    return str(row["option"]).replace(", ", " by ", 1)
 
 
 def _smaller(rows: pd.DataFrame) -> pd.Series | None:
@@ -210,17 +215,22 @@ def _fewer(question: Question, rows: pd.DataFrame) -> str:
     )
 
 
-def _buy(rows: pd.DataFrame, reasons: pd.DataFrame) -> str:
-    """Return what would pay; where fewer GPUs do as well, what would make all of them faster."""
+def _buy(question: Question, rows: pd.DataFrame, reasons: pd.DataFrame) -> str:
+    """Return what would pay; where fewer GPUs do as well, what would make all of them faster.
+
+    Those in one node gain nothing by the network between nodes; of others nothing is said.
+    """
     row = _smaller(rows)
     if row is None:
         return pays(reasons)
+    if row["gpus"] > question.cluster.gpus_per_node:
+        return ""
     level = row[THROUGHPUT] / rows[THROUGHPUT].iloc[0]
     faster = reasons[
-        reasons["what"].str.contains("bandwidth")  # faster GPUs would speed up fewer of them, too
+        reasons["what"].str.contains("between nodes")
         & (reasons["times_as_fast"] > (1 + TIE) * level)
     ]
-    everyone = f"all {rows['gpus'].iloc[0]} GPUs faster than {row['option']}"
+    everyone = f"all {rows['gpus'].iloc[0]} GPUs faster than {_in_words(row)}"
     if faster.empty:
         return f"No bandwidth that was tried would make {everyone}."
     parts = [
