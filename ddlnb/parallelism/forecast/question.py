@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from ddlnb.errors import UnknownName, require_whole
+from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
@@ -19,6 +19,7 @@ from ddlnb.parallelism.forecast.shapes import get_shape
 from ddlnb.parallelism.transformer import Transformer
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
+MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
 SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # chunks (vpp) make 1f1b the interleaved one
 
 
@@ -63,6 +64,11 @@ class LayoutQuestion:
             vpp=1 if self.vpp is None else self.vpp,
             sequence=self.sequence,
             global_batch=self.global_batch,
+        )
+        require(
+            self.global_batch <= MOST_SEQUENCES,
+            f"global_batch {self.global_batch:,} must be at most {MOST_SEQUENCES:,} sequences of a "
+            f"step; is it a number of tokens? Divide these by the sequence, {self.sequence:,}",
         )
         if self.framework not in NAMES:
             raise UnknownName("framework", self.framework, NAMES)

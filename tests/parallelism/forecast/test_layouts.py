@@ -71,6 +71,7 @@ def test_one_gpu_has_nothing_to_exchange() -> None:
         ({"nodes": 0}, "nodes 0 must be a whole number"),
         ({"model": "llama3-405b", "nodes": 2}, "fits on 16 x H100-SXM: the least needs"),
         ({"global_batch": 7, "nodes": 512, "framework": "fsdp"}, "use a multiple of 4096"),
+        ({"global_batch": 4 * 1024**2}, "at most 1,000,000 sequences of a step; is it a number of"),
     ],
 )
 def test_what_cannot_be_is_said_with_what_can(asked: dict, message: str) -> None:
