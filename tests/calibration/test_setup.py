@@ -51,7 +51,7 @@ def test_a_wrong_entry_is_named_with_its_key_and_its_rule(tmp_path, change, mess
     [
         ("clusters: []", "lacks the key 'parameters'; add it"),
         ("clusters: [", "is not YAML"),
-        ("", "dictionary"),
+        ("", "is empty; write one key and its value a line, such as clusters"),
     ],
 )
 def test_a_file_that_is_no_set_up_is_one_sentence(tmp_path, text, message):
