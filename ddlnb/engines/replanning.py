@@ -33,7 +33,7 @@ from ddlnb.search.search import search_plan
 from ddlnb.simulator.simulate import simulate
 
 REPETITIONS = 5  # all-reduces per size when the cost is measured anew
-LEAST_GAIN = 1.02  # times as fast, in simulation, as the plan that is there
+LEAST_GAIN = 1.1  # times as fast, in simulation, as the plan that is there: beyond its errors
 STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
 
 
