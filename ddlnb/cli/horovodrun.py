@@ -38,6 +38,7 @@ from ddlnb.cli.options import Model, print_table
 from ddlnb.cli.run import run
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import MissingPart, require
+from ddlnb.launch.moments import Actions
 from ddlnb.launch.rank import RankContext, address_towards, prepare
 from ddlnb.launch.site import Site
 
@@ -83,12 +84,17 @@ class Slots:
         *args: Any,
         count: int | None = None,
         timeout_seconds: float | None = None,
+        moments: Actions | None = None,
     ) -> list:
-        """Return, in all processes, what function(context, *args) returned in 0 to count - 1."""
+        """Return, in all processes, what function(context, *args) returned in 0 to count - 1.
+
+        No process owns the others here, so there is nobody to act at ``moments`` of a run.
+        """
         import torch
 
         count = self.count if count is None else count
         require(count <= self.count, f"{count} processes are needed; start them with -np {count}")
+        require(not moments, "horovodrun changes nothing under a run; measure with ddlnb measure")
         torch.set_num_threads(self._context.threads)
         self._runs += 1
         seconds = timeout_seconds or self._context.timeout_seconds
