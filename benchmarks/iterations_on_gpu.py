@@ -34,7 +34,7 @@ from ddlnb.calibration.roofline import total_work
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.paths import DATA, HARDWARE
-from ddlnb.simulator.forecast import Z90
+from ddlnb.simulator.draws import Z90
 from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.footprint import Footprint, footprint

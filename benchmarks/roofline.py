@@ -25,7 +25,7 @@ from ddlnb.calibration.roofline import (
 )
 from ddlnb.files import write_atomically
 from ddlnb.paths import HARDWARE
-from ddlnb.simulator.forecast import Z90
+from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
 from ddlnb.workloads.roofline import CONVOLUTIONS
 

@@ -31,7 +31,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
 from ddlnb.search.result import SearchResult
-from ddlnb.simulator.forecast import DRAWS, LEAST_DRAWS, play_cells
+from ddlnb.simulator.draws import DRAWS, LEAST_DRAWS, play_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.workload import Workload
 

@@ -13,7 +13,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
 from ddlnb.errors import require_positive
 from ddlnb.hardware.catalogue import interconnects
-from ddlnb.simulator.forecast import Z90, play_cells
+from ddlnb.simulator.draws import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import show_rate, show_rates, show_seconds
 

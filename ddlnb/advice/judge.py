@@ -14,7 +14,8 @@ from ddlnb.advice.options import UNCHANGED, Kind, Option
 from ddlnb.advice.prices import HOUR, MILLION, Prices
 from ddlnb.advice.question import Question
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.forecast import Played, single_seconds
+from ddlnb.simulator.draws import Played
+from ddlnb.simulator.forecast import single_seconds
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.training.method import training_method
 

@@ -19,7 +19,7 @@ from ddlnb.advice.question import Question
 from ddlnb.errors import InputError
 from ddlnb.paths import DATA
 from ddlnb.results.statistics import Interval, ratio_interval
-from ddlnb.simulator.forecast import draw_clusters
+from ddlnb.simulator.draws import draw_clusters
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target

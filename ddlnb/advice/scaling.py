@@ -12,7 +12,8 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method
-from ddlnb.simulator.forecast import DRAWS, forecast_cells, sound_pairs
+from ddlnb.simulator.draws import DRAWS
+from ddlnb.simulator.forecast import forecast_cells, sound_pairs
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import gpus_in_words

@@ -21,7 +21,7 @@ from ddlnb.calibration.testbed import BATCHES, HARDWARE, fig4_workload
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.paths import DATA, PUBLISHED
-from ddlnb.simulator.forecast import Z90
+from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
 from ddlnb.workloads.roofline import (
     CONVOLUTIONS,

@@ -36,7 +36,7 @@ from ddlnb.progress import Show
 from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.published import FIG4_CELLS, fig4_cells, quoted
 from ddlnb.results.table import SINGLE
-from ddlnb.simulator.forecast import Z90
+from ddlnb.simulator.draws import Z90
 from ddlnb.units import BITS_PER_BYTE, KIB, MIB
 from ddlnb.workloads.workload import Workload
 

@@ -42,7 +42,8 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Gate, Order
 from ddlnb.results.published import FIG4_CELLS
-from ddlnb.simulator.forecast import Z90, forecast
+from ddlnb.simulator.draws import Z90
+from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.studies.calibration import held_out_table, residual_rows
 

@@ -14,7 +14,8 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.columns import CELL
 from ddlnb.simulator.breakdown import breakdown
-from ddlnb.simulator.forecast import draw_clusters, forecast
+from ddlnb.simulator.draws import draw_clusters
+from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from tests.toy import TOY
