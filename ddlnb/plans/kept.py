@@ -18,6 +18,10 @@ class KeptPlan:
 
     plan: Plan
 
+    def __hash__(self) -> int:
+        """Return a hash of little: caches ask for it often, and that of a plan takes long."""
+        return hash((self.plan.method, len(self.plan.messages), len(self.plan.gradients)))
+
     def __call__(self, workload: Workload, cluster: Any = None) -> Plan:
         """Return the plan with the workload's gradients, whose seconds may be others.
 
