@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.advice.counterfactuals import counterfactual_table
 from ddlnb.advice.gap import Gap, explain_gap
-from ddlnb.advice.judge import THROUGHPUT, fastest_of_each, lossy_rows, option_rows
+from ddlnb.advice.judge import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
 from ddlnb.advice.layouts.advise import LayoutAdvice
 from ddlnb.advice.layouts.hand_over import hand_over
 from ddlnb.advice.layouts.question import sample_that_does_not_fit, states_that_do_not_fit
@@ -31,7 +31,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
 from ddlnb.search.result import SearchResult
-from ddlnb.simulator.draws import DRAWS, LEAST_DRAWS, play_cells
+from ddlnb.simulator.draws import DRAWS, LEAST_DRAWS, play_contenders
 from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.workload import Workload
 
@@ -94,7 +94,9 @@ def advise(
     what would explain the difference to the forecast. ``str(advice)`` is the answer in sentences;
     ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
     memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each. A
-    search plays ``most_plans`` for the searched plan, by default 250, none with 0.
+    search plays ``most_plans`` for the searched plan, by default 250, none with 0. Options that
+    may be the fastest are played in all ``draws``, the others in a fifth of them, 20 at least: the
+    column ``draws`` says how many an interval is of.
 
     A model of `ddlnb.get_shape` whose states, or one sample, no GPU can hold alone has to be split:
     then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in a step, and
@@ -178,7 +180,8 @@ def advise_on(
     options = [*methods, *fastest_of_each(list(other_options(question)))]
     if searched is not None:
         options.append(searched[0])
-    played = play_cells([one.cell for one in options], draws=draws, seed=seed)
+    cells = [one.cell for one in options]
+    played = play_contenders(cells, compared(question, options), draws=draws, seed=seed)
     rows = option_rows(question, options, played)
     found, left_out = lossy_options(question, lossy, draws=LEAST_DRAWS if draws else 0, seed=seed)
     rows = _ranked(rows, lossy_rows(question, found), question)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.advice.lossy_options import TASK, LossyOption
-from ddlnb.advice.options import UNCHANGED, Kind, Option
+from ddlnb.advice.options import Kind, Option
 from ddlnb.advice.prices import HOUR, MILLION, Prices
 from ddlnb.advice.question import Question
 from ddlnb.plans.methods import METHODS
@@ -40,16 +40,16 @@ def fastest_of_each(groups: Sequence[Sequence[Option]]) -> list[Option]:
 def option_rows(question: Question, options: Sequence[Option], played: Played) -> pd.DataFrame:
     """Return a row per option, in samples per second, bytes and the currency of the prices.
 
-    ``low`` and ``high`` are the 90 % interval of the throughput. ``chance_best`` is the share of
-    draws in which the option is the fastest of those that use all GPUs, take no further machines
-    and change nothing about learning. ``speedup`` is over one GPU at the batch asked about;
+    ``low`` and ``high`` are the 90 % interval of the throughput in so many ``draws``.
+    ``chance_best`` is the share of draws in which the option is the fastest of those that are
+    `compared`. ``speedup`` is over one GPU at the batch asked about;
     ``gpu_hours`` and ``cost`` are those of a million samples.
     """
     import pandas as pd
 
     rows = []
     single = _single(question)
-    chance = _chances(question, options, played)
+    chance = chances_best(played.drawn, compared(question, options), len(options))
     for number, option in enumerate(options):
         cell = option.cell
         rate = cell.samples / float(played.seconds[number])
@@ -62,6 +62,7 @@ def option_rows(question: Question, options: Sequence[Option], played: Played) -
                 THROUGHPUT: rate,
                 "low": cell.samples / played.quantile(number, 0.95),
                 "high": cell.samples / played.quantile(number, 0.05),
+                "draws": played.draws(number),
                 "speedup": rate / single,
                 "chance_best": chance[number],
                 **costs(question.prices, cell.cluster.workers, option.server_machines, rate),
@@ -92,6 +93,7 @@ def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame
                 THROUGHPUT: rate,
                 "low": samples / one.seconds.high,
                 "high": samples / one.seconds.low,
+                "draws": one.draws,
                 "speedup": rate / single,
                 "chance_best": math.nan,
                 **costs(question.prices, question.cluster.workers, one.cost.server_machines, rate),
@@ -122,29 +124,32 @@ def _learning(one: LossyOption) -> str:
     )
 
 
-def _chances(question: Question, options: Sequence[Option], played: Played) -> list[float]:
-    """Return the share of draws in which each is the fastest, NaN for those not compared."""
-    workers = question.cluster.workers
-    same = [
+def compared(question: Question, options: Sequence[Option]) -> list[int]:
+    """Return the numbers of the options of which one is the best to take.
+
+    They use all GPUs, take no further machines and change nothing about learning.
+    """
+    return [
         number
         for number, one in enumerate(options)
-        if one.learning == UNCHANGED
-        and one.cell.cluster.workers == workers
+        if one.keeps_learning
+        and one.cell.cluster.workers == question.cluster.workers
         and not one.server_machines
     ]
-    return chances_best(played.drawn, same, len(options))
 
 
 def chances_best(drawn: NDArray[Any], compared: Sequence[int], options: int) -> list[float]:
     """Return the share of draws in which each takes the least seconds, NaN for those not compared.
 
-    ``drawn`` has a row per draw and a column per option; all NaN without draws, or where they do
-    not differ.
+    ``drawn`` has a row per draw and a column per option, with NaN in draws in which an option
+    cannot be the best. All are NaN without draws, or where they do not differ.
     """
     chance = [math.nan] * options
-    if not compared or not len(drawn) or np.ptp(drawn, axis=0).max() == 0:
+    if not compared or not len(drawn):
         return chance
-    best = drawn[:, compared].argmin(axis=1)
+    if np.max(np.nanmax(drawn, axis=0) - np.nanmin(drawn, axis=0)) == 0:
+        return chance
+    best = np.nanargmin(drawn[:, compared], axis=1)
     for place, number in enumerate(compared):
         chance[number] = float(np.mean(best == place))
     return chance

@@ -43,13 +43,14 @@ LOSSY = (
 class LossyOption:
     """A lossy method, what one of its iterations costs, and how many it needed on digits.
 
-    ``seconds`` is a 90 % interval of an iteration, without ends where no draws were asked for.
+    ``seconds`` is a 90 % interval of an iteration in so many ``draws``, without ends if in none.
     ``iterations`` is the number over that of BSP, at ``workers`` workers.
     """
 
     name: str
     cost: IterationCost
     seconds: Interval
+    draws: int
     iterations: Interval
     workers: int
 
@@ -85,7 +86,7 @@ def lossy_options(
         low, high = np.quantile(drawn, (0.05, 0.95)) if drawn else (math.nan, math.nan)
         ratio, workers = measured_iterations(name, question.cluster.workers)
         seconds = Interval(cost.iteration_seconds, float(low), float(high))
-        found.append(LossyOption(name, cost, seconds, ratio, workers))
+        found.append(LossyOption(name, cost, seconds, len(drawn), ratio, workers))
     return found, left_out
 
 

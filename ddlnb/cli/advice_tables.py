@@ -17,6 +17,7 @@ def shown_options(found: Advice) -> list[dict[str, Any]]:
     rows = found.options
     has_memory = rows["memory_bytes"].notna().any()
     has_cost = rows["cost"].notna().any()
+    has_draws = rows["draws"].any()
     shown = []
     for row in rows.to_dict("records"):
         line = {
@@ -25,6 +26,7 @@ def shown_options(found: Advice) -> list[dict[str, Any]]:
             "servers": row["server_machines"],
             "samples/s": show_rate(row["throughput_samples_per_s"]),
             "90 % interval": show_rates(row["low"], row["high"]),
+            **({"draws": row["draws"]} if has_draws else {}),
             "over the first": f"{row['over_best']:.2f}",
             "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
         }

@@ -62,7 +62,13 @@ def advise(
             help="Plans that the search for the best schedule plays, by default 250; 0: no search."
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
+    draws: Annotated[
+        int,
+        typer.Option(
+            help="Draws behind the 90 % intervals of what may be the best, of the rest a fifth; "
+            "0: none."
+        ),
+    ] = 200,
     csv: Annotated[Path | None, typer.Option(help="Also write the options to this file.")] = None,
     page: Annotated[
         Path | None, typer.Option(help="Also write the advice as one HTML page.")

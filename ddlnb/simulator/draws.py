@@ -20,10 +20,11 @@ from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import require, require_whole
 from ddlnb.progress import Show, bar
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.workloads.workload import Workload
 
 DRAWS = 200
 LEAST_DRAWS = 20  # of which one lies beyond either end of a 90 % interval
+FEWER = 5  # times as many draws of what may be the fastest as of what cannot be
+REACH = 3.0  # standard deviations
 CELLS_AT_ONCE = 512  # simulated together
 MOST_MESSAGES_PLAYED = (
     100_000_000  # a stated budget: a core plays some 30,000 a second of large plans
@@ -31,6 +32,7 @@ MOST_MESSAGES_PLAYED = (
 ROUNDING = 1e-9  # relative: seconds that differ by less do so by rounding
 # A 90 % interval of a normal distribution reaches this many standard deviations to each side.
 Z90 = 1.6448536269514722
+SECONDS = ("iteration_seconds", "exposed_seconds")
 
 
 def require_draws(draws: int) -> None:
@@ -47,8 +49,9 @@ def require_draws(draws: int) -> None:
 class Played:
     """Seconds of cells: those of a steady iteration, what of them is exposed, and every draw's.
 
-    ``drawn`` has a row for every draw and a column for every cell. Cells that share fitted effects
-    share their draws, so that a row compares them under the same circumstances.
+    ``drawn`` has a row for every draw and a column for every cell, NaN where a cell was not played
+    in a draw. Cells that share fitted effects share their draws, so that a row compares them under
+    the same circumstances.
     """
 
     seconds: NDArray[np.floating[Any]]
@@ -57,7 +60,18 @@ class Played:
 
     def quantile(self, number: int, share: float) -> float:
         """Return a quantile of a cell's drawn seconds, NaN where nothing about it is uncertain."""
-        return _quantile(self.drawn, number, share)
+        drawn = self._drawn(number)
+        if not len(drawn) or is_certain(drawn):
+            return math.nan
+        return float(np.quantile(drawn, share))
+
+    def draws(self, number: int) -> int:
+        """Return in how many draws a cell was played."""
+        return len(self._drawn(number))
+
+    def _drawn(self, number: int) -> NDArray[np.floating[Any]]:
+        column: NDArray[np.floating[Any]] = self.drawn[:, number]
+        return column[~np.isnan(column)]
 
 
 def play_cells(
@@ -73,6 +87,57 @@ def play_cells(
     ``drawn`` are the cells with the effects of every draw, by default from the intervals of their
     clusters. Raises InputError for fewer than LEAST_DRAWS draws, and for more than an hour's work.
     """
+    _require_feasible(cells, draws)
+    each_draw = Circumstances(cells, draws, seed).each_draw() if drawn is None else drawn
+    taken = _drawn_seconds(each_draw, (draws, len(cells)), progress)
+    return _played(cells, taken * model_errors(cells, draws, seed))
+
+
+def play_contenders(
+    cells: Sequence[Cell], compared: Sequence[int], *, draws: int = DRAWS, seed: int = 0
+) -> Played:
+    """Return what `play_cells` does, but play in few draws what cannot be the fastest.
+
+    ``compared`` are the numbers of the cells of which one is looked for that is the fastest. All
+    cells are played in the first draws, a fifth of them (LEAST_DRAWS at least); those of
+    ``compared`` that may still be the fastest (`contenders`) in all. What a cell takes in a draw
+    is what it takes in `play_cells`.
+    """
+    _require_feasible(cells, draws)
+    few = min(draws, max(LEAST_DRAWS, draws // FEWER))
+    drawn, errors = Circumstances(cells, draws, seed), model_errors(cells, draws, seed)
+    taken = np.full((draws, len(cells)), np.nan)
+    taken[:few] = _drawn_seconds(drawn.each_draw(0, few), (few, len(cells))) * errors[:few]
+    if going_on := contenders(taken[:few], compared):
+        rest = drawn.each_draw(few, draws, going_on)
+        seconds = _drawn_seconds(rest, (draws - few, len(going_on)))
+        taken[few:, going_on] = seconds * errors[few:, going_on]
+    return _played(cells, taken)
+
+
+def contenders(drawn: NDArray[Any], compared: Sequence[int]) -> list[int]:
+    """Return which of the compared columns may hold the least seconds of a further draw.
+
+    ``drawn`` has a row for every draw that was made. A column stays that was the least once, or is
+    on average behind the least of the others by no more than `REACH` times the standard deviation
+    of that distance, in logarithms: what is further behind is the least in 0.1 % of the draws if
+    distances are normal. None stays where there are no draws.
+
+    >>> contenders(np.array([[1.0, 1.1, 9.0], [1.2, 1.1, 9.5], [1.0, 1.2, 9.2]]), [0, 1, 2])
+    [0, 1]
+    """
+    if not len(drawn) or len(compared) < 2:
+        return list(compared) if len(drawn) else []
+    seconds = np.log(drawn[:, compared])
+    found = []
+    for place, number in enumerate(compared):
+        behind = seconds[:, place] - np.delete(seconds, place, axis=1).min(axis=1)
+        if behind.min() <= 0 or behind.mean() <= REACH * behind.std(ddof=1):
+            found.append(number)
+    return found
+
+
+def _require_feasible(cells: Sequence[Cell], draws: int) -> None:
     require_draws(draws)
     messages = sum(len(cell.plan.messages) for cell in cells) * (draws + 1)
     require(
@@ -81,12 +146,12 @@ def play_cells(
         f"{MOST_MESSAGES_PLAYED:,} take an hour; ask for fewer draws, methods or numbers of GPUs, "
         f"or for larger messages",
     )
-    seconds = np.array([found.iteration_seconds for found in steady_seconds(cells, keep=True)])
-    exposed = [found.exposed_seconds for found in steady_seconds(cells, keep=True)]
-    each_draw = _drawn_cells(cells, draws, seed) if drawn is None else drawn
-    errors = [cell.cluster.model_error for cell in cells]
-    taken = np.array(list(_drawn_seconds(each_draw, draws, errors, seed, progress)))
-    return Played(seconds, np.array(exposed), taken.reshape(draws, len(cells)))
+
+
+def _played(cells: Sequence[Cell], taken: NDArray[np.floating[Any]]) -> Played:
+    found = steady_seconds(cells, keep=True)
+    seconds, exposed = ([getattr(one, name) for one in found] for name in SECONDS)
+    return Played(np.array(seconds), np.array(exposed), taken)
 
 
 def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
@@ -121,35 +186,61 @@ def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndar
     return np.clip(drawn, unit.least, unit.most)
 
 
-def _drawn_cells(cells: Sequence[Cell], draws: int, seed: int) -> Iterator[list[Cell]]:
-    """Yield the cells with the effects of every draw; methods keep the plans of the cluster."""
-    clusters = {cell.cluster: draw_clusters(cell.cluster, draws, seed) for cell in cells}
-    models = sorted({cell.workload.model for cell in cells})
-    for i in range(draws):
-        generator = np.random.default_rng([seed, i])
-        speed = {model: generator.standard_normal() for model in models}
-        yield [
-            replace(
-                cell,
-                cluster=_at_speed(clusters[cell.cluster][i], cell.workload, speed),
-                planned_on=cell.planned_on or cell.cluster,
-            )
-            for cell in cells
-        ]
+class Circumstances:
+    """Cells under what is drawn: other effects, another speed. Methods keep their plans."""
+
+    def __init__(self, cells: Sequence[Cell], draws: int, seed: int):
+        self._cells = cells
+        self._draws = draws
+        self._clusters = {
+            one: draw_clusters(one, draws, seed)
+            for one in dict.fromkeys(cell.cluster for cell in cells)
+        }
+        models = sorted({cell.workload.model for cell in cells})
+        generators = (np.random.default_rng([seed, draw]) for draw in range(draws))
+        self._speed = [{model: one.standard_normal() for model in models} for one in generators]
+
+    def each_draw(
+        self, start: int = 0, stop: int | None = None, numbers: Sequence[int] | None = None
+    ) -> Iterator[list[Cell]]:
+        """Yield the cells of these numbers, by default all, in every draw from start to stop."""
+        chosen = self._cells if numbers is None else [self._cells[one] for one in numbers]
+        for draw in range(start, self._draws if stop is None else stop):
+            yield [self._in_draw(cell, draw) for cell in chosen]
+
+    def _in_draw(self, cell: Cell, draw: int) -> Cell:
+        cluster = self._clusters[cell.cluster][draw]
+        speed = math.exp(cell.workload.spread * self._speed[draw][cell.workload.model])
+        return replace(
+            cell,
+            cluster=cluster.with_effects(compute_factor=cluster.effects.compute_factor * speed),
+            planned_on=cell.planned_on or cell.cluster,
+        )
+
+
+def model_errors(cells: Sequence[Cell], draws: int, seed: int) -> NDArray[np.floating[Any]]:
+    """Return a factor of the seconds of every draw and cell: the error of the model in it."""
+    generator = np.random.default_rng([seed, draws])
+    errors = np.array([cell.cluster.model_error for cell in cells])
+    found: NDArray[np.floating[Any]] = np.exp(
+        errors * generator.standard_normal((draws, len(cells)))
+    )
+    return found
 
 
 def _drawn_seconds(
-    drawn: Iterable[Sequence[Cell]], draws: int, errors: list[float], seed: int, progress: Show
-) -> Iterator[np.ndarray]:
-    """Seconds of all cells, once for every draw, each with an error of the model of its own."""
-    generator = np.random.default_rng([seed, draws])
-    at_once = math.ceil(CELLS_AT_ONCE / len(errors))  # draws
+    drawn: Iterable[Sequence[Cell]], shape: tuple[int, int], progress: Show = None
+) -> NDArray[np.floating[Any]]:
+    """Return the seconds of so many draws of so many cells."""
+    draws, cells = shape
+    at_once = math.ceil(CELLS_AT_ONCE / cells)  # draws
+    found: list[float] = []
     with bar(total=draws, unit="draw", progress=progress) as shown:
         for some in batched(drawn, at_once):
-            found = steady_seconds([cell for cells in some for cell in cells])
-            seconds = np.array([one.iteration_seconds for one in found]).reshape(len(some), -1)
-            yield from seconds * np.exp(errors * generator.standard_normal(seconds.shape))
+            played = steady_seconds([cell for row in some for cell in row])
+            found += [one.iteration_seconds for one in played]
             shown.update(len(some))
+    return np.array(found).reshape(shape)
 
 
 def batched(values: Iterable[Sequence[Cell]], count: int) -> Iterator[list[Sequence[Cell]]]:
@@ -161,17 +252,6 @@ def batched(values: Iterable[Sequence[Cell]], count: int) -> Iterator[list[Seque
     iterator = iter(values)
     while some := list(islice(iterator, count)):
         yield some
-
-
-def _at_speed(cluster: Cluster, workload: Workload, speed: dict[str, float]) -> Cluster:
-    factor = math.exp(workload.spread * speed[workload.model])
-    return cluster.with_effects(compute_factor=cluster.effects.compute_factor * factor)
-
-
-def _quantile(drawn: np.ndarray, number: int, share: float) -> float:
-    if not len(drawn) or is_certain(drawn[:, number]):
-        return math.nan
-    return float(np.quantile(drawn[:, number], share))
 
 
 def is_certain(drawn: np.ndarray) -> bool:

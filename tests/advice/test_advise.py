@@ -50,6 +50,15 @@ def test_the_first_option_is_the_fastest_that_takes_nothing_more(advice):
     assert same["chance_best"].sum() == pytest.approx(1.0)
 
 
+def test_what_may_be_the_best_is_drawn_most_often(advice):
+    rows = advice.options.set_index("option")
+    assert rows["draws"].iloc[0] == rows["draws"].max() == 40
+    others = rows[rows["chance_best"].isna() & rows["kind"].ne("compression")]
+    assert set(others["draws"]) == {20}
+    assert set(rows.loc[rows["chance_best"] > 0, "draws"]) == {40}
+    assert set(rows["draws"]) == {20, 40}
+
+
 def test_each_reason_is_a_simulation_of_its_own(advice):
     reasons = advice.reasons.set_index("what")["iteration_seconds"]
     cluster = advice.best.cell.cluster
