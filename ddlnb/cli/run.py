@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +16,7 @@ from ddlnb.files import write_atomically
 
 FAILED = 2  # the exit status of a wrong call and of every expected error
 INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
+KINDS = {"int": ("a whole number", "4"), "float": ("a number", "0.5")}  # by pydantic's names
 
 # The base of all complaints about the words of a call, which typer does not export by itself.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -73,11 +73,25 @@ def _cache() -> Path:
 
 def _explained(error: Exception) -> str:
     """Return what is wrong with a call, and where its options are explained, in one line."""
-    message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
-    message = re.sub(r"Value error, |, unable to parse.*", "", message)  # how pydantic says it
+    message = _wrong_value(error) or error.format_message()  # type: ignore[attr-defined]
+    message = " ".join(message.split()).rstrip(".").replace("Value error, ", "")  # pydantic's word
     context = getattr(error, "ctx", None)
     where = f"; see '{context.command_path} --help'" if context else ""
     return message[:1].lower() + message[1:] + where
+
+
+def _wrong_value(error: Exception) -> str:
+    """Return which value of which option is of the wrong kind, "" if that is not what is wrong.
+
+    typer's own message has the rule and leaves the value to its cause, an error of pydantic.
+    """
+    name = getattr(getattr(error, "param", None), "opts", [""])[-1]
+    for found in getattr(error.__cause__, "errors", list)():
+        kind = found["type"].partition("_")[0]
+        if name and kind in KINDS:
+            rule, example = KINDS[kind]
+            return f"{name} {found['input']!r} must be {rule}, such as {name} {example}"
+    return ""
 
 
 def _end(name: str, message: str, status: int) -> NoReturn:

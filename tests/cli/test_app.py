@@ -94,6 +94,9 @@ def test_a_mistake_is_one_line_and_exit_status_2(words, said):
     [
         (["forcast"], "no such command 'forcast'. Did you mean 'forecast'"),
         (["plan", "--method", "BSP-PS"], "missing option '--model'; see 'ddlnb plan --help'"),
+        (["forecast", "--nodes", "two"], "--nodes 'two' must be a whole number, such as --nodes 4"),
+        (["forecast", "--draws", "1.5"], "--draws '1.5' must be a whole number, such as --draws 4"),
+        (["advise", "--measured", "fast"], "--measured 'fast' must be a number, such as --meas"),
         (["models", "--cvs"], "no such option: --cvs (Possible options: --csv)"),
         (["measure", "--model", "small-conv", "--workers", "2,x"], "'2,x' must be whole numbers"),
         (["forecast", "--gpus", "8,x"], "'8,x' must be whole numbers, separated by commas"),
