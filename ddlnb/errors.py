@@ -40,20 +40,29 @@ class UnknownName(InputError):
     """A name that is not in the catalogue; the message suggests the nearest one that is.
 
     ``also`` are names that mean the same as known ones: they are suggested, but not listed.
+    ``otherwise`` says what can be given in place of a name.
 
     >>> print(UnknownName("method", "MGWFBP", ["BSP-PS", "MG-WFBP"]))
     unknown method 'MGWFBP'; choose one of BSP-PS, MG-WFBP (did you mean 'MG-WFBP'?)
     """
 
-    def __init__(self, what: str, name: object, known: Iterable[str], also: Iterable[str] = ()):
+    def __init__(
+        self,
+        what: str,
+        name: object,
+        known: Iterable[str],
+        also: Iterable[str] = (),
+        otherwise: str = "",
+    ):
         known, also = list(known), list(also)
         folded = {option.casefold(): option for option in (*also, *known)}
         near = difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
         hint = f" (did you mean {folded[near[0]]!r}?)" if near else ""
-        super().__init__(f"unknown {what} {name!r}; choose one of {', '.join(known)}{hint}")
-        self._given = (what, name, known, also)
+        way_out = f"choose one of {', '.join(known)}{hint}" + (otherwise and f"; {otherwise}")
+        super().__init__(f"unknown {what} {name!r}; {way_out}")
+        self._given = (what, name, known, also, otherwise)
 
-    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, object, list[str], list[str]]]:
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[object, ...]]:
         """Return how it is made again in another process."""
         return type(self), self._given
 

@@ -23,6 +23,10 @@ _SHAPES = (
     gpt("gpt3-175b", 96, 12288, 96, 51200, 2048),
 )
 SHAPES = {shape.name: shape for shape in _SHAPES}
+OF_YOUR_OWN = (
+    "a model of your own is given by its sizes (docs/large_scale.md#a-model-of-your-own); one that "
+    "a GPU can hold alone, such as my.py:task, is for `ddlnb advise`"
+)
 
 
 def get_shape(name: str | Transformer) -> Transformer:
@@ -39,5 +43,5 @@ def get_shape(name: str | Transformer) -> Transformer:
         shape.name.replace("llama3-", "llama-").replace("gpt3-", "gpt-"): shape for shape in _SHAPES
     }
     if name.casefold() not in known:
-        raise UnknownName("large model", name, SHAPES)
+        raise UnknownName("large model", name, SHAPES, otherwise=OF_YOUR_OWN)
     return known[name.casefold()]
