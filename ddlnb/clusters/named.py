@@ -17,6 +17,7 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect, Known
 from ddlnb.hardware.machine import Machine
 from ddlnb.hardware.nodes import link_inside, node_costs
+from ddlnb.hardware.parts import parts_of
 from ddlnb.units import GB, gigabits_per_second, show_bandwidth
 
 MOST_NODES = 100_000
@@ -40,12 +41,13 @@ def cluster_of(
     """Return a cluster of named hardware, every effect with an interval and a source.
 
     ``gpu`` is a name of `get_gpu`, ``network`` one of `get_interconnect`, or ``machine`` one of
-    `get_machine` that says both and how many GPUs a node has; what is given beside it stands in
-    place of what it says. Left out, a node has as many GPUs as nodes with such GPUs usually have,
-    and the network is what they are usually sold with; ``cluster.facts`` says what was chosen. The
-    all-reduce is a double tree where NVLink joins the GPUs of several nodes (NCCL's choice for all
-    but the largest messages, for which its ring is as fast), else a ring. Raises UnknownName, and
-    InputError for a cluster that cannot be.
+    `get_machine` that says both and how many GPUs a node has. Beside it, ``gpu`` must be its own,
+    fewer ``gpus_per_node`` are those in use, and ``network`` stands in place of its own. Left out,
+    a node has as many GPUs as nodes with such GPUs usually have, and the network is what they are
+    usually sold with; ``cluster.facts`` says what was chosen. The all-reduce is a double tree where
+    NVLink joins the GPUs of several nodes (NCCL's choice for all but the largest messages, for
+    which its ring is as fast), else a ring. Raises UnknownName, and InputError for a cluster that
+    cannot be.
 
     >>> import ddlnb
     >>> cluster = ddlnb.cluster_of("A100", nodes=4, gpus_per_node=8, network="200GbIB")
@@ -59,9 +61,10 @@ def cluster_of(
     facts: dict[str, str] = {}
     if machine != "":
         one = get_machine(machine)
-        gpu, network = gpu or one.gpu, network or one.interconnect
-        gpus_per_node = one.gpus if gpus_per_node is None else gpus_per_node
+        gpu, gpus_per_node, network = parts_of(one, gpu, gpus_per_node, network)
         facts["machine"] = f"{one.name} ({one.source})"
+        if not network.is_like(one.interconnect):
+            facts["network"] = f"not that of {one.name}, {one.interconnect.name}: {network.name}"
     if gpu == "":
         raise InputError(
             "give the GPU of the cluster, such as A100, or a machine, such as DGX-A100"

@@ -99,6 +99,10 @@ class Interconnect:
             limit.value, min(limit.low, line.low), min(limit.high, line.high), limit.source
         )
 
+    def is_like(self, other: Interconnect) -> bool:
+        """Return whether another one has the same rate and protocol, whatever it is called."""
+        return (self.line_rate, self.protocol) == (other.line_rate, other.protocol)
+
     def __repr__(self) -> str:
         return (
             f"Interconnect({self.name!r}, {self.protocol.name}, "

@@ -88,6 +88,8 @@ def test_hardware_is_listed_and_shown_with_its_sources():
         (["--nodes", "4"], "or the hardware by name"),
         (["--gpu", "A1000"], "unknown GPU 'A1000'"),
         (["--machine", "p44"], "unknown machine 'p44'"),
+        (["--machine", "p4d", "--gpu", "V100"], "V100-SXM2-32GB is not that of machine p4d.24xl"),
+        (["--machine", "p4d", "--gpus-per-node", "16"], "exceeds the 8 GPUs of machine p4d"),
         (["--gpu", "A100", "--nodes", "2", "--network", "fast"], "write rate and protocol"),
         (["--gpu", "V100", "--precision", "bf16"], "precision of V100-SXM2-32GB 'bf16'"),
         (["--gpu", "A100", "--save-cluster", "mine.txt"], "must have a name in .yaml"),

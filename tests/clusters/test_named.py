@@ -45,6 +45,25 @@ def test_a_machine_is_its_gpu_its_size_and_its_network(name):
 def test_what_is_given_beside_a_machine_counts():
     cluster = cluster_of(machine="DGX-A100", nodes=2, gpus_per_node=4, network="25GbE")
     assert (cluster.gpus_per_node, cluster.network) == (4, "25GbE")
+    assert cluster.facts["network"] == "not that of DGX-A100, 8x200GbIB: 25GbE"
+
+
+@pytest.mark.parametrize("gpu", ["A100", "NVIDIA A100", "A100-40GB", get_gpu("A100-40GB")])
+def test_a_gpu_beside_a_machine_is_the_one_that_it_has(gpu):
+    cluster = cluster_of(gpu, machine="p4d", nodes=2, network="EFA-400")
+    assert cluster == cluster_of(machine="p4d", nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rule"),
+    [
+        ("A100-80GB", r"A100-SXM4-80GB is not that of machine p4d.24xlarge, A100-SXM4-40GB; leave"),
+        ("H100", r"or name a machine that has it \(it is in .*p5.48xlarge"),
+    ],
+)
+def test_another_gpu_than_the_machine_has_is_refused(gpu, rule):
+    with pytest.raises(InputError, match=rule):
+        cluster_of(gpu, machine="p4d")
 
 
 def test_what_was_not_given_is_said():
