@@ -21,14 +21,7 @@ from ddlnb.cli.hardware import (
     chosen_cluster,
 )
 from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
-from ddlnb.cli.options import (
-    Batch,
-    Credit,
-    Partition,
-    numbers,
-    print_table,
-    refuse_unused,
-)
+from ddlnb.cli.options import Batch, Credit, Partition, numbers, print_table, refuse_others
 from ddlnb.cli.searched import bounds
 from ddlnb.cli.simulated import Methods, ServerCount, Slow, chosen_methods, slowed
 from ddlnb.cli.workloads import (
@@ -47,6 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def forecast(
+    context: typer.Context,
     model: ModelName = "",
     cluster: ClusterName = "",
     gpu: GpuName = "",
@@ -90,32 +84,8 @@ def forecast(
 
     require_whole(0, draws=draws)
     if fig4:
-        refuse_unused(
-            "--fig4 forecasts all cells of the figure as they were run",
-            model=model,
-            cluster=cluster,
-            gpu=gpu,
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            network=network,
-            machine=machine,
-            save_cluster=save_cluster,
-            gpus=gpus,
-            method=method,
-            batch=batch,
-            servers=servers,
-            throughput=throughput,
-            precision=precision,
-            sequence=sequence,
-            gradients=gradients,
-            accumulate=accumulate != 1,
-            partition=partition,
-            credit=credit,
-            topology=topology,
-            all_reduce=all_reduce,
-            change=change,
-            slow=slow,
-        )
+        why = "--fig4 forecasts all cells of the figure as they were run"
+        refuse_others(context, why, "fig4", "draws", "csv")
     if csv is not None:
         require_writable_file(csv, "rows.csv")
     if fig4:

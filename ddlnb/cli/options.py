@@ -96,11 +96,37 @@ def refuse_unused(why: str, **given: object) -> None:
     Traceback (most recent call last):
     ddlnb.errors.InputError: --fig4 has models of its own; leave out --model
     """
-    unused = [
-        f"--{name.replace('_', '-')}"
-        for name, value in given.items()
-        if value not in (None, "", [], False)
-    ]
+    _refuse(
+        why,
+        [
+            f"--{name.replace('_', '-')}"
+            for name, value in given.items()
+            if value not in (None, "", [], False)
+        ],
+    )
+
+
+def refuse_others(context: typer.Context, why: str, *kept: str) -> None:
+    """Raise InputError if the call has an option, by the name of its parameter, other than these.
+
+    An option counts as given even where its value is the default.
+    """
+    _refuse(
+        why,
+        [
+            option.opts[0]
+            for option in context.command.params
+            if option.name and option.name not in kept and _is_given(context, option.name)
+        ],
+    )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _refuse(why: str, unused: list[str]) -> None:
     if unused:
         raise InputError(f"{why}; leave out {' and '.join(unused)}")
 

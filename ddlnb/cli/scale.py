@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, price, print_table, refuse_unused
+from ddlnb.cli.hardware import MachineName
+from ddlnb.cli.options import Csv, price, print_table, refuse_others, refuse_unused
 
 if TYPE_CHECKING:
+    from ddlnb.hardware.gpu import Gpu
+    from ddlnb.hardware.interconnect import Interconnect
     from ddlnb.parallelism.forecast.layouts import Ranking
+
+
+GPU, GPUS_PER_NODE = "H100", 8  # of the nodes, where nothing is said
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,16 +25,20 @@ def add_to(app: typer.Typer) -> None:
 
 
 def scale(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Option(help="A large model, such as llama3-8b or gpt3-175b.")
     ] = None,
-    gpu: Annotated[str, typer.Option(help="A GPU by name.")] = "H100",
+    gpu: Annotated[str, typer.Option(help=f"A GPU by name; default: {GPU}.")] = "",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
-    network: Annotated[
-        str | None,
-        typer.Option(help="What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help=f"GPUs of a node; default: {GPUS_PER_NODE}.")
     ] = None,
+    network: Annotated[
+        str,
+        typer.Option(help="What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
+    ] = "",
+    machine: MachineName = "",
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     global_batch: Annotated[
         int | None, typer.Option(help="Sequences of a step; default: four million tokens.")
@@ -92,7 +102,10 @@ def scale(
     if table is not None or out is not None:
         if table is None or out is None or model is not None:
             raise InputError("give both --table IN.csv and --out OUT.csv, without --model")
+        why = "rows of --table say what runs on what, each in its own columns (gpu, network, ...)"
+        refuse_others(context, why, "table", "out", "keep_going")
         return _table(table, out, keep_going)
+    refuse_unused("there is no --table whose rows could be left empty", keep_going=keep_going)
     if model is None:
         raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
     from ddlnb.advice.layouts.advise import DRAWS, advise_on_layouts
@@ -109,12 +122,13 @@ def scale(
         refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
     if page is not None:
         require_writable_file(page, "advice.html")
+    kind, per_node, joined = _node(gpu, gpus_per_node, network, machine)
     asked = PricedQuestion.of(
         model,
-        gpu,
+        kind,
         nodes,
-        gpus_per_node=gpus_per_node,
-        network=network,
+        gpus_per_node=per_node,
+        network=joined,
         sequence=sequence,
         global_batch=global_batch,
         framework=framework,
@@ -127,11 +141,24 @@ def scale(
     if advise:
         return print_layout_advice(advise_on_layouts(asked, top=top), page=page)
     found = asked.ranking
-    print_table(_rows(found, top), csv, _title(found, gpu, asked.gpus, framework))
+    named = kind if isinstance(kind, str) else kind.name
+    print_table(_rows(found, top), csv, _title(found, named, asked.gpus, framework))
     if not csv:
         for said in layout_sentences(asked, split_options(asked, top=top, draws=DRAWS)):
             typer.echo(said)
         typer.echo("--advise says what else can be done, what would pay, and what is not known.")
+
+
+def _node(
+    gpu: str, gpus_per_node: int | None, network: str, machine: str
+) -> tuple[str | Gpu, int, str | Interconnect | None]:
+    """Return the GPU of a node, how many it has, and what joins nodes."""
+    if machine:
+        from ddlnb.hardware.catalogue import get_machine
+        from ddlnb.hardware.parts import parts_of
+
+        return parts_of(get_machine(machine), gpu, gpus_per_node, network)
+    return gpu or GPU, GPUS_PER_NODE if gpus_per_node is None else gpus_per_node, network or None
 
 
 def _title(found: Ranking, gpu: str, gpus: int, framework: str) -> str:

@@ -32,6 +32,14 @@ def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path: Path) -
     assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
 
 
+def test_a_machine_says_its_gpus_and_its_network() -> None:
+    words = ["--model", "llama-8b", "--nodes", "2", "--top", "2", "--csv"]
+    named = RUNNER.invoke(app, ["scale", *words, "--machine", "p4d", "--gpu", "A100"])
+    parts = ["--gpu", "A100-40GB", "--gpus-per-node", "8", "--network", "EFA-400"]
+    assert named.exit_code == 0, named.exception
+    assert named.stdout == RUNNER.invoke(app, ["scale", *words, *parts]).stdout
+
+
 def test_the_best_is_named_with_how_sure_that_is() -> None:
     done = RUNNER.invoke(app, ["scale", "--model", "llama-8b", "--nodes", "2", "--top", "3"])
     said = " ".join(done.stdout.split())
@@ -63,6 +71,12 @@ def test_advice_has_counterfactuals_costs_and_a_page(tmp_path: Path) -> None:
         (["--model", "llama-8b", "--advise", "--csv"], "leave out one of them"),
         (["--model", "llama-8b", "--advise", "--gpu-price", "-1"], "price of a GPU per hour, -1"),
         (["--table", "in.csv"], "give both --table"),
+        (["--table", "in.csv", "--out", "o.csv", "--gpu", "H100"], "...); leave out --gpu"),
+        (["--table", "in.csv", "--out", "o.csv", "--nodes", "8"], "leave out --nodes"),
+        (["--model", "llama-8b", "--keep-going"], "left empty; leave out --keep-going"),
+        (["--model", "my.py:task"], "a model of your own is given by its sizes (docs/large_scale"),
+        (["--model", "gpt2"], "a GPU can hold alone, such as my.py:task, is for `ddlnb advise`"),
+        (["--model", "llama-8b", "--machine", "p4d", "--gpu", "H100"], "GPU H100-SXM is not that"),
         (["--table", "missing.csv", "--out", "out.csv"], "missing.csv cannot be read"),
         (["--model", "llama-8b", "--sequence", "0"], "sequence 0 must be a whole number"),
         (["--model", "llama-8b", "--global-batch", "0"], "global_batch 0 must be a whole number"),
