@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,6 +99,11 @@ class Interconnect:
         return Known(
             limit.value, min(limit.low, line.low), min(limit.high, line.high), limit.source
         )
+
+    @property
+    def socket_bandwidth(self) -> float:
+        """Bytes/s of a node over TCP, as ``bandwidth``; infinite for a protocol without sockets."""
+        return math.inf if self.protocol.cap is None else self.bandwidth.value
 
     def is_like(self, other: Interconnect) -> bool:
         """Return whether another one has the same rate and protocol, whatever it is called."""

@@ -35,7 +35,7 @@ class Cases:
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
       is never in fp8; sustained: the share of it that matrices of any size reach; memory,
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
-      to other nodes.
+      to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA.
     - framework: index into `FRAMEWORKS`.
     """
 
@@ -71,6 +71,7 @@ class Cases:
     memory_bandwidth: Column
     inside: Column
     across: Column
+    sockets: Column
     framework: Column
 
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ddlnb.parallelism.forecast.between import over_sockets
 from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.footprint import footprint, reported
 from ddlnb.parallelism.forecast.frameworks import NAMES
@@ -141,7 +142,7 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
         if across is None:
             cluster = np.zeros(len(cases), bool)
         else:
-            cluster = (cases.nodes == 1) | alike(cases.across, across)
+            cluster = (cases.nodes == 1) | alike(cases.across, across) & ~over_sockets(cases)
         own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"] * beyond))
         here = (cases.framework == NAMES.index(name)) & alike(cases.core_peak, peak)
         found = np.where(here, own, found)

@@ -165,7 +165,7 @@ def ranked(asked: LayoutQuestion) -> Ranking:
         core_peak=device.peak("bf16" if asked.precision == "fp8" else asked.precision),
         sustained=sustained_share(device, asked.precision), memory=device.memory,
         memory_bandwidth=device.memory_bandwidth, inside=device.inside_bandwidth,
-        across=asked.across, framework=NAMES.index(asked.framework),
+        across=asked.across, sockets=asked.sockets, framework=NAMES.index(asked.framework),
     )  # fmt: skip
     outlook = forecast(cases, asked.fitted)
     order = np.argsort(-outlook.tokens_per_s_per_gpu)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from ddlnb.clusters.named import usual_network
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
@@ -126,8 +127,14 @@ class LayoutQuestion:
 
     @property
     def across(self) -> float:
-        """Bytes per second of a node to others."""
+        """Bytes per second of a node to others, by the line."""
         return self.network.line_rate if self.network else self.gpu.port * self.gpus_per_node
+
+    @property
+    def sockets(self) -> float:
+        """Bytes per second of a node to others over TCP; infinite for networks with RDMA."""
+        joined = self.network or get_interconnect(usual_network(self.gpu, self.gpus_per_node))
+        return joined.socket_bandwidth
 
     @property
     def ways(self) -> Framework:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ddlnb.parallelism.forecast.between import reached
 from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.longer import longer_of
 from ddlnb.parallelism.forecast.parameters import Parameters
@@ -40,7 +41,7 @@ def replica_rates(cases: Cases, values: Parameters) -> tuple[Column, Column]:
     inside = (near - 1) / near / (values.inside_share * cases.inside)
     growth = 1 + values.reduction_growth * (apart - 1)
     groups = cases.gpus_per_node / near  # of a node, which share its network
-    across = groups * (apart - 1) / apart * growth / (values.reduction_share * cases.across)
+    across = groups * (apart - 1) / apart * growth / reached(cases, values.reduction_share)
     return inside, across
 
 

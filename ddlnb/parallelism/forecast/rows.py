@@ -7,15 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from ddlnb.errors import InputError, UnknownName
-from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus
+from ddlnb.errors import UnknownName
+from ddlnb.hardware.catalogue import get_gpu, gpus
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast import frameworks
 from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.machines import sustained_share
 from ddlnb.parallelism.forecast.row import Row
+from ddlnb.parallelism.forecast.row_network import network_of
 from ddlnb.parallelism.layout import SCHEDULES
-from ddlnb.units import BITS_PER_BYTE, GB
 
 SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
 SHARDINGS = {  # patterns of words, the first that is found counts
@@ -26,7 +26,6 @@ SHARDINGS = {  # patterns of words, the first that is found counts
 }
 ZERO = {"nanotron": 0, "fsdp": 3, "megatron": 1, "nemo": 1}  # where a row does not say
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
-PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
 EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
 TOP_K = 2  # experts of a token, where nobody says
 SCHEDULE_WORDS = {  # patterns of words, the first that is found counts
@@ -60,7 +59,7 @@ def case(row: Row) -> dict[str, float]:
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
         "inside": gpu.inside_bandwidth,
-        "across": _network(row, gpu, per_node),
+        **network_of(row, gpu, per_node),
         "framework": framework,
     }
 
@@ -111,31 +110,6 @@ def _gpu_in(words: str) -> Gpu | None:
             except UnknownName:
                 continue
     return None
-
-
-@lru_cache(maxsize=256)
-def _line_rate(words: str) -> float | None:
-    try:
-        return get_interconnect(words).line_rate
-    except InputError:
-        return None
-
-
-def _network(row: Row, gpu: Gpu, per_node: int) -> float:
-    """Return bytes/s of a node to others: what words say, otherwise the ports usual for the GPU."""
-    words, usual = row.text("network"), gpu.port * per_node
-    if ports := PORTS.search(words):
-        return int(ports[1]) * float(ports[2]) / BITS_PER_BYTE * GB
-    rate = _line_rate(words) if words else None
-    if rate is None:
-        row.notes.add("the rate of the network", f"that of the ports usual for {gpu.name}")
-        return usual
-    if "per gpu" in words.lower():
-        return rate * per_node
-    if "node" not in words.lower() and rate < usual / 2:
-        row.notes.add(f"a rate per node (network {words!r})", "that of one GPU's port")
-        return rate * per_node
-    return rate
 
 
 def _precision(row: Row) -> str:

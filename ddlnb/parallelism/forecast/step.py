@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from ddlnb.parallelism.forecast.between import ACTIVATION, reached, socket_seconds
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, ZERO_BUBBLE, Cases, Column
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
 from ddlnb.parallelism.forecast.longer import LEAST, longer_of
@@ -22,7 +23,6 @@ from ddlnb.parallelism.forecast.replicas import (
     replica_seconds,
 )
 
-ACTIVATION = 2  # bytes of an element that is exchanged
 EXCHANGES = 8  # activations that a layer moves per rank: four all-reduces, each twice (Megatron-LM)
 GATHERED_AGAIN = 2  # further ones with sequence parallelism: inputs are gathered once more
 # Of the elementwise traffic of a layer, that of norms and residuals: 20 of about 65 bytes forward.
@@ -115,7 +115,8 @@ def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[
         compute=rounds * seconds,
         tensor=rounds * (slowest - seconds),
         bubble=bubble_seconds(cases, stage, later_share(cases, values, gpu)),
-        transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR),
+        transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR)
+        + transfers * socket_seconds(cases),
         reduction=replica_seconds(
             cases, values, framework.gradient_bytes, slowest, 1 / passes_of(cases)
         ),
@@ -229,7 +230,7 @@ def exchange_seconds(cases: Cases, values: Parameters) -> Column:
     moved = EXCHANGES * passes + GATHERED_AGAIN * cases.sequence_parallel
     activations = ACTIVATION * cases.tokens * cases.hidden
     tensor = moved * activations * (cases.tp - 1) / cases.tp
-    across = values.across_share * cases.across / np.where(crowded(cases), values.neighbours, 1)
+    across = reached(cases, values.across_share) / np.where(crowded(cases), values.neighbours, 1)
     inside = values.inside_share * cases.inside
     keys = 6 * activations * cases.kv_heads / cases.heads / cases.tp * (cases.cp - 1)
     ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
