@@ -156,10 +156,19 @@ def show_rates(low: float, high: float) -> str:
     return "no interval" if math.isnan(low) else f"{show_rate(low)} to {show_rate(high)}"
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """Return a number of things in words; what several are called ends in s unless it is given.
+
+    >>> counted(1, "message"), counted(1200, "message"), counted(2, "process", "processes")
+    ('1 message', '1,200 messages', '2 processes')
+    """
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
 def gpus_in_words(count: int) -> str:
     """Return a number of GPUs in words.
 
     >>> gpus_in_words(1), gpus_in_words(8)
     ('1 GPU', '8 GPUs')
     """
-    return f"{count} GPU{'s' * (count != 1)}"
+    return counted(count, "GPU")

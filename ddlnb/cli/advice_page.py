@@ -13,6 +13,7 @@ from ddlnb.cli.advice_tables import (
     shown_options,
     shown_reasons,
 )
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,8 @@ def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
         asked = found.question
         return {
             "title": str(asked),
-            "about": f"{asked.tokens:,} tokens in a step of {asked.global_batch:,} sequences",
+            "about": f"{asked.tokens:,} tokens in a step of "
+            f"{counted(asked.global_batch, 'sequence')}",
             "first": found.options["option"].iloc[0],
             "others": "others change learning, or use fewer GPUs",
             "options": shown_layouts(found),
@@ -58,7 +60,7 @@ def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
     on, workload = found.question.cluster, found.question.workload
     return {
         "title": f"{workload.model} on {on.label}",
-        "about": f"{workload.local_batch} samples per GPU, which computes "
+        "about": f"{counted(workload.local_batch, 'sample')} per GPU, which computes "
         f"{show_seconds(workload.compute_seconds)} and sends {show_bytes(workload.gradient_bytes)} "
         f"in an iteration; {gpus_in_words(on.workers)}, {on.network}",
         "first": found.best.name,

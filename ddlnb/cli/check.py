@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.options import Csv, print_table
+from ddlnb.units import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,6 +37,6 @@ def check(
         print_table(findings_frame(findings).to_dict("records"), csv, f"Findings in {table}")
     if not csv:
         cells = {cell for finding in suspicious for cell in finding.cells}
-        typer.echo(f"{len(rows)} cells, of which {len(cells)} are suspicious.")
+        typer.echo(f"{counted(len(rows), 'cell')}, {len(cells) or 'none'} of them suspicious.")
     if suspicious:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ import typer
 from ddlnb.cli.options import Csv, print_table
 from ddlnb.errors import require
 from ddlnb.paths import PUBLISHED
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +76,7 @@ def collectives(
         _forecast(fitted, table, out)
     else:
         require(out is None, "--out needs --table, rows to forecast, or --validate")
-        print_table(_parameter_rows(fitted), csv, f"Fitted to {len(rows)} rows")
+        print_table(_parameter_rows(fitted), csv, f"Fitted to {counted(len(rows), 'row')}")
     if figure is not None:
         from ddlnb.figures.collectives import collective_rates
 
@@ -108,7 +109,7 @@ def _write(table: pd.DataFrame, out: Path | None) -> None:
         typer.echo(text, nl=False)
         return
     write_atomically(out, text)
-    typer.echo(f"{len(table)} rows in {out}.", err=True)
+    typer.echo(f"{counted(len(table), 'row')} in {out}.", err=True)
 
 
 def _parameter_rows(fitted: FittedCollectives) -> list[dict[str, object]]:

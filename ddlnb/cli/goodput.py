@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.options import numbers, print_table
+from ddlnb.units import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -83,7 +84,7 @@ def goodput(
         }
         for row in table.to_dict("records")
     ]
-    print_table(shown, False, f"Simulated: {days:g} days of a job on {gpus:,} GPUs")
+    print_table(shown, False, f"Simulated: {days:g} days of a job on {counted(gpus, 'GPU')}")
     for said in goodput_sentences(job, table):
         typer.echo(said)
     if csv is not None:

@@ -41,6 +41,7 @@ from ddlnb.errors import MissingPart, require
 from ddlnb.launch.moments import Actions
 from ddlnb.launch.rank import RankContext, address_towards, prepare
 from ddlnb.launch.site import Site
+from ddlnb.units import counted
 
 
 class Slots:
@@ -248,7 +249,7 @@ def main(
             ms_per_iteration=(rows["iteration_seconds"] * 1e3).round(2),
             ms_waiting=(rows["exposed_communication_seconds"] * 1e3).round(2),
         )
-        title = f"{model} in {slots.count} processes of horovodrun"
+        title = f"{model} in {counted(slots.count, 'process', 'processes')} of horovodrun"
         print_table(shown.to_dict("records"), csv=False, title=title)
     slots.close()
 

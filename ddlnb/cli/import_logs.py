@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ddlnb.units import counted
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
@@ -54,4 +56,6 @@ def command(
         typer.echo(table.to_csv(index=False), nl=False)
         return
     write_atomically(out, table.to_csv(index=False))
-    typer.echo(f"{len(table)} rows of {', '.join(table['collective'].unique())} in {out}.")
+    typer.echo(
+        f"{counted(len(table), 'row')} of {', '.join(table['collective'].unique())} in {out}."
+    )

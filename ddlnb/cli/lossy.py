@@ -21,6 +21,7 @@ from ddlnb.cli.hardware import (
 )
 from ddlnb.cli.options import Batch, Csv, numbers, print_table
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput, workload_for
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,7 +278,7 @@ def _print_times(
     shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")
     print_table(shown.to_dict("records"), csv, title)
     for one in recommendations(table):
-        typer.echo(f"{one.workers} workers: {one}.")
+        typer.echo(f"{counted(one.workers, 'worker')}: {one}.")
     typer.echo(
         f"Intervals are of 95 % over seeds, widened by the steps between two evaluations. What is "
         f"uncertain of the cluster and of compression is not in them, nor whether "

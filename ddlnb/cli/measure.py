@@ -14,6 +14,7 @@ from ddlnb.engines.profiles import MEASUREMENT_PROFILES, get_measurement_profile
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.site import EMULATED, HERE, Site, meanings
+from ddlnb.units import counted
 
 _MEANINGS = meanings(MeasurementSettings) | meanings(Site)
 
@@ -176,7 +177,8 @@ def measure(
         [_shown(row) for row in rows.to_dict("records")],
         False,
         f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, "
-        f"{first['source']} on {first['machine']}; median and standard deviation of {repeat} runs",
+        f"{first['source']} on {first['machine']}; median and standard deviation of "
+        f"{counted(repeat, 'run')}",
     )
     for line in takeovers(rows.to_dict("records")):
         typer.echo(line)
@@ -198,7 +200,7 @@ def takeovers(rows: list[dict[str, Any]]) -> list[str]:
             became = "runs differ in their plans, and --out keeps those of each"
         elif not later:
             became += ", which no other took over from"
-        said.append(f"{row['method']}, {row['gpus']} workers: {became}.")
+        said.append(f"{row['method']}, {counted(row['gpus'], 'worker')}: {became}.")
     return said
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from ddlnb.progress import bar
+from ddlnb.units import counted
 
 
 class Progress:
@@ -21,7 +22,7 @@ class Progress:
         form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
         self._bar = bar(
             total=sum(seconds.values()),
-            desc=f"{len(seconds)} notebooks, {kept} kept",
+            desc=f"{counted(len(seconds), 'notebook')}, {kept} kept",
             progress=show and bool(seconds),
             bar_format=form,
         )

@@ -9,6 +9,7 @@ import typer
 
 from ddlnb.cli.hardware import MachineName
 from ddlnb.cli.options import Csv, price, print_table, refuse_others, refuse_unused
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
@@ -198,4 +199,4 @@ def _table(table: Path, out: Path, keep_going: bool) -> None:
     found = forecast_table(
         table, keep_going=keep_going, say=lambda line: typer.echo(f"note: {line}", err=True)
     )
-    typer.echo(f"{len(found.rows)} rows: {found.write(out)}")
+    typer.echo(f"{counted(len(found.rows), 'row')}: {found.write(out)}")

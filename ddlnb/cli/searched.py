@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddlnb.units import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -33,8 +35,8 @@ def bounds(
             bound = lower_bound(workload, cluster, names)
             seconds = row["iteration_seconds"]
             said.append(
-                f"{method.name} on {row['gpus']} GPUs: {show_seconds(seconds)} per iteration; "
-                f"without servers no plan takes less than {show_seconds(bound.seconds)} "
+                f"{method.name} on {counted(row['gpus'], 'GPU')}: {show_seconds(seconds)} per "
+                f"iteration; without servers no plan takes less than {show_seconds(bound.seconds)} "
                 f"({bound.limit}): {seconds / bound.seconds - 1:.1%} above."
             )
     return said

@@ -17,6 +17,7 @@ from ddlnb.cli.hardware import (
 )
 from ddlnb.cli.options import Batch, Csv, refuse_unused
 from ddlnb.cli.workloads import Throughput
+from ddlnb.units import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -114,8 +115,9 @@ def trace(
     if not isinstance(found, Timeline):
         refuse_unused("a graph has no times", out=out, perfetto=perfetto, figure=figure, csv=csv)
         typer.echo(
-            f"{file.name}: {found.number_of_nodes():,} operations with "
-            f"{found.number_of_edges():,} dependencies, and no circle among them."
+            f"{file.name}: {counted(found.number_of_nodes(), 'operation')} with "
+            f"{counted(found.number_of_edges(), 'dependency', 'dependencies')}, and no circle "
+            f"among them."
         )
         return
     show_messages(found, out, perfetto, figure, csv)

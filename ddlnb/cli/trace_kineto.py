@@ -11,7 +11,7 @@ import typer
 from ddlnb.cli.trace_lines import show_lines, write_lines
 from ddlnb.errors import InputError
 from ddlnb.files import write_atomically
-from ddlnb.units import show_seconds
+from ddlnb.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -48,10 +48,10 @@ def show_kineto(
         typer.echo(f"No workload: {error}.")
         return
     typer.echo(
-        f"{workload!r}: {len(workload.layers)} layers, forward "
+        f"{workload!r}: {counted(len(workload.layers), 'layer')}, forward "
         f"{show_seconds(workload.forward_seconds)}, backward "
         f"{show_seconds(workload.backward_seconds)} (medians over "
-        f"{line.iterations} iteration{'s' * (line.iterations > 1)})."
+        f"{counted(line.iterations, 'iteration')})."
     )
     lines = {"traced": line}
     if cluster is not None:
@@ -80,8 +80,9 @@ def _structure(model: str, batch: int | None) -> tuple[Workload | None, int | No
 def _show_operations(trace: KinetoTrace) -> None:
     graph = trace.operations
     typer.echo(
-        f"{len(graph.operations):,} operations with {len(graph.edges):,} dependencies, and no "
-        f"circle among them. From these alone they would take "
+        f"{counted(len(graph.operations), 'operation')} with "
+        f"{counted(len(graph.edges), 'dependency', 'dependencies')}, and no circle among "
+        f"them. From these alone they would take "
         f"{show_seconds(graph.replayed_seconds)}; traced: {show_seconds(trace.seconds)}."
     )
     spent = graph.critical_seconds()

@@ -10,7 +10,7 @@ import typer
 from ddlnb.cli.options import print_table
 from ddlnb.cli.trace_lines import write_lines, write_picture
 from ddlnb.files import write_atomically
-from ddlnb.units import show_bytes, show_seconds
+from ddlnb.units import counted, show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline
@@ -50,7 +50,7 @@ def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None
             typer.echo(said)
     if out is not None:
         write_atomically(out, found.iterations.to_csv(index=False))
-        typer.echo(f"Rows of {len(found.iterations)} iterations in {out}", err=csv)
+        typer.echo(f"Rows of {counted(len(found.iterations), 'iteration')} in {out}", err=csv)
     if figure is not None:
         from ddlnb.figures import job_stragglers
 
@@ -77,9 +77,10 @@ def show_messages(
             }
             for name, row in largest.nlargest(10, "median").iterrows()
         ]
-        title = f"{len(frame):,} messages of {len(largest)} tensors in {line.iterations} iterations"
+        sent = f"{counted(len(frame), 'message')} of {counted(len(largest), 'tensor')}"
+        title = f"{sent} in {counted(line.iterations, 'iteration')}"
         print_table(rows, False, f"{line.method}: {title}; the slowest {len(rows)}")
     if out is not None:
         write_atomically(out, frame.to_csv(index=False))
-        typer.echo(f"Rows of {len(frame):,} messages in {out}", err=csv)
+        typer.echo(f"Rows of {counted(len(frame), 'message')} in {out}", err=csv)
     write_lines({line.method: line}, perfetto, figure)

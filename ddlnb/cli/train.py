@@ -14,6 +14,7 @@ from ddlnb.cli.options import Csv, numbers, print_table
 from ddlnb.cli.patience import Yes, announce
 from ddlnb.launch.site import meanings
 from ddlnb.training.settings import TrainingSettings
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,8 +161,8 @@ def _print_result(
     if len(tuning):
         typer.echo(
             f"Learning rates were tuned on held-out training samples, with seeds of their own: the "
-            f"one with the least loss after {tuning['steps'].min()} steps, halved until it was "
-            f"stable over {tuning['steps'].max()}."
+            f"one with the least loss after {counted(tuning['steps'].min(), 'step')}, halved until "
+            f"it was stable over {tuning['steps'].max()}."
         )
     if "rate_stable" in rows and not rows["rate_stable"].all():
         unstable = ", ".join(rows.loc[~rows["rate_stable"], "method"])

@@ -22,6 +22,7 @@ from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
 from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.placement import PLACEMENTS
+from ddlnb.units import counted
 
 # Of forecasts on clusters that are fitted, medians are off by 3 to 25 % (docs/forecast.md).
 ASSUMED_ERROR = 0.1
@@ -279,7 +280,7 @@ class Cluster:
         require(
             self.workers <= self.most_workers,
             f"{self.workers} workers exceed the {self.most_workers} GPUs of cluster {self.name!r} "
-            f"({self.nodes} node{'s' * (self.nodes != 1)} of {self.gpus_per_node}); use fewer, or "
+            f"({counted(self.nodes, 'node')} of {self.gpus_per_node}); use fewer, or "
             "a larger cluster",
         )
         require(

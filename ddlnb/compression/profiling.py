@@ -31,6 +31,7 @@ from ddlnb.compression.profile import (
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import AllGather, Flow, Messages, answer_together
 from ddlnb.provenance import machine
+from ddlnb.units import counted
 from ddlnb.workloads.profiling import torch_threads
 
 SIDES = (32, 128, 512, 1024, 4096)  # of square tensors: 1 Ki to 16 Mi elements
@@ -231,5 +232,5 @@ def _source(device: str) -> str:
         processor = torch.get_device_module(device).get_device_name(device)
     else:
         threads = torch.get_num_threads()
-        processor = f"{machine()}, {threads} thread{'s' if threads > 1 else ''}"
+        processor = f"{machine()}, {counted(threads, 'thread')}"
     return f"measured on {processor}, {day}, torch {torch_version}"

@@ -24,6 +24,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.columns import KEY
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +59,8 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
         f"{within} of {len(rows)} cells within {100 * BAND:.0f} %, "
         f"median absolute error {100 * rows['error'].abs().median():.1f} %"
     )
-    counted = [legend_mark(OTHER_COLOUR, m, f"{n} workers") for n, m in marker_of.items()]
-    legend(figure, [*counted, *legend_methods(methods), legend_band()])
+    sizes = [legend_mark(OTHER_COLOUR, m, counted(n, "worker")) for n, m in marker_of.items()]
+    legend(figure, [*sizes, *legend_methods(methods), legend_band()])
     both = [part.reindex(columns=["source", "machine"]) for part in (simulated, measured)]
     known = {
         "std of the measured": rows["std"].fillna(0) > 0,

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from ddlnb.errors import require
 from ddlnb.figures.style import beside, in_order, legend, names_down, say_source, styled
-from ddlnb.units import MS
+from ddlnb.units import MS, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def breakdown_bars(rows: pd.DataFrame) -> Figure:
         axes[0].set_xlim(0, TOTAL_ROOM * of_row["iteration_seconds"].max() / MS)
         for network, ax in zip(networks, axes, strict=True):
             _panel(ax, of_row[of_row["network"] == network], methods)
-            ax.set_title(f"{model}, {gpus} GPUs, {network}", fontsize=10)
+            ax.set_title(f"{model}, {counted(gpus, 'GPU')}, {network}", fontsize=10)
     for ax in grid[-1]:
         ax.set_xlabel("time of an iteration (ms)")
     legend(figure, [Patch(color=colour, label=part) for part, colour in PART_COLOURS.items()])

@@ -25,6 +25,7 @@ from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
 from ddlnb.studies.convergence_rates.slopes import sweep
 from ddlnb.studies.convergence_rates.theory import LEADING
 from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ def _draw_rounds(ax: Axes, rounds: pd.DataFrame) -> None:
     ax.set_yscale("log")
     ax.set_ylim(FLOOR, 3)
     ax.set(xlabel="round", ylabel="consensus distance, of the first")
-    ax.set_title(f"{count} workers: what is left to agree on")
+    ax.set_title(f"{counted(count, 'worker')}: what is left to agree on")
 
 
 def _looks(rounds: pd.DataFrame) -> list[tuple[str, Any, str]]:
@@ -124,7 +125,9 @@ def convergence_rates(table: pd.DataFrame) -> Figure:
     handles, _ = grid[0][0].get_legend_handles_labels()
     handles.append(legend_line(GREY, f"slope {LEADING:g}", "--"))
     legend(figure, handles, "upper center", columns=4)
-    say_source(figure, table, f"mean and standard error of {table['run'].nunique()} runs")
+    say_source(
+        figure, table, f"mean and standard error of {counted(table['run'].nunique(), 'run')}"
+    )
     return figure
 
 

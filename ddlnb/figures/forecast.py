@@ -25,6 +25,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +70,7 @@ def forecast_bars(
         _part(ax, rows[rows["gpus"] == gpus], theirs, methods, _single_of(published))
         ax.axhline(linear, color="black", linestyle="--", linewidth=1, zorder=1)
         ax.set_ylim(0, top_share * linear)
-        ax.set_xlabel(f"{gpus} GPUs")
+        ax.set_xlabel(counted(gpus, "GPU"))
     axes[0][0].set_ylabel("throughput (samples/s)")
     share = axes[0][-1].secondary_yaxis(
         "right", functions=(lambda rate: 100 * rate / linear, lambda part: part * linear / 100)

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from ddlnb.errors import require
 from ddlnb.figures.style import in_order, legend, legend_line, note, say_source, styled
 from ddlnb.results.timeline import Span, Timeline
-from ddlnb.units import MS, show_bytes
+from ddlnb.units import MS, counted, show_bytes
 
 KIND_COLOURS = {
     "forward": "#9ad0f0",
@@ -123,7 +123,10 @@ def draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
     """Draw two iterations, and return how many seconds they take."""
     spans = line.on(0).spans
     starts, last = _forward_starts(spans), FIRST + ITERATIONS
-    require(last in starts, f"the timeline of {method!r} has {len(starts)} iterations, not {last}+")
+    require(
+        last in starts,
+        f"the timeline of {method!r} has {counted(len(starts), 'iteration')}, not {last}+",
+    )
     start, stop = starts[FIRST], starts[last]
     _draw_lanes(ax, spans, start, stop, shade)
     for number in range(FIRST, last):
@@ -136,7 +139,7 @@ def draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
     sent = sum(span.kind == "message" and span.iteration == FIRST for span in spans)
     ax.set_title(
         f"{method}: {(stop - start) / ITERATIONS / MS:.0f} ms, "
-        f"waits {waiting / ITERATIONS / MS:.0f}, {sent} message{'s' * (sent > 1)}",
+        f"waits {waiting / ITERATIONS / MS:.0f}, {counted(sent, 'message')}",
         loc="left",
         fontsize=8,
         pad=2,

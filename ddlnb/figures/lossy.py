@@ -24,7 +24,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.figures.target_label import target_label
-from ddlnb.units import MB, MS
+from ddlnb.units import MB, MS, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,7 @@ def time_to_target(table: pd.DataFrame) -> Figure:
         _draw_times(ax, part.set_index("method").reindex(methods))
         ax.set_xlabel(target_label("minutes", table))
     names_down(panels[0][0], [short(name) for name in methods])
-    figure.suptitle(f"{_target(table)}, {table['workers'].iloc[0]} workers", fontsize=10)
+    figure.suptitle(f"{_target(table)}, {counted(table['workers'].iloc[0], 'worker')}", fontsize=10)
     say_source(figure, SOURCE, _compression_note(table))
     return figure
 
@@ -158,7 +158,7 @@ def lossy_against_emulated(rows: pd.DataFrame) -> Figure:
         ax.set(xlabel="ms per iteration", xlim=(0, None))
     names_down(panels[0][0], [short(method) for method in methods])
     legend(figure, where="upper left", columns=2)
-    say_source(figure, rows, f"{rows['model'].iloc[0]}, {rows['workers'].iloc[0]} nodes")
+    say_source(figure, rows, f"{rows['model'].iloc[0]}, {counted(rows['workers'].iloc[0], 'node')}")
     return figure
 
 

@@ -20,7 +20,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.figures.target_label import target_label
 from ddlnb.studies.sec5_2_relaxed_compression.gradient_sizes import SCALED
-from ddlnb.units import MB, MS
+from ddlnb.units import MB, MS, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,9 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
         ax.set_xscale("log")
     panels[0][0].set_ylabel("test loss")
     legend(figure, where="upper center", columns=len(compressions))
-    say_source(figure, "lockstep, bytes counted", f"mean of {curves['seed'].nunique()} seeds")
+    say_source(
+        figure, "lockstep, bytes counted", f"mean of {counted(curves['seed'].nunique(), 'seed')}"
+    )
     return figure
 
 
@@ -148,7 +150,9 @@ def density_steps(table: pd.DataFrame) -> Figure:
         ax.set(xlabel="gradient ready after (ms)", yscale="log", ylim=(0.0007, 1.5))
     panels[0][0].set_ylabel("density k/D")
     first = table.iloc[0]
-    say_source(figure, table[["source"]], f"{first['model']}, {first['workers']} workers")
+    say_source(
+        figure, table[["source"]], f"{first['model']}, {counted(first['workers'], 'worker')}"
+    )
     return figure
 
 
@@ -193,7 +197,7 @@ def _draw_time(
 
 def _target(table: pd.DataFrame) -> str:
     first = table.iloc[0]
-    workers = f"{first['workers']} workers, " if "workers" in first else ""
+    workers = f"{counted(first['workers'], 'worker')}, " if "workers" in first else ""
     return f"{first['model']}, {workers}to a test loss of {first['target']:g}"
 
 

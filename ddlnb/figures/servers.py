@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from ddlnb.errors import require
 from ddlnb.figures.colours import GREY, PALETTE
 from ddlnb.figures.style import doubling_axis, legend, legend_line, note, styled
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,5 +63,5 @@ def servers_needed(rows: pd.DataFrame) -> Figure:
     handles, _ = axes[0][0].get_legend_handles_labels()
     legend(figure, [*handles, legend_line(GREY, "the best all-to-all", ":")])
     gpus = int(rows["gpus"].iloc[0])
-    note(figure, f"source: simulated, {gpus} GPUs; the best method of each architecture")
+    note(figure, f"source: simulated, {counted(gpus, 'GPU')}; the best method of each architecture")
     return figure

@@ -13,6 +13,7 @@ from ddlnb.figures.gantt import KIND_COLOURS
 from ddlnb.figures.style import beside, legend, names_down, say_source, styled
 from ddlnb.traces.jobs.kinds import COLLECTIVE, POINT_TO_POINT, family_of
 from ddlnb.traces.jobs.what_if import CAUSES, WhatIf
+from ddlnb.units import counted
 
 MOST_LANES = 24  # workers that are drawn; of more, the slowest ones and some others
 OTHER_COLOUR, TRANSFER_COLOUR, WASTE_COLOUR = "#009E73", "#d9c3e6", "#D55E00"
@@ -50,7 +51,11 @@ def job_stragglers(found: WhatIf, step: int | None = None) -> Figure:
     }
     legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
     where = f"simulated, a replay of the trace {found.job.name}"
-    say_source(figure, where, f"S = {found.slowdown:.2f} over {len(found.iterations)} iterations")
+    say_source(
+        figure,
+        where,
+        f"S = {found.slowdown:.2f} over {counted(len(found.iterations), 'iteration')}",
+    )
     return figure
 
 

@@ -26,7 +26,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.units import MB
+from ddlnb.units import MB, counted
 
 COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
 
@@ -154,7 +154,9 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
         ylabel="throughput (% of that with none)",
     )
     legend(figure, handles)
-    say_source(figure, slowed, f"{slowed['model'].iloc[0]}, {slowed['workers'].iloc[0]} workers")
+    say_source(
+        figure, slowed, f"{slowed['model'].iloc[0]}, {counted(slowed['workers'].iloc[0], 'worker')}"
+    )
     return figure
 
 
@@ -209,7 +211,8 @@ def draw_workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], un
     done = int(((rows["kind"] == "compute") & (rows["stop_seconds"] <= until)).sum())
     waits = seconds[rows["kind"] == "wait"].sum() / (until * len(ranks))
     ax.set_title(
-        f"{abridged_method(method)}: {done} gradients, waits {100 * waits:.0f} % of the time",
+        f"{abridged_method(method)}: {counted(done, 'gradient')}, waits {100 * waits:.0f} % of the "
+        f"time",
         loc="left",
         fontsize=9,
         fontweight="bold",

@@ -28,6 +28,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +120,9 @@ def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> Figure:
     figure, axes = plt.subplots(len(panels), 1, figsize=(11, 3.6 * len(panels)), squeeze=False)
     for ax, ((model, batch, gpus), panel) in zip(axes[:, 0], panels, strict=True):
         _engine_panel(ax, panel, reference)
-        ax.set_title(f"{model}, {batch} per worker, {gpus} workers, {panel['network'].iloc[0]}")
+        ax.set_title(
+            f"{model}, {batch} per worker, {counted(gpus, 'worker')}, {panel['network'].iloc[0]}"
+        )
         ax.set_ylabel("throughput (samples/s)")
     engines = ordered(rows["engine"], ENGINE_COLOURS)
     handles = [Patch(color=ENGINE_COLOURS.get(e, OTHER_COLOUR), label=e) for e in engines]

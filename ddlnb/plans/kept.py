@@ -9,6 +9,7 @@ from ddlnb.errors import PlanError
 from ddlnb.plans.bucketing import Bucketing
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Message, Order, Plan
+from ddlnb.units import counted
 from ddlnb.workloads.workload import Gradient, Workload
 
 
@@ -42,7 +43,7 @@ def fitted(plan: Plan, workload: Workload) -> Plan:
             )
     if len(plan.gradients) != len(workload.gradients):
         raise PlanError(
-            f"plan {plan.method!r} has {len(plan.gradients)} gradients and workload "
+            f"plan {plan.method!r} has {counted(len(plan.gradients), 'gradient')} and workload "
             f"{workload.model!r} {len(workload.gradients)}; make the plan from this workload"
         )
     return replace(plan, gradients=workload.gradients)

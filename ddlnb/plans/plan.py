@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from ddlnb.errors import PlanError, UnknownName
 from ddlnb.plans.requests import EXCHANGES, SPLIT
-from ddlnb.units import show_bytes
+from ddlnb.units import counted, show_bytes
 from ddlnb.workloads.workload import Gradient
 
 REDUCE_SCATTER, ALL_GATHER = "reduce-scatter", "all-gather"
@@ -187,7 +187,7 @@ class Plan:
                 if not 0 <= piece.start < piece.stop <= sizes[piece.gradient]:
                     raise PlanError(
                         f"piece {piece.gradient}[{piece.start}:{piece.stop}] is not inside the "
-                        f"gradient's {sizes[piece.gradient]} elements"
+                        f"gradient's {counted(sizes[piece.gradient], 'element')}"
                     )
                 found[piece.gradient].append(piece)
         for name, pieces in found.items():
@@ -205,9 +205,10 @@ class Plan:
         needed = len(self.messages) if self.servers else 0
         if (self.servers > 0) != (self.exchange == "push_pull") or len(self.placement) != needed:
             raise PlanError(
-                f"plan {self.method!r} with exchange {self.exchange!r} and {self.servers} servers "
-                f"places {len(self.placement)} of {len(self.messages)} messages; push_pull needs "
-                f"at least one server and every message placed, all-reduces need neither"
+                f"plan {self.method!r} with exchange {self.exchange!r} and "
+                f"{counted(self.servers, 'server')} places {len(self.placement)} of "
+                f"{counted(len(self.messages), 'message')}; push_pull needs at least "
+                f"one server and every message placed, all-reduces need neither"
             )
         if any(not 0 <= server < self.servers for server in self.placement):
             raise PlanError(f"placement {self.placement} names a server that does not exist")
@@ -298,9 +299,10 @@ class Plan:
         by = " and ".join(self.compressed_by)
         compressed = f", compressed by {by}" if by else ""
         credit = f", credit {show_bytes(self.credit_bytes)}" if self.credit_bytes else ""
-        to = f" on {self.servers} servers" if self.servers else ""
+        to = f" on {counted(self.servers, 'server')}" if self.servers else ""
         lines = [
-            f"{self.method}: {len(self.messages)} messages, {show_bytes(sum(self.message_bytes))}, "
+            f"{self.method}: {counted(len(self.messages), 'message')}, "
+            f"{show_bytes(sum(self.message_bytes))}, "
             f"{self.exchange}{to}{compressed}; start {self.launch.value}, "
             f"{self.order.value}{credit}; forward waits for {self.gate.value}"
         ]

@@ -11,6 +11,7 @@ from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.paths import PUBLISHED
 from ddlnb.results.columns import KEY, NAMED_NETWORK, THROUGHPUT
 from ddlnb.results.schema import Column, Kind, Rule, Schema
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -110,7 +111,9 @@ def about_fig4_cells() -> str:
     cells = fig4_cells()
     counts = cells["gpus"].value_counts().sort_index()
     each = ", ".join(
-        f"{count} cells with {gpus} GPUs" for gpus, count in counts.items() if gpus > 1
+        f"{counted(count, 'cell')} with {counted(gpus, 'GPU')}"
+        for gpus, count in counts.items()
+        if gpus > 1
     )
     return (
         f"{len(cells)} published rows of Fig. 4 are in this edition: {each}, and "

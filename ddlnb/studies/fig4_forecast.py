@@ -9,6 +9,7 @@ from ddlnb.results.columns import KEY, RATE
 from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.quoted_speedups import beside_quotes
 from ddlnb.studies.findings import Findings, findings
+from ddlnb.units import counted
 
 
 def forecast_panel(model: str, network: str, draws: int) -> pd.DataFrame:
@@ -74,7 +75,8 @@ def _best(part: pd.DataFrame) -> str:
     first = part.loc[part[RATE].idxmax()]
     chance = first["chance_best"]
     surely = "" if pd.isna(chance) else f", the best in {chance:.0%} of the draws"
-    return f"{first['gpus']} GPUs: {first['method']}, {first['speedup']:.1f} times one GPU{surely}."
+    gpus = counted(first["gpus"], "GPU")
+    return f"{gpus}: {first['method']}, {first['speedup']:.1f} times one GPU{surely}."
 
 
 def about_errors(errors: pd.DataFrame) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 from ddlnb.results.columns import RATE
 from ddlnb.results.published import about_fig4_cells, fig4_cells, quotes
 from ddlnb.studies.findings import Findings, findings
+from ddlnb.units import counted
 
 # (item of the survey, faster method, slower method, in words); section 4.2.2 and 4.2.3.
 SPEED_CLAIMS = (
@@ -52,7 +53,7 @@ def speed_findings(rows: pd.DataFrame) -> Findings:
 def _fastest(part: pd.DataFrame) -> str:
     first = part.loc[part[RATE].idxmax()]
     return (
-        f"{first['gpus']} workers: {first['method']} is the fastest here, with "
+        f"{counted(first['gpus'], 'worker')}: {first['method']} is the fastest here, with "
         f"{first[RATE]:.0f} samples/s and {first['speedup']:.2f} times the speed of one worker."
     )
 

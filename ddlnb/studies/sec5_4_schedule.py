@@ -18,7 +18,7 @@ from ddlnb.search.search import search_plan
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import simulate
 from ddlnb.studies.findings import Findings, findings, item_verdict
-from ddlnb.units import MS
+from ddlnb.units import MS, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,8 @@ def in_words(plan: Plan) -> str:
         "push_pull": "push and pull",
     }[plan.exchange]
     order = "as ready" if plan.order.value == "as listed" else plan.order.value
-    return f"{len(plan.messages)} messages by {how}, {order}, forward waits for {plan.gate.value}"
+    messages = counted(len(plan.messages), "message")
+    return f"{messages} by {how}, {order}, forward waits for {plan.gate.value}"
 
 
 def beside(

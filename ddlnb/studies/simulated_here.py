@@ -16,6 +16,7 @@ from ddlnb.calibration.comparison import (
 )
 from ddlnb.calibration.kept_load import load_sentence
 from ddlnb.studies.findings import Findings, findings
+from ddlnb.units import counted
 
 
 def forecast_then_measure(
@@ -48,6 +49,9 @@ def twin_findings(rows: pd.DataFrame, folder: str | Path) -> Findings:
     errors = forecast_errors(rows)
     parts = errors.groupby(["model", "gpus"], sort=False)
     return findings(
-        *(f"{model}, {gpus} workers: {error_sentence(part)}" for (model, gpus), part in parts),
+        *(
+            f"{model}, {counted(gpus, 'worker')}: {error_sentence(part)}"
+            for (model, gpus), part in parts
+        ),
         load_sentence(folder),
     )

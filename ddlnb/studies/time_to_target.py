@@ -13,6 +13,7 @@ from ddlnb.studies.findings import Findings, findings
 from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
 from ddlnb.training.cost.recommendation import NO, UNSURE, YES, recommendations
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
+from ddlnb.units import counted
 from ddlnb.workloads.workload import read_profile
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for one in recommendations(table):
         network = networks[one.machine]
-        said = f"{network}, {one.workers} workers: {one}"
+        said = f"{network}, {counted(one.workers, 'worker')}: {one}"
         rows.append((network, one.workers, one.method, one.choice, said))
     return pd.DataFrame(rows, columns=["network", "workers", "method", "choice", "said"])
 

@@ -25,7 +25,7 @@ from ddlnb.errors import (
 from ddlnb.files import require_writable, write_atomically
 from ddlnb.paths import PROFILES
 from ddlnb.provenance import cores, processor
-from ddlnb.units import MS
+from ddlnb.units import MS, counted
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.hardware import require_named_for
 from ddlnb.workloads.memory import require_memory_for_training
@@ -115,7 +115,7 @@ def profile(
         measured = measure(task, module, workload, warmup + iterations, device)[warmup:]
         source = f"measured on {_where(device)}, torch {torch.__version__.split('+')[0]}, "
         hardware = hardware_of(device)
-    return with_medians(workload, measured, source + f"{iterations} iterations", hardware)
+    return with_medians(workload, measured, source + counted(iterations, "iteration"), hardware)
 
 
 def require_device(device: str) -> None:
@@ -325,4 +325,4 @@ def _where(device: str) -> str:
     if device != "cpu":
         return str(torch.get_device_module(device).get_device_name(device))
     threads = torch.get_num_threads()
-    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{processor()}, {counted(threads, 'thread')}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ddlnb.errors import ModelError
+from ddlnb.units import counted
 from ddlnb.workloads.tasks import Batch, Task
 
 
@@ -45,8 +46,8 @@ def require_samples(task: Task, local_batch: int, drawn: Batch) -> None:
         shapes = ", ".join(str(tuple(part.shape)) for part in drawn)
         raise ModelError(
             f"batch of model {task.name!r} returned tensors of {shapes} when asked for "
-            f"{local_batch:,} samples, and rates would count as many; return exactly the number "
-            f"of samples that it is called with, or ask for fewer"
+            f"{counted(local_batch, 'sample')}, and rates would count as many; return exactly the "
+            f"number of samples that it is called with, or ask for fewer"
         )
 
 
@@ -76,7 +77,7 @@ sensible was trained; take another optimizer or a smaller rate, or check data an
     for steps, loss in enumerate(losses):
         if math.isfinite(loss):
             continue
-        made = f" after {steps} step{'s' * (steps != 1)} of {optimizer}" if steps else ""
+        made = f" after {counted(steps, 'step')} of {optimizer}" if steps else ""
         way_out = "take another optimizer or a smaller rate, or check" if steps else "check"
         raise ModelError(
             f"loss of model {name!r} is {loss}{made}, so that nothing sensible was trained; "

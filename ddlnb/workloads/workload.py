@@ -21,7 +21,7 @@ from typing import Any
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.paths import PROFILES
-from ddlnb.units import show_bytes, show_seconds
+from ddlnb.units import counted, show_bytes, show_seconds
 
 SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it takes one line
 
@@ -71,7 +71,8 @@ class Gradient:
     def __post_init__(self) -> None:
         if self.shape is not None and math.prod(self.shape) != self.elements:
             raise InputError(
-                f"gradient {self.name!r} of shape {self.shape} cannot have {self.elements} elements"
+                f"gradient {self.name!r} of shape {self.shape} cannot have "
+                f"{counted(self.elements, 'element')}"
             )
 
     @property
@@ -267,7 +268,8 @@ class Workload:
 
     def __repr__(self) -> str:
         return (
-            f"Workload({self.model!r}, batch={self.local_batch}, {len(self.gradients)} gradients, "
+            f"Workload({self.model!r}, batch={self.local_batch}, "
+            f"{counted(len(self.gradients), 'gradient')}, "
             f"{show_bytes(self.gradient_bytes)}, {show_seconds(self.compute_seconds)})"
         )
 

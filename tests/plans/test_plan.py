@@ -104,7 +104,7 @@ def test_every_method_sends_every_byte_once(name, servers):
 
 PRINTED = {
     "BSP-A2A": """\
-BSP-A2A: 1 messages, 520 B, all_reduce; start after backward, as listed; forward waits for all layers
+BSP-A2A: 1 message, 520 B, all_reduce; start after backward, as listed; forward waits for all layers
    0     520 B  priority   0  c.weight .. a.weight (3 pieces)""",
     "WFBP-PS": """\
 WFBP-PS: 4 messages, 520 B, push_pull on 2 servers; start when ready, as listed; forward waits for all layers

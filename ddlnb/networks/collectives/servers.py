@@ -17,6 +17,7 @@ from ddlnb.networks.collectives.phases import (
     ring_reduce_scatter,
 )
 from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
+from ddlnb.units import counted
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class ParameterServers(Algorithm):
             return f"{self.name}({self.count}) has nobody to sum; give at least 1 server"
         if self.beside and self.count > workers:
             return (
-                f"{self.name}({self.count}, true) puts {self.count} servers beside {workers} "
-                f"workers; give at most {workers}, or servers on ranks of their own"
+                f"{self.name}({self.count}, true) puts {counted(self.count, 'server')} beside "
+                f"{counted(workers, 'worker')}; give at most {workers}, or servers on ranks of "
+                f"their own"
             )
         return ""
 

@@ -21,7 +21,7 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.layout import SCHEDULES, Layout
 from ddlnb.parallelism.transformer import Transformer
-from ddlnb.units import GIB
+from ddlnb.units import GIB, counted
 
 MOST_TENSOR, MOST_STAGES = 32, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
@@ -146,8 +146,9 @@ def ranked(asked: LayoutQuestion) -> Ranking:
     found = list(_layouts(asked))
     require(
         bool(found),
-        f"a batch of {asked.global_batch} sequences does not divide over {gpus} GPUs in any "
-        f"layout; use a multiple of {gpus} (global_batch, --global-batch), or fewer nodes",
+        f"a batch of {counted(asked.global_batch, 'sequence')} does not divide over "
+        f"{counted(gpus, 'GPU')} in any layout; use a multiple of {gpus} "
+        f"(global_batch, --global-batch), or fewer nodes",
     )
     if asked.vpp is not None:
         offered = {int(one["vpp"]) for one in found}

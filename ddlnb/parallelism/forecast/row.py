@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddlnb.errors import InputError
+from ddlnb.units import counted
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
 
@@ -24,7 +25,7 @@ class Notes:
     def lines(self) -> list[str]:
         """Return one line per kind."""
         return [
-            f"{column} is missing in {count} row{'s' * (count > 1)}: taken as {taken}"
+            f"{column} is missing in {counted(count, 'row')}: taken as {taken}"
             for (column, taken), count in self.counts.items()
         ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ddlnb.parallelism.goodput.compare import named_intervals
 from ddlnb.parallelism.goodput.failures import fit_failure_rate, in_hours
 from ddlnb.parallelism.goodput.month import Job
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ def goodput_sentences(job: Job, table: pd.DataFrame) -> list[str]:
     paid = table["goodput"] * table["nodes"] / (table["nodes"] + table["spare_nodes"])
     waits, elastic = paid[~table["elastic"]], paid[table["elastic"]]
     said = [
-        f"A job on {job.gpus:,} GPUs fails every {mean.estimate:.3g} hours "
+        f"A job on {counted(job.gpus, 'GPU')} fails every {mean.estimate:.3g} hours "
         f"({mean.low:.2g} to {mean.high:.3g} on 90 % of clusters); write a checkpoint every "
         f"{daly:.3g} minutes of work.",
     ]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ddlnb.errors import InputError, require
 from ddlnb.traces.jobs.kinds import KINDS
+from ddlnb.units import counted
 
 NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = {"rank": -1, "seq_id": -1, "mc": 0, "mb_id": -1}  # and what stands for "not given"
@@ -65,8 +66,9 @@ class Job:
 
     def __repr__(self) -> str:
         return (
-            f"Job({self.name!r}, {len(self.rows):,} operations, {len(self.steps)} iterations, "
-            f"{self.data_ranks} data-parallel ranks x {self.stages} stages"
+            f"Job({self.name!r}, {counted(len(self.rows), 'operation')}, "
+            f"{counted(len(self.steps), 'iteration')}, "
+            f"{counted(self.data_ranks, 'data-parallel rank')} x {counted(self.stages, 'stage')}"
             + (f" x {self.chunks} chunks)" if self.chunks > 1 else ")")
         )
 

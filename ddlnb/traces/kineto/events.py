@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ddlnb.errors import require
-from ddlnb.units import US, show_seconds
+from ddlnb.units import US, counted, show_seconds
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime")
@@ -110,10 +110,12 @@ class Recording:
 
     def __repr__(self) -> str:
         count = len(self.iterations)
-        where = f"{len(self.gpu):,} operations on {self.device}" if self.gpu else "CPU only"
+        where = (
+            f"{counted(len(self.gpu), 'operation')} on {self.device}" if self.gpu else "CPU only"
+        )
         return (
             f"{type(self).__name__}({self.name!r}, {len(self.events):,} events, {where}, "
-            f"{count} iteration{'s' * (count > 1)}, {show_seconds(self.seconds)})"
+            f"{counted(count, 'iteration')}, {show_seconds(self.seconds)})"
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ddlnb.errors import InputError, require
 from ddlnb.traces.kineto.events import Recording
 from ddlnb.traces.kineto.passes import Arrival, Passes, passes_of
+from ddlnb.units import counted
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 BYTES_OF = {
@@ -49,7 +50,9 @@ def workload_of(
         for number, gradient in enumerate(known.gradients)
     }
     where = trace.device if trace.gpu else "the CPU"
-    source = f"trace {trace.name!r} of torch.profiler on {where}, {len(passes)} iterations"
+    source = (
+        f"trace {trace.name!r} of torch.profiler on {where}, {counted(len(passes), 'iteration')}"
+    )
     return known.with_seconds(forward, backward, source, trace.device if trace.gpu else "")
 
 
@@ -88,8 +91,8 @@ def _joined(trace: Recording, passes: Sequence[Passes], model: Workload) -> Work
     arrivals = passes[0].arrivals
     require(
         len(arrivals) == len(model.gradients),
-        f"{trace.name!r} has {len(arrivals)} gradients in an iteration and model {model.model!r} "
-        f"has {len(model.gradients)}; name the model that was traced",
+        f"{trace.name!r} has {counted(len(arrivals), 'gradient')} in an iteration and model "
+        f"{model.model!r} has {len(model.gradients)}; name the model that was traced",
     )
     waiting = list(model.gradients)
     arrived: list[Gradient] = []

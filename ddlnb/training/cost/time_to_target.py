@@ -29,6 +29,7 @@ from ddlnb.training.cost.iteration import IterationCost
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.runs.by_cell import runs_by
 from ddlnb.training.runs.summaries import target_bracket
+from ddlnb.units import counted
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -112,8 +113,8 @@ def time_to_target(
             }
             require(
                 dense in by_method,
-                f"curves of {task!r} with {workers} workers lack {dense!r}, which all others are "
-                f"compared with; they hold {', '.join(by_method)}",
+                f"curves of {task!r} with {counted(workers, 'worker')} lack {dense!r}, which all "
+                f"others are compared with; they hold {', '.join(by_method)}",
             )
             is_split = len(workload.gradients) > 1
             average = request_cost(cluster, AllReduce, workload.gradient_bytes, is_split).seconds
