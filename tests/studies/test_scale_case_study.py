@@ -48,24 +48,27 @@ def test_a_month_yields_throughput_times_goodput_and_costs_what_is_paid_for():
     table = study.yield_table("llama3-70b", "H100", [64], [0, 1], 2.0, draws=20)
     one = table.iloc[0]
     month = 30 * 24 * 3600
-    assert one["tokens"] == pytest.approx(
-        one["tokens_per_s_per_gpu"] * 512 * one["goodput"] * month
+    assert one["billion_tokens"] == pytest.approx(
+        one["tokens_per_s_per_gpu"] * 512 * one["goodput"] * month / 1e9
     )
     paid = (512 + 8 * one["spare_nodes"]) * 2.0 * month / 3600
-    assert one["cost_per_billion"] == pytest.approx(paid / one["tokens"] * 1e9)
-    assert one["low"] < one["tokens"] < one["high"]
+    assert one["cost_per_billion"] == pytest.approx(paid / one["billion_tokens"])
+    assert one["billion_low"] < one["billion_tokens"] < one["billion_high"]
+    assert "e+" not in table.round(2).to_string()
     assert one["cost_low"] < one["cost_per_billion"] < one["cost_high"]
 
 
 def test_a_sentence_names_the_cheapest_size():
     row = {
         "gpus": 512, "goodput": 0.9, "failures": 9.0, "spare_nodes": 1, "elastic": True,
-        "tokens": 6e11, "low": 3e11, "high": 7e11, "days_per_trillion": 50.0,
+        "billion_tokens": 600.0, "billion_low": 300.0, "billion_high": 700.0,
+        "days_per_trillion": 50.0,
         "cost_per_billion": 1000.0, "cost_low": 900.0, "cost_high": 2000.0,
     }  # fmt: skip
     smaller = row | {"gpus": 128, "cost_per_billion": 750.0, "days_per_trillion": 170.0}
     said = yield_sentences(pd.DataFrame([row, smaller]), 512)
     assert "1 spare node and elastic training" in said[0]
+    assert "600 billion tokens in a month (300 to 700), 140 in a week" in said[1]
     assert said[-1].startswith("They are cheapest on 128 GPUs, 25% less")
     assert len(yield_sentences(pd.DataFrame([row]), 512)) == 3
 

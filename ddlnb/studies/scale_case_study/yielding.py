@@ -14,6 +14,7 @@ from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.goodput.compare import spares_and_elastic
 from ddlnb.parallelism.goodput.month import DRAWS, MONTH, Job
 from ddlnb.parallelism.goodput.records import DAY, HOUR
+from ddlnb.units import counted
 
 BILLION, TRILLION = 1e9, 1e12
 
@@ -42,7 +43,7 @@ def spare_labels(table: pd.DataFrame) -> list[str]:
 
 
 def _nodes(spare: int) -> str:
-    return f"{spare} spare node" + ("" if spare == 1 else "s")
+    return counted(spare, "spare node")
 
 
 def yield_row(
@@ -50,9 +51,10 @@ def yield_row(
 ) -> dict[str, Any]:
     """Return what a month of the best layout yields, with the choice of spares that pays most.
 
-    ``tokens`` of a month are throughput times goodput; ``low`` and ``high`` add the distances of
-    their two 90 % intervals in quadrature, as logarithms: one is no cause of the other. Costs count
-    every node that is paid for, also spare ones, at the price of a GPU and hour.
+    Tokens of a month, in billions, are throughput times goodput; ``billion_low`` and
+    ``billion_high`` add the distances of their two 90 % intervals in quadrature, as logarithms: one
+    is no cause of the other. Costs count every node that is paid for, also spare ones, at the price
+    of a GPU and hour.
     """
     best = ranking.rows(1)[0]
     table = spare_table(ranking, spares, draws)
@@ -76,9 +78,9 @@ def yield_row(
         "elastic": bool(month["elastic"]),
         "goodput": float(month["goodput"]),
         "failures": float(month["failures"]),
-        "tokens": tokens,
-        "low": end("low"),
-        "high": end("high"),
+        "billion_tokens": tokens / BILLION,
+        "billion_low": end("low") / BILLION,
+        "billion_high": end("high") / BILLION,
         "days_per_trillion": TRILLION / tokens * MONTH / DAY,
         "cost_per_billion": cost / tokens * BILLION,
         "cost_low": cost / end("high") * BILLION,
@@ -112,9 +114,9 @@ def yield_sentences(table: pd.DataFrame, gpus: int) -> list[str]:
     said = [
         f"{one['goodput']:.0%} of a month on {gpus} GPUs is work that is kept, with "
         f"{one['failures']:.0f} failures, {_nodes(one['spare_nodes'])} and {stand_in}.",
-        f"That makes {one['tokens'] / BILLION:.0f} billion tokens in a month "
-        f"({one['low'] / BILLION:.0f} to {one['high'] / BILLION:.0f}), "
-        f"{one['tokens'] * 7 / 30 / BILLION:.0f} in a week; a trillion take "
+        f"That makes {one['billion_tokens']:.0f} billion tokens in a month "
+        f"({one['billion_low']:.0f} to {one['billion_high']:.0f}), "
+        f"{one['billion_tokens'] * 7 / 30:.0f} in a week; a trillion take "
         f"{one['days_per_trillion']:.0f} days.",
         f"A billion tokens cost {one['cost_per_billion']:.0f} ({one['cost_low']:.0f} to "
         f"{one['cost_high']:.0f}) in the currency of the price.",
