@@ -15,7 +15,7 @@ from ddlnb.calibration.collectives.forecast import forecast
 from ddlnb.errors import require
 from ddlnb.figures.style import POINT, doubling_axis, legend_line, legend_mark, note, styled
 from ddlnb.results.collectives.rows import SECONDS, bus_factor
-from ddlnb.units import GB, US, size_in_words
+from ddlnb.units import GB, US, counted, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FEWEST = 5  # sizes of a block that is worth a panel
 COLUMNS = 3
+TELLING = ("library", "settings", "source", "block")  # what tells apart blocks on like machines
 COLOURS = plt.get_cmap("viridis")
 TICKS = (1 << 10, 1 << 15, 1 << 20, 1 << 25, 1 << 30)
 
@@ -46,8 +47,9 @@ def collective_rates(
     shown = sorted({*map(int, rows["nodes"]), *more_nodes})
     spaced = np.linspace(0.0, 0.9, len(shown))
     colours = {n: COLOURS(at) for n, at in zip(shown, spaced, strict=True)}
-    for ax, part in zip(axes.flat, parts, strict=False):
+    for ax, part, title in zip(axes.flat, parts, _titles(parts), strict=False):
         _panel(ax, part, fitted, colours, more_nodes)
+        ax.set_title(title)
     for ax in list(axes.flat)[len(parts) :]:
         ax.set_visible(False)
     for ax in axes[:, 0]:
@@ -55,8 +57,7 @@ def collective_rates(
     for ax in list(axes.flat)[: len(parts)][-columns:]:  # below which there is no other panel
         ax.set_xlabel("size of the message")
     handles: list[Any] = [
-        legend_line(colour, f"{nodes} nodes" if nodes > 1 else "1 node", "-")
-        for nodes, colour in colours.items()
+        legend_line(colour, counted(nodes, "node"), "-") for nodes, colour in colours.items()
     ]
     marks = legend_mark("white", "o", "measured", markeredgecolor="black")
     figure.legend(handles=[*handles, marks], loc="outside right upper")
@@ -69,6 +70,24 @@ def collective_rates(
 
 def _is_worth_it(part: pd.DataFrame) -> bool:
     return part["size_bytes"].nunique() >= FEWEST
+
+
+def _titles(parts: Sequence[pd.DataFrame]) -> list[str]:
+    """Return what was run on what, and what else tells apart panels that would be called alike."""
+    firsts = [part.iloc[0] for part in parts]
+    titles = [_machines(first) for first in firsts]
+    for title in {one for one in titles if titles.count(one) > 1}:
+        alike = [index for index, one in enumerate(titles) if one == title]
+        values = [[str(firsts[i].get(column, "")) for i in alike] for column in TELLING]
+        told = next((one for one in values if len(set(one)) == len(one)), values[-1])
+        for index, value in zip(alike, told, strict=True):
+            titles[index] = f"{title}, {value}"
+    return titles
+
+
+def _machines(first: pd.Series) -> str:
+    network = "network not stated" if first["network"] == "not stated" else first["network"]
+    return f"{first['collective'].replace('_', '-')}, {first['gpu']}\n{network}"
 
 
 def _panel(
@@ -94,8 +113,6 @@ def _panel(
         rates = _sent(group) / group[SECONDS].to_numpy(float) / GB
         sizes = group["size_bytes"].to_numpy(float)
         ax.plot(sizes, rates, marker="o", color=colours[int(nodes)], markersize=4, **POINT)
-    first = part.iloc[0]
-    ax.set_title(f"{first['block']}: {first['collective']}, {first['gpu']}\n{first['network']}")
     doubling_axis(ax, TICKS, size_in_words)
     ax.tick_params(labelbottom=True)
 

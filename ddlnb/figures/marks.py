@@ -87,14 +87,15 @@ def _names_of_colours(figure: Figure) -> dict[tuple[str, Any], str]:
     legends = [*figure.legends, *(ax.get_legend() for ax in figure.axes)]
     found: dict[tuple[str, Any], str] = {}
     for legend in legends:
-        for handle in legend.legend_handles if legend else ():
+        shown = zip(legend.legend_handles, legend.get_texts(), strict=True) if legend else ()
+        for handle, text in shown:
             if isinstance(handle, Line2D):
                 look = to_hex(handle.get_color()), handle.get_linestyle()
             elif isinstance(handle, Patch):
                 look = to_hex(handle.get_facecolor()), "-"
             else:
                 continue
-            found.setdefault(look, str(handle.get_label()))
+            found.setdefault(look, text.get_text())
     return found
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from ddlnb import figures
+from ddlnb.figures.collectives import _titles
 from ddlnb.figures.described import SHOWN_PER_INCH, shows
+from ddlnb.figures.marks import seen_in
 from ddlnb.figures.style import styled
 from tests.figures.test_figures import DRAWN, drawn, rows, text_of
 
@@ -28,7 +31,7 @@ def test_every_figure_has_a_caption_and_a_text_that_names_its_axes(name):
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_text_of_a_figure_is_a_repr(name):
     said = text_of(drawn(name)) + drawn(name).alternative_text
-    for mark in (", None", "(None", ", False", ", True", "mathdefault", "nan", "<"):
+    for mark in (", None", "(None", ", False", ", True", "mathdefault", "nan", "<", "_nolegend_"):
         assert mark not in said.replace("fraction", "")
 
 
@@ -82,3 +85,26 @@ def test_a_notebook_shows_the_picture_and_the_caption_beneath(monkeypatch):
     assert about["image/png"]["alt"] == figure.alternative_text
     assert about["image/png"]["width"] == pytest.approx(SHOWN_PER_INCH * 15, abs=25)
     assert beneath["text/markdown"] == f"*{figure.caption}*"
+
+
+def test_bars_are_called_what_the_legend_shows():
+    figure, ax = mpl.pyplot.subplots()
+    bars = ax.bar(["a", "b"], [1.0, 2.0], color="tab:red")
+    ax.legend([bars[0]], ["searched plan"])  # its own label is _nolegend_
+    assert "a, searched plan 1; b, searched plan 2" in seen_in(ax, figure)
+    mpl.pyplot.close(figure)
+
+
+def test_panels_are_called_by_what_ran_where_and_by_what_tells_them_apart():
+    def part(**cells: str) -> pd.DataFrame:
+        usual = {"collective": "all_reduce", "gpu": "H100", "network": "NDR", "library": "NCCL 2"}
+        return pd.DataFrame([usual | {"source": "a", "block": "mle-1"} | cells])
+
+    alone = [part(), part(collective="all_gather"), part(network="not stated")]
+    assert _titles(alone) == [
+        "all-reduce, H100\nNDR", "all-gather, H100\nNDR", "all-reduce, H100\nnetwork not stated",
+    ]  # fmt: skip
+    like = [part(), part(source="b"), part(gpu="A100")]
+    assert _titles(like)[:2] == ["all-reduce, H100\nNDR, a", "all-reduce, H100\nNDR, b"]
+    same = [part(), part(block="mle-2")]
+    assert _titles(same) == ["all-reduce, H100\nNDR, mle-1", "all-reduce, H100\nNDR, mle-2"]
