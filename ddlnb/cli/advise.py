@@ -8,18 +8,9 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.advice_tables import shown_options, shown_reasons
-from ddlnb.cli.hardware import (
-    ClusterName,
-    GpuName,
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    PrecisionName,
-    SaveCluster,
-    chosen_cluster,
-)
-from ddlnb.cli.options import Batch, price, print_table
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import KeptHardware, PrecisionName
+from ddlnb.cli.options import Batch, Workers, price, print_table
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
 
@@ -28,16 +19,12 @@ def add_to(app: typer.Typer) -> None:
     app.command()(advise)
 
 
+@grouped
 def advise(
+    *,
     model: ModelName = "",
-    cluster: ClusterName = "",
-    gpu: GpuName = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
-    save_cluster: SaveCluster = None,
-    gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
+    hardware: KeptHardware,
+    gpus: Workers = None,
     batch: Batch = None,
     throughput: Throughput = None,
     precision: PrecisionName = "",
@@ -92,10 +79,9 @@ def advise(
             require_writable_file(path, example)
     given = {"gpu_hour": gpu_price, "server_hour": server_price}
     prices = Prices(**{name: value for name, value in given.items() if value is not None})
-    named = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
     found = answer(
         model,
-        named,
+        hardware.chosen(),
         gpus=gpus,
         local_batch=batch,
         sequence=sequence,

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ddlnb.cli.forecast_remarks import SCRIPTS, remarks
-from ddlnb.cli.hardware import (
-    ClusterName,
-    GpuName,
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    PrecisionName,
-    SaveCluster,
-    chosen_cluster,
-)
-from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
-from ddlnb.cli.options import Batch, Credit, Partition, numbers, print_table, refuse_others
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import KeptHardware
+from ddlnb.cli.options import Draws, RowsFile, WorkerCounts, print_table, refuse_others
 from ddlnb.cli.searched import bounds
-from ddlnb.cli.simulated import Methods, ServerCount, Slow, chosen_methods, slowed
-from ddlnb.cli.workloads import (
-    Accumulate,
-    Gradients,
-    ModelName,
-    Sequence,
-    Throughput,
-    workload_for,
-)
+from ddlnb.cli.simulated import Methods, Simulation
+from ddlnb.cli.workloads import ModelName
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,38 +21,20 @@ def add_to(app: typer.Typer) -> None:
     app.command()(forecast)
 
 
+@grouped
 def forecast(
+    *,
     context: typer.Context,
     model: ModelName = "",
-    cluster: ClusterName = "",
-    gpu: GpuName = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
-    save_cluster: SaveCluster = None,
-    gpus: Annotated[
-        list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
-    ] = None,
+    hardware: KeptHardware,
+    gpus: WorkerCounts = None,
     method: Methods = None,
-    batch: Batch = None,
-    servers: ServerCount = None,
-    sequence: Sequence = None,
-    throughput: Throughput = None,
-    precision: PrecisionName = "",
-    gradients: Gradients = "",
-    accumulate: Accumulate = 1,
-    partition: Partition = None,
-    credit: Credit = None,
-    topology: TopologyName = "",
-    all_reduce: AllReduceName = "",
-    change: Changes = None,
-    slow: Slow = None,
-    draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
+    simulation: Simulation,
+    draws: Draws = 200,
     fig4: Annotated[
         bool, typer.Option("--fig4", help="All 252 cells of the survey's Fig. 4 instead.")
     ] = False,
-    csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
+    csv: RowsFile = None,
 ) -> None:
     """Forecast how fast every method trains on a cluster, with intervals, and recommend one."""
     import sys
@@ -100,20 +64,11 @@ def forecast(
         )
         return
     require(bool(model), "give --model and --cluster, or --fig4 for the survey's cells")
-    whole = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
-    on = slowed(on_network(whole, topology, all_reduce, change), slow)
-    chosen = chosen_methods(method, on, partition, credit)
+    on = simulation.on(hardware.chosen())
+    chosen = simulation.methods(method, on)
+    servers = simulation.servers
     sound_pairs(on, chosen, gpus, servers)
-    workload = workload_for(
-        model,
-        on,
-        batch,
-        throughput,
-        precision,
-        sequence=sequence,
-        gradients=gradients,
-        accumulate=accumulate,
-    )
+    workload = simulation.workload(model, on)
     rows = forecast_rows(workload, on, chosen, gpus=gpus, servers=servers, draws=draws)
     if csv is not None:
         write_atomically(csv, rows.to_csv(index=False))

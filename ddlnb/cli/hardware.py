@@ -1,8 +1,7 @@
-"""Hardware by name: the options that make a cluster of it, and the command that lists it."""
+"""The command that lists hardware by name, or shows one with its sources."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,118 +9,14 @@ import typer
 from ddlnb.cli.options import Csv, print_table
 
 if TYPE_CHECKING:
-    from ddlnb.clusters.cluster import Cluster
     from ddlnb.hardware.gpu import Gpu
     from ddlnb.hardware.interconnect import Interconnect, Known
     from ddlnb.hardware.machine import Machine
-
-ClusterName = Annotated[
-    str,
-    typer.Option(
-        "--cluster", help="One of `ddlnb clusters`, or a .yaml file. Or name its hardware:"
-    ),
-]
-GpuName = Annotated[
-    str, typer.Option("--gpu", help="A GPU of `ddlnb hardware`, such as A100, for a new cluster.")
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes", help="Nodes of the new cluster, 1 by default; of --cluster, those in use."
-    ),
-]
-GpusPerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", help="GPUs in each node. Default: the usual.")
-]
-NetworkName = Annotated[
-    str, typer.Option("--network", help="Such as 25GbE, 200GbIB, 8x400GbIB, '400 Gb/s EFA'.")
-]
-MachineName = Annotated[
-    str, typer.Option("--machine", help="A machine of `ddlnb hardware`, such as p4d or DGX-A100.")
-]
-SaveCluster = Annotated[
-    Path | None, typer.Option("--save-cluster", help="Also write the cluster to this .yaml file.")
-]
-PrecisionName = Annotated[
-    str, typer.Option("--precision", help="fp32, tf32, fp16, bf16, fp8: of seconds by data sheet.")
-]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command()(hardware)
-
-
-def chosen_cluster(
-    cluster: str,
-    gpu: str = "",
-    nodes: int | None = None,
-    gpus_per_node: int | None = None,
-    network: str = "",
-    machine: str = "",
-    save: Path | None = None,
-) -> Cluster:
-    """Return the cluster of a name or file, or of named hardware, and say what was assumed.
-
-    Raises InputError for both together, for neither, and for what cannot be.
-    """
-    from ddlnb.cli.options import refuse_unused
-    from ddlnb.clusters.file import get_cluster
-    from ddlnb.clusters.named import cluster_of
-    from ddlnb.clusters.write import write_cluster
-    from ddlnb.errors import require
-    from ddlnb.files import require_writable_file
-
-    named = {
-        "gpu": gpu, "gpus_per_node": gpus_per_node, "network": network, "machine": machine,
-    }  # fmt: skip
-    if save is not None:
-        require(
-            save.suffix in (".yaml", ".yml"),
-            f"cluster file {str(save)!r} must have a name in .yaml, by which --cluster knows it",
-        )
-        require_writable_file(save, "mine.yaml")
-    if cluster:
-        refuse_unused(f"--cluster {cluster} says what hardware there is", **named)
-        found = get_cluster(cluster)
-        found = found if nodes is None else nodes_in_use(found, nodes)
-    else:
-        require(
-            bool(gpu or machine),
-            "give --cluster (see `ddlnb clusters`), or the hardware by name, such as --gpu A100 "
-            "--nodes 4 --gpus-per-node 8 --network 200GbIB, or --machine p4d --nodes 4",
-        )
-        found = cluster_of(
-            gpu, 1 if nodes is None else nodes, gpus_per_node, network, machine=machine
-        )
-        typer.echo(assumptions(found), err=True)
-    if save is not None:
-        typer.echo(f"Cluster in {write_cluster(found, save)}", err=True)
-    return found
-
-
-def nodes_in_use(cluster: Cluster, nodes: int) -> Cluster:
-    """Return the cluster with the GPUs of so many of its nodes in use.
-
-    Raises InputError for more nodes than it has.
-    """
-    from ddlnb.errors import require, require_whole
-
-    require_whole(nodes=nodes)
-    require(
-        nodes <= cluster.nodes,
-        f"nodes {nodes:,} exceed the {cluster.nodes:,} of cluster {cluster.name!r}; give at most "
-        f"{cluster.nodes:,}, or the hardware by name (--gpu, --gpus-per-node, --network)",
-    )
-    return cluster.with_workers(nodes * cluster.gpus_per_node)
-
-
-def assumptions(cluster: Cluster) -> str:
-    """Return in one line what a cluster of named hardware is, and what nobody gave."""
-    missing = [f"{what} {text}" for what, text in cluster.facts.items() if text.startswith("not ")]
-    said = f"Cluster {cluster.about}: rates of data sheets, less what open measurements say is lost"
-    said += "; servers on extra machines" if cluster.server_place else ""
-    return "; ".join([said, *missing]) + "."
 
 
 def hardware(

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.hardware import (
-    ClusterName,
-    GpuName,
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    PrecisionName,
-    SaveCluster,
-    chosen_cluster,
-)
-from ddlnb.cli.options import Batch, Csv, numbers, print_table
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import KeptHardware, PrecisionName
+from ddlnb.cli.options import Batch, Csv, WorkerCounts, print_table
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput, workload_for
 from ddlnb.units import counted
 
@@ -36,18 +27,12 @@ def add_to(app: typer.Typer) -> None:
     app.command()(lossy)
 
 
+@grouped
 def lossy(
+    *,
     model: ModelName = "",
-    cluster: ClusterName = "",
-    gpu: GpuName = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
-    save_cluster: SaveCluster = None,
-    gpus: Annotated[
-        list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
-    ] = None,
+    hardware: KeptHardware,
+    gpus: WorkerCounts = None,
     method: Annotated[
         list[str] | None,
         typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'. Repeatable."),
@@ -99,7 +84,7 @@ def lossy(
     require(curves is None or not method, "the curves say which methods; leave out --method")
     require(curves is None or not plan, "the curves say which methods; leave out --plan")
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
-    first = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
+    first = hardware.chosen()
     slower = get_straggler(straggler) if straggler else None
     workload = workload_for(model, first, batch, throughput, precision, sequence=sequence)
     options = {"compression": compression, "base": base or BASE, "slower": slower}

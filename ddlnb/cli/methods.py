@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.hardware import (
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    PrecisionName,
-    SaveCluster,
-    chosen_cluster,
-)
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import KeptHardware, PrecisionName
 from ddlnb.cli.options import (
     Batch,
     Credit,
@@ -33,6 +27,23 @@ if TYPE_CHECKING:
     from ddlnb.plans.plan import Plan
     from ddlnb.search.sent import Sent
     from ddlnb.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class PlannedFor(KeptHardware):
+    """What a plan is made for: without any, or a GPU alone, all-reduces of given cost."""
+
+    cluster: Annotated[
+        str,
+        typer.Option(help="Plan for one of `ddlnb clusters`, or a .yaml file. Or name hardware:"),
+    ] = ""
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A GPU of `ddlnb hardware`, such as A100, for a new cluster; without any of the "
+            "next four only its seconds, by data sheet."
+        ),
+    ] = ""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -71,7 +82,9 @@ def methods(csv: Csv = False) -> None:
             typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
 
 
+@grouped
 def plan(
+    *,
     model: Model,
     method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, DDP, or searched.")],
     batch: Batch = None,
@@ -92,22 +105,7 @@ def plan(
     profile: Annotated[
         str | None, typer.Option(help="A profile of data/profiles; default: measured here and now.")
     ] = None,
-    cluster: Annotated[
-        str,
-        typer.Option(help="Plan for one of `ddlnb clusters`, or a .yaml file. Or name hardware:"),
-    ] = "",
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="A GPU of `ddlnb hardware`, such as A100, for a new cluster; without any of the "
-            "next four only its seconds, by data sheet."
-        ),
-    ] = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
-    save_cluster: SaveCluster = None,
+    hardware: PlannedFor,
     gpus: Annotated[int | None, typer.Option(help="Workers of the cluster; default: all.")] = None,
     precision: PrecisionName = "",
     sequence: Sequence = None,
@@ -142,15 +140,14 @@ def plan(
     if out is not None:
         require_writable_file(out, "plan.json")
     chosen = _tuned(method, partition, credit)
-    hardware = (nodes, gpus_per_node, network or None, machine or None)
-    if cluster or any(one is not None for one in hardware):
+    if hardware.cluster or hardware.named.keys() - {"gpu"}:
         refuse_unused(
             "seconds are those of the workload on the cluster",
             profile=profile,
             latency=latency,
             bandwidth=bandwidth,
         )
-        on = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
+        on = hardware.chosen()
         on = on if gpus is None else on.with_workers(gpus)
         workload = workload_for(
             model, on, batch, None, precision, sequence=sequence, gradients=gradients
@@ -161,7 +158,7 @@ def plan(
     refuse_unused(
         "without --cluster or the hardware of one (--nodes, --network, --machine) there is none",
         gpus=gpus,
-        save_cluster=save_cluster,
+        save_cluster=hardware.save_cluster,
         time_limit=time_limit,
     )
     refuse_unused(
@@ -176,7 +173,7 @@ def plan(
         f"(--gpu, --nodes, --network)",
     )
     cost = _cost(latency, bandwidth)
-    workload = _workload(model, profile, gpu, precision, batch, sequence)
+    workload = _workload(model, profile, hardware.gpu, precision, batch, sequence)
     workload = workload.sent_as(gradients) if gradients else workload
     typer.echo(f"{workload!r}, {workload.source}")
     if chosen.needs_cost:

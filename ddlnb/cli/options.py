@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,6 +51,14 @@ def numbers(help: str, number: Callable[[str], float] = int) -> Any:
         return [value for values in given for value in values] if given else None
 
     return typer.Option(help=help, parser=parse, callback=joined, metavar="N[,N...]")
+
+
+WorkerCounts = Annotated[
+    list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
+]
+Workers = Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")]
+Draws = Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")]
+RowsFile = Annotated[Path | None, typer.Option(help="Also write the rows to this file.")]
 
 
 def price(help: str) -> Any:

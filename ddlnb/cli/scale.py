@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.hardware import MachineName
+from ddlnb.cli.hardware_options import MachineName
 from ddlnb.cli.options import Csv, price, print_table, refuse_others, refuse_unused
 from ddlnb.units import counted
 

@@ -7,17 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.hardware import (
-    ClusterName,
-    GpuName,
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    PrecisionName,
-    chosen_cluster,
-)
-from ddlnb.cli.options import Batch, numbers, print_table
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import Hardware, PrecisionName
+from ddlnb.cli.options import Batch, Draws, RowsFile, numbers, print_table
 from ddlnb.cli.simulated import Methods
 from ddlnb.cli.workloads import ModelName, Sequence, Throughput
 
@@ -27,14 +19,11 @@ def add_to(app: typer.Typer) -> None:
     app.command()(scaling)
 
 
+@grouped
 def scaling(
+    *,
     model: ModelName = "",
-    cluster: ClusterName = "",
-    gpu: GpuName = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
+    hardware: Hardware,
     gpus: Annotated[
         list[int] | None, numbers("Sizes, such as 8,16,32. Default: 1, 2, 4, ... and all.")
     ] = None,
@@ -44,8 +33,8 @@ def scaling(
     precision: PrecisionName = "",
     sequence: Sequence = None,
     share: Annotated[float, typer.Option(help="Of linear scaling: what is good enough.")] = 0.8,
-    draws: Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")] = 200,
-    csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
+    draws: Draws = 200,
+    csv: RowsFile = None,
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the curves into this file, such as curves.png.")
     ] = None,
@@ -61,7 +50,7 @@ def scaling(
     for path, example in ((csv, "scaling.csv"), (figure, "scaling.png")):
         if path is not None:
             require_writable_file(path, example)
-    on = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine)
+    on = hardware.chosen()
     found = scale(
         model,
         on,

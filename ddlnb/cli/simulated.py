@@ -1,14 +1,21 @@
-"""What the commands that simulate have in common: methods, servers, workers that are slower."""
+"""What commands that simulate have in common: what is trained how, on networks of which shape."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddlnb.cli.hardware_options import PrecisionName
+from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
+from ddlnb.cli.options import Batch, Credit, Partition
+from ddlnb.cli.workloads import Accumulate, Gradients, Sequence, Throughput, workload_for
+
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.methods import Method
+    from ddlnb.workloads.workload import Workload
 
 Methods = Annotated[
     list[str] | None, typer.Option("--method", help="A method, 'all' (default) or DDP; repeatable.")
@@ -23,6 +30,46 @@ Slow = Annotated[
         help="A worker that computes so many times as long, such as 0:2. Repeatable.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The options of `forecast` and `timeline`: of the workload, of methods and of the network."""
+
+    batch: Batch = None
+    servers: ServerCount = None
+    sequence: Sequence = None
+    throughput: Throughput = None
+    precision: PrecisionName = ""
+    gradients: Gradients = ""
+    accumulate: Accumulate = 1
+    partition: Partition = None
+    credit: Credit = None
+    topology: TopologyName = ""
+    all_reduce: AllReduceName = ""
+    change: Changes = None
+    slow: Slow = None
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """Return the cluster with this network and these slower workers."""
+        return slowed(on_network(cluster, self.topology, self.all_reduce, self.change), self.slow)
+
+    def methods(self, names: list[str] | None, on: Cluster) -> list[Method]:
+        """Return the methods of these names, or all, with these sizes; see `chosen_methods`."""
+        return chosen_methods(names, on, self.partition, self.credit)
+
+    def workload(self, model: str, on: Cluster) -> Workload:
+        """Return what one worker computes and sends."""
+        return workload_for(
+            model,
+            on,
+            self.batch,
+            self.throughput,
+            self.precision,
+            sequence=self.sequence,
+            gradients=self.gradients,
+            accumulate=self.accumulate,
+        )
 
 
 def slowed(on: Cluster, slow: list[str] | None) -> Cluster:

@@ -7,28 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.hardware import (
-    ClusterName,
-    GpuName,
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    PrecisionName,
-    SaveCluster,
-    chosen_cluster,
-)
-from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
-from ddlnb.cli.options import Batch, Credit, Partition, print_table
-from ddlnb.cli.simulated import Methods, ServerCount, Slow, chosen_methods, slowed
-from ddlnb.cli.workloads import (
-    Accumulate,
-    Gradients,
-    ModelName,
-    Sequence,
-    Throughput,
-    workload_for,
-)
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import KeptHardware
+from ddlnb.cli.options import Workers, print_table
+from ddlnb.cli.simulated import Methods, Simulation
+from ddlnb.cli.workloads import ModelName
 
 if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline
@@ -39,30 +22,14 @@ def add_to(app: typer.Typer) -> None:
     app.command()(timeline)
 
 
+@grouped
 def timeline(
+    *,
     model: ModelName,
-    cluster: ClusterName = "",
-    gpu: GpuName = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
-    save_cluster: SaveCluster = None,
+    hardware: KeptHardware,
     method: Methods = None,
-    gpus: Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")] = None,
-    batch: Batch = None,
-    servers: ServerCount = None,
-    sequence: Sequence = None,
-    throughput: Throughput = None,
-    precision: PrecisionName = "",
-    gradients: Gradients = "",
-    accumulate: Accumulate = 1,
-    partition: Partition = None,
-    credit: Credit = None,
-    topology: TopologyName = "",
-    all_reduce: AllReduceName = "",
-    change: Changes = None,
-    slow: Slow = None,
+    gpus: Workers = None,
+    simulation: Simulation,
     iterations: Annotated[int, typer.Option(help="Iterations to show.")] = 3,
     out: Annotated[
         Path, typer.Option(help="Chrome trace to write (.json); a picture (.png) goes next to it.")
@@ -80,21 +47,11 @@ def timeline(
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
     require_writable_file(out, "trace.json")
     require_whole(iterations=iterations)
-    whole = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine, save_cluster)
-    on = slowed(on_network(whole, topology, all_reduce, change), slow)
-    on = get_cluster(on, gpus)
-    chosen = chosen_methods(method or ["MG-WFBP"], on, partition, credit)
+    on = get_cluster(simulation.on(hardware.chosen()), gpus)
+    chosen = simulation.methods(method or ["MG-WFBP"], on)
+    servers = simulation.servers
     sound_pairs(on, chosen, servers=servers)
-    workload = workload_for(
-        model,
-        on,
-        batch,
-        throughput,
-        precision,
-        sequence=sequence,
-        gradients=gradients,
-        accumulate=accumulate,
-    )
+    workload = simulation.workload(model, on)
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ddlnb.cli.hardware import (
-    GpuName,
-    GpusPerNode,
-    MachineName,
-    NetworkName,
-    Nodes,
-    chosen_cluster,
-)
+from ddlnb.cli.groups import grouped
+from ddlnb.cli.hardware_options import Hardware
 from ddlnb.cli.options import Batch, Csv, refuse_unused
 from ddlnb.cli.workloads import Throughput
 from ddlnb.units import counted
+
+
+@dataclass(frozen=True)
+class TracedOn(Hardware):
+    """What a trace is simulated on, if anything."""
+
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="Simulate what was traced on this one of `ddlnb clusters`, or a .yaml file. Or "
+            "name its hardware:"
+        ),
+    ] = ""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,7 +33,9 @@ def add_to(app: typer.Typer) -> None:
     app.command()(trace)
 
 
+@grouped
 def trace(
+    *,
     file: Annotated[
         Path,
         typer.Argument(
@@ -37,18 +47,7 @@ def trace(
         str, typer.Option(help="The model that was traced: names for layers and gradients.")
     ] = "",
     batch: Batch = None,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            help="Simulate what was traced on this one of `ddlnb clusters`, or a .yaml file. Or "
-            "name its hardware:"
-        ),
-    ] = "",
-    gpu: GpuName = "",
-    nodes: Nodes = None,
-    gpus_per_node: GpusPerNode = None,
-    network: NetworkName = "",
-    machine: MachineName = "",
+    on: TracedOn,
     throughput: Throughput = None,
     method: Annotated[
         list[str] | None, typer.Option(help="A method to simulate; repeatable.")
@@ -79,11 +78,7 @@ def trace(
     for path, example in ((out, "out.csv"), (perfetto, "trace.json"), (figure, "trace.png")):
         if path is not None:
             require_writable_file(path, example)
-    hardware = {
-        "gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node, "network": network,
-        "machine": machine,
-    }  # fmt: skip
-    simulated = bool(cluster) or any(value not in (None, "") for value in hardware.values())
+    simulated = bool(on.cluster or on.named)
     for option, given in {"method": method, "throughput": throughput}.items():
         require(simulated or not given, f"--{option} needs the --cluster to simulate it on")
     require(
@@ -94,17 +89,15 @@ def trace(
     found = read_trace(file)
     if isinstance(found, KinetoTrace):
         refuse_unused("a trace of one rank has no rows", csv=csv)
-        on = None
-        if simulated:
-            on = chosen_cluster(cluster, gpu, nodes, gpus_per_node, network, machine)
-        show_kineto(found, model, batch, on, method, throughput, out, perfetto, figure)
+        cluster = on.chosen() if simulated else None
+        show_kineto(found, model, batch, cluster, method, throughput, out, perfetto, figure)
         return
     refuse_unused(
         f"{file.name} holds no layers",
         model=model,
         batch=batch,
-        cluster=cluster,
-        **hardware,
+        cluster=on.cluster,
+        **on.named,
         method=method,
         throughput=throughput,
     )
