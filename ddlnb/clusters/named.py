@@ -136,7 +136,7 @@ def usual_network(gpu: Gpu, gpus_per_node: int) -> str:
         return f"{whole:g}GbE"
     fastest = max(rate for rate, since in PORTS.items() if since <= max(gpu.year, PORTS[100]))
     least = max(gigabits, min(fastest, whole))
-    port = next(rate for rate in PORTS if rate >= least)
+    port = next((rate for rate in PORTS if rate >= least), max(PORTS))
     ports = math.ceil(whole / port)
     return f"{port}GbIB" if ports == 1 else f"{ports}x{port}GbIB"
 

@@ -10,7 +10,7 @@ import pytest
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster
-from ddlnb.clusters.named import cluster_of
+from ddlnb.clusters.named import cluster_of, usual_network
 from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, machines
@@ -64,6 +64,11 @@ def test_a_gpu_beside_a_machine_is_the_one_that_it_has(gpu):
 def test_another_gpu_than_the_machine_has_is_refused(gpu, rule):
     with pytest.raises(InputError, match=rule):
         cluster_of(gpu, machine="p4d")
+
+
+def test_a_gpu_with_more_than_a_port_of_its_year_has_several():
+    gpu = replace(get_gpu("H100"), port=200e9)
+    assert usual_network(gpu, 8) == "16x800GbIB"
 
 
 def test_what_was_not_given_is_said():
