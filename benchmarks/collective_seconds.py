@@ -27,12 +27,22 @@ def alternate(
     import torch.distributed as dist
 
     from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.collective import CollectiveExecutor
+    from ddlnb.engines.transports.course import Course
+    from ddlnb.engines.transports.streams import Streams
     from ddlnb.networks.collectives.catalogue import get_collective
 
     found: dict[tuple[str, int], list[float]] = {}
-    with process_group(context, context.store(), context.count):
-        run = {name: CollectiveExecutor(get_collective(name, context.count)) for name in names}
+    with (
+        process_group(context, context.store(), context.count),
+        Streams(context.host, context.timeout_seconds) as streams,
+    ):
+        courses = {
+            name: Course(get_collective(name, context.count), context.rank) for name in names
+        }
+        run = {
+            name: lambda tensor, course=course: streams.carry(course, 0, tensor).wait()
+            for name, course in courses.items()
+        }
         for repetition in range(-1, repetitions):  # the first opens connections
             for size in sizes:
                 for name, all_reduce in {TORCH: dist.all_reduce, **run}.items():

@@ -240,16 +240,20 @@ def _carry_out(
     import torch
 
     from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.collective import CollectiveExecutor
+    from ddlnb.engines.transports.course import Course
+    from ddlnb.engines.transports.streams import Streams
 
     begins, found = Begins(context), []
-    with process_group(context, context.store(), context.count):
-        executor = CollectiveExecutor(collective)
+    with (
+        process_group(context, context.store(), context.count),
+        Streams(context.host, context.timeout_seconds) as streams,
+    ):
+        course = Course(collective, context.rank)
         tensor = torch.ones(elements)
         for repetition in range(repetitions):
             begin = begins.next(repetition)
             time.sleep(max(0.0, begin - time.monotonic()))
-            executor(tensor)
+            streams.carry(course, 0, tensor).wait()
             found.append(time.monotonic() - begin)
     return found
 

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.process_group import local_device, process_group
-from ddlnb.engines.transports.collective import CollectiveExecutor
-from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
+from ddlnb.engines.transports.carrying import CollectiveTransport
+from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.transfers import Collective
+from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import Task
@@ -69,10 +70,12 @@ def time_all_reduce(
     """
     on = local_device(context, device)
     with process_group(context, context.store(), context.count, backend):
-        return timed_all_reduces(sizes, repetitions, on, while_computing, topology, collective)
+        how = (while_computing, topology, collective)
+        return timed_all_reduces(context, sizes, repetitions, on, *how)
 
 
 def timed_all_reduces(
+    context: RankContext,
     sizes: tuple[int, ...],
     repetitions: int,
     device: torch.device,
@@ -83,24 +86,34 @@ def timed_all_reduces(
     """Return what `time_all_reduce` does, in the default process group, which is there already."""
     typical = statistics.fmean if while_computing else statistics.median
     found = []
-    all_reduce: Callable[[torch.Tensor], Any] = dist.all_reduce
-    if collective is not None:
-        all_reduce = CollectiveExecutor(collective)
-    elif topology == "mesh":
-        all_reduce = MeshAllReduce(measured_limit())
-    for size in sizes:
-        tensor = torch.zeros(max(1, size // 4), device=device)
-        seconds = []
-        with _computing() if while_computing else nullcontext():
-            for _ in range(repetitions + 1):
-                start = time.perf_counter()
-                all_reduce(tensor)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                seconds.append(time.perf_counter() - start)
-            dist.barrier()
-        found.append((size, typical(seconds[1:])))
+    with _all_reduce(context, topology, collective) as all_reduce:
+        for size in sizes:
+            tensor = torch.zeros(max(1, size // 4), device=device)
+            seconds = []
+            with _computing() if while_computing else nullcontext():
+                for _ in range(repetitions + 1):
+                    start = time.perf_counter()
+                    all_reduce(tensor)
+                    if device.type == "cuda":
+                        torch.cuda.synchronize(device)
+                    seconds.append(time.perf_counter() - start)
+                dist.barrier()
+            found.append((size, typical(seconds[1:])))
     return found
+
+
+@contextmanager
+def _all_reduce(
+    context: RankContext, topology: str, collective: Collective | None
+) -> Iterator[Callable[[torch.Tensor], Any]]:
+    """Yield what sums a tensor over all ranks as the engine does, and returns when that is done."""
+    if collective is None and topology == "ring":
+        yield dist.all_reduce
+        return
+    reached = context.host, context.timeout_seconds
+    ours = CollectiveTransport(collective, *reached) if collective else MeshTransport(*reached)
+    with ours:
+        yield lambda tensor: ours.start(0, AllReduce(tensor)).wait()
 
 
 def shares_cores(task: Task, device: str) -> bool:

@@ -86,9 +86,8 @@ class Replanner:
         job = self._job
         device = local_device(self._context, job.device)
         shared = shares_cores(job.task, job.device)
-        found = timed_all_reduces(
-            COST_SIZES, REPETITIONS, device, shared, job.topology, job.collective
-        )
+        how = (shared, job.topology, job.collective)
+        found = timed_all_reduces(self._context, COST_SIZES, REPETITIONS, device, *how)
         sizes, seconds = zip(*found, strict=True)
         slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)

@@ -52,11 +52,12 @@ def searched_plan(
 def in_order(plan: Plan) -> Plan:
     """Return the plan with a credit of IN_FLIGHT: large messages start one after the other.
 
-    So the simulator has it. Backends on CPUs, and our channels, send two or three at a time: what
-    the next forward pass needs first would share the link with what it needs last. Small ones still
-    go together, and two of half the credit: one alone leaves links idle while its parts are on the
-    way and ranks add them. Where the forward pass waits for all layers the order does not matter;
-    parameter servers, split all-reduces and plans with a credit have rules of their own.
+    So the simulator has it. Backends on CPUs send two or three at a time, and our own collectives
+    all that have started: what the next forward pass needs first would share the link with what it
+    needs last. Small ones still go together, and two of half the credit: one alone leaves links
+    idle while its parts are on the way and ranks add them. Where the forward pass waits for all
+    layers the order does not matter; parameter servers, split all-reduces and plans with a credit
+    have rules of their own.
     """
     has_rules = bool(plan.servers) or plan.is_split or plan.credit_bytes is not None
     is_free = plan.gate is Gate.OWN_LAYER and not has_rules

@@ -10,13 +10,15 @@ from itertools import product
 import pytest
 import torch
 
-from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.course import Course
+from ddlnb.engines.transports.streams import Streams
 from ddlnb.engines.transports.timing import time_collectives
 from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get_collective
 from ddlnb.networks.transfers import Collective
+from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
@@ -69,17 +71,20 @@ def run_all(context: RankContext, sizes: tuple[int, ...]) -> dict[tuple, tuple]:
     from ddlnb.engines.process_group import process_group
 
     found = {}
-    with process_group(context, context.store(), context.count):
+    with (
+        process_group(context, context.store(), context.count),
+        Streams(context.host, context.timeout_seconds) as streams,
+    ):
         for number, collective in enumerate(runnable(context.count)):
             cuts = (math.inf, BLOCK_BYTES) if collective.primitive in IN_BLOCKS else (math.inf,)
             for size, block_bytes in product(sizes, cuts):
-                execute = CollectiveExecutor(collective, block_bytes=block_bytes)
+                course = Course(collective, context.rank, block_bytes)
                 tensor = own_tensor(context.rank, size, collective.workers)
-                execute(tensor)
+                streams.carry(course, 0, tensor).wait()
                 found[number, str(collective), size, block_bytes] = (
                     wrong_parts(collective, context.rank, tensor),
                     hashlib.sha256(tensor.numpy().tobytes()).hexdigest(),
-                    execute.bytes_sent(tensor) - collective.bytes_sent(4 * size)[context.rank],
+                    course.bytes_sent(tensor) - collective.bytes_sent(4 * size)[context.rank],
                 )
     return found
 
@@ -144,16 +149,19 @@ def test_times_come_for_every_collective_size_and_counted_repetition(six_ranks):
 def use_mesh(context: RankContext) -> tuple[float, list[float], list[float]]:
     """Return the limit of two hops, and sums and bytes of a message below and above 8 KiB."""
     from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
+    from ddlnb.engines.transports.mesh import MeshTransport
 
+    reached = context.host, 60.0
     with process_group(context, context.store(), context.count):
-        limit = measured_limit()
-        mesh = MeshAllReduce(64 * KIB)
-        tensors = [torch.full((size // 4,), 1.0 + context.rank) for size in MESSAGES]
-        for tensor in tensors:
-            mesh(tensor)
-        means = [float(tensor.mean()) for tensor in tensors]
-        return limit, means, [mesh.bytes_sent(tensor) for tensor in tensors]
+        with MeshTransport(*reached) as mesh:
+            limit = mesh.two_hops_up_to
+        means, sent = [], []
+        with MeshTransport(*reached, two_hops_up_to=64 * KIB) as mesh:
+            for size in MESSAGES:
+                before, tensor = mesh.bytes_sent, torch.full((size // 4,), 1.0 + context.rank)
+                means.append(float(mesh.start(0, AllReduce(tensor)).wait().mean()))
+                sent.append(mesh.bytes_sent - before)
+        return limit, means, sent
 
 
 MESSAGES = (4 * KIB, 32 * KIB, 256 * KIB)
@@ -173,4 +181,4 @@ def test_a_mesh_sends_small_messages_whole_and_all_ranks_leave_it_at_the_same_si
 def test_what_ends_in_different_parts_does_not_travel_in_blocks():
     scatter = get_collective("ring", 4, primitive="reduce-scatter")
     with pytest.raises(InputError, match="reduce-scatter leaves ranks different parts"):
-        CollectiveExecutor(scatter, block_bytes=1000)
+        Course(scatter, 0, block_bytes=1000)

@@ -71,7 +71,7 @@ def test_horovod_refuses_a_plan_that_names_collectives():
 
 
 def test_large_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
-    """The simulator has one after the other; the backend's channels would send several."""
+    """The simulator has one after the other; the backend would send several."""
     plan = METHODS["WFBP-A2A"].plan(TOY)
     gated = replace(plan, gate=Gate.OWN_LAYER)
     assert in_order(gated) == replace(gated, credit_bytes=IN_FLIGHT)

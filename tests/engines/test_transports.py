@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import threading
+import random
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.transports import threads
-from ddlnb.engines.transports.collective import CollectiveExecutor
-from ddlnb.engines.transports.mesh import MeshAllReduce
-from ddlnb.engines.transports.threads import ThreadTransport
+from ddlnb.engines.transports import peers
+from ddlnb.engines.transports.course import Course
+from ddlnb.engines.transports.mesh import MeshTransport
+from ddlnb.engines.transports.stream import Frame, Stream
+from ddlnb.engines.transports.streams import Streams
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB
 
 WORKERS = 4
+HERE = "127.0.0.1"
+SECONDS = 60.0
 
 
 def among(count: int, run: Callable[[dist.ProcessGroup], Any]) -> list[Any]:
@@ -29,7 +34,7 @@ def among(count: int, run: Callable[[dist.ProcessGroup], Any]) -> list[Any]:
     store = dist.HashStore()
 
     def rank(number: int) -> Any:
-        return run(dist.ProcessGroupGloo(store, number, count, timedelta(seconds=60)))
+        return run(dist.ProcessGroupGloo(store, number, count, timedelta(seconds=SECONDS)))
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(rank, range(count)))
@@ -47,11 +52,12 @@ def test_an_all_reduce_leaves_the_same_bits_everywhere(name):
 
     def run(group: dist.ProcessGroup) -> list[torch.Tensor]:
         found = []
-        for elements in (3, 1001):
-            for block_bytes in (float("inf"), 500):
-                tensor = own(group.rank(), elements)
-                CollectiveExecutor(made, group, block_bytes)(tensor)
-                found.append(tensor)
+        with Streams(HERE, SECONDS, group) as streams:
+            for elements in (3, 1001):
+                for block_bytes in (float("inf"), 500):
+                    tensor = own(group.rank(), elements)
+                    streams.carry(Course(made, group.rank(), block_bytes), 0, tensor).wait()
+                    found.append(tensor)
         return found
 
     for tensors in zip(*among(WORKERS, run), strict=True):
@@ -60,63 +66,114 @@ def test_an_all_reduce_leaves_the_same_bits_everywhere(name):
         torch.testing.assert_close(tensors[0], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(CollectiveExecutor, get_collective("halving-doubling", 2)),
-        partial(MeshAllReduce, 64 * KIB),
-    ],
-)
-def test_messages_in_several_threads_meet_themselves(make, monkeypatch):
-    """More messages than there are channels, of all sizes, and the callbacks of each."""
+def test_messages_that_ranks_start_in_different_orders_meet_themselves():
+    """Of all sizes, twice each, and the callbacks of each."""
     elements = [1, 5000, 30_000, 7, 100_000, 2, 3, 20_000]
-    groups: dict[int, list[dist.ProcessGroup]] = {}
-    monkeypatch.setattr(threads.dist, "new_group", lambda: groups[current.rank].pop())
-    current = threading.local()
-    stores = [dist.HashStore() for _ in range(threads.CHANNELS)]
 
-    def run(rank: int) -> tuple[list[float], float, list[str]]:
-        current.rank = rank
-        groups[rank] = [
-            dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60)) for store in stores
-        ][::-1]
-        transport = ThreadTransport(make, timeout_seconds=60)
+    def run(group: dist.ProcessGroup) -> tuple[list[float], float, list[str]]:
+        order = random.Random(group.rank())
         events: list[str] = []
-        handles = [
-            transport.start(
-                number,
-                AllReduce(torch.full((length,), rank + 1.0)),
-                partial(events.append, "released"),
-                partial(events.append, "answered"),
-            )
-            for number, length in enumerate(elements)
+        means = []
+        with MeshTransport(HERE, SECONDS, group, two_hops_up_to=64 * KIB) as mesh:
+            for _ in range(2):
+                tensors = [torch.full((length,), group.rank() + 1.0) for length in elements]
+                handles = {
+                    number: mesh.start(
+                        number,
+                        AllReduce(tensors[number]),
+                        partial(events.append, "released"),
+                        partial(events.append, "answered"),
+                    )
+                    for number in order.sample(range(len(elements)), len(elements))
+                }
+                means += [float(handles[number].wait().mean()) for number in sorted(handles)]
+            return means, mesh.bytes_sent, events
+
+    for means, sent, events in among(WORKERS, run):
+        count = 2 * len(elements)
+        assert means == [10.0] * count
+        small = sum(length for length in elements if 4 * length <= 8 * KIB)
+        assert sent == pytest.approx(8 * (3 * small + 1.5 * (sum(elements) - small)), rel=1e-3)
+        assert sorted(events) == ["answered"] * count + ["released"] * count
+
+
+def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it():
+    """And whoever starts another message hears of it, too."""
+
+    def run(group: dist.ProcessGroup) -> list[str]:
+        said = []
+        with Streams(HERE, SECONDS, group) as streams:
+            if group.rank() == 1:
+                return said
+            course = Course(get_collective("direct", 3), group.rank())
+            for message in range(2):
+                with pytest.raises(ConnectionError) as error:
+                    streams.carry(course, message, torch.zeros(1000)).wait()
+                said.append(str(error.value))
+        return said
+
+    first, _, last = among(3, run)
+    assert all("closed its connection before" in each for each in first + last)
+    assert "rank 1" in "".join(first + last)
+
+
+def test_a_stranger_is_turned_away(monkeypatch):
+    """Who connects without the token of the run takes nobody's place."""
+    known: list[socket.socket] = []
+    told = peers._all_cards
+
+    def overheard(token, address, group):
+        if group.rank() == 0:
+            stranger = socket.create_connection(address)
+            stranger.sendall(b"x" * 20)
+            known.append(stranger)
+        return told(token, address, group)
+
+    monkeypatch.setattr(peers, "_all_cards", overheard)
+
+    def run(group: dist.ProcessGroup) -> float:
+        with Streams(HERE, SECONDS, group) as streams:
+            tensor = torch.ones(5)
+            streams.carry(Course(get_collective("ring", 2), group.rank()), 0, tensor).wait()
+            return float(tensor.sum())
+
+    assert among(2, run) == [10.0, 10.0]
+    known[0].settimeout(5)
+    assert known[0].recv(1) == b""
+    known[0].close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frames_arrive_whole_however_the_kernel_cuts_them(seed):
+    near, far = socket.socketpair()
+    for end in (near, far):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    draw = random.Random(seed)
+    frames = [
+        Frame(draw.randrange(9), 0, draw.randrange(9), number, memoryview(draw.randbytes(size)))
+        for number, size in enumerate(draw.choices((0, 1, 20, 21, 500, 70_000), k=30))
+    ]
+    left: list[int] = []
+    with near, far:
+        sender, receiver = Stream(near, _room), Stream(far, _room)
+        for frame in frames:
+            sender.put(frame, frame.step)
+        arrived: list[Frame] = []
+        while len(arrived) < len(frames):
+            left += sender.send()
+            arrived += receiver.receive()
+        assert [tuple(map(bytes_of, one)) for one in arrived] == [
+            tuple(map(bytes_of, one)) for one in frames
         ]
-        means = [float(handle.wait().mean()) for handle in handles]
-        transport.close()
-        return means, transport.bytes_sent, events
-
-    with ThreadPoolExecutor(2) as pool:
-        for means, sent, events in pool.map(run, range(2)):
-            assert means == [3.0] * len(elements)
-            assert sent == pytest.approx(4 * sum(elements), rel=1e-3)  # 2 (n - 1) / n of it
-            assert sorted(events) == ["answered"] * len(elements) + ["released"] * len(elements)
+        assert left == list(range(len(frames)))
+        near.close()
+        with pytest.raises(EOFError):
+            receiver.receive()
 
 
-def test_an_error_on_the_way_is_raised_where_the_answer_is_awaited(monkeypatch):
-    monkeypatch.setattr(threads.dist, "new_group", lambda: None)
+def _room(size: int) -> memoryview:
+    return memoryview(np.empty(size, np.uint8))
 
-    class Broken:
-        def __init__(self, group):
-            pass
 
-        def __call__(self, tensor):
-            raise ConnectionError("cable cut")
-
-        def bytes_sent(self, tensor):
-            return 0.0
-
-    transport = ThreadTransport(Broken, timeout_seconds=5)
-    handle = transport.start(0, AllReduce(torch.zeros(3)))
-    with pytest.raises(ConnectionError, match="cable cut"):
-        handle.wait()
-    transport.close()
+def bytes_of(value: int | memoryview) -> int | bytes:
+    return value if isinstance(value, int) else bytes(value)

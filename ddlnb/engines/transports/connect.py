@@ -5,17 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ddlnb.engines.base import Transport
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
-from ddlnb.engines.transports.chosen import HalvesTransport, PerMessageTransport
-from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.carrying import (
+    CollectiveTransport,
+    HalvesTransport,
+    PerMessageTransport,
+)
 from ddlnb.engines.transports.gathering import GatheringTransport
-from ddlnb.engines.transports.mesh import MeshAllReduce, measured_limit
+from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.engines.transports.push_pull import PushPullTransport
-from ddlnb.engines.transports.threads import ThreadTransport
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.transfers import Collective
@@ -41,14 +42,15 @@ def transport_for(
         return GatheringTransport(transport_for(context, store, dense, per_node=per_node))
     if plan.servers:
         return connect_to_servers(context, store, plan.servers, plan.placement)
+    reached = context.host, context.timeout_seconds
     if plan.is_split:
-        return HalvesTransport(context.timeout_seconds)
+        return HalvesTransport(*reached)
     if plan.collectives:
-        return PerMessageTransport(plan.collectives, per_node, context.timeout_seconds)
+        return PerMessageTransport(plan.collectives, per_node, *reached)
     if collective is not None:
-        return ThreadTransport(partial(CollectiveExecutor, collective), context.timeout_seconds)
+        return CollectiveTransport(collective, *reached)
     if topology == "mesh":
-        return ThreadTransport(partial(MeshAllReduce, measured_limit()), context.timeout_seconds)
+        return MeshTransport(*reached)
     return AllReduceTransport()
 
 

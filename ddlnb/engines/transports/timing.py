@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.process_group import process_group
-from ddlnb.engines.transports.collective import CollectiveExecutor
+from ddlnb.engines.transports.course import Course
+from ddlnb.engines.transports.streams import Streams
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.collectives.catalogue import get_collective
 
@@ -25,16 +26,19 @@ def time_collectives(
     alike. The first round is not counted: connections open in it.
     """
     found = {}
-    with process_group(context, context.store(), context.count):
-        executors = {
-            name: CollectiveExecutor(get_collective(name, context.count)) for name in names
+    with (
+        process_group(context, context.store(), context.count),
+        Streams(context.host, context.timeout_seconds) as streams,
+    ):
+        courses = {
+            name: Course(get_collective(name, context.count), context.rank) for name in names
         }
         for repetition in range(-1, repetitions):
             for size in sizes:
-                for name, execute in executors.items():
+                for name, course in courses.items():
                     tensor = torch.ones(max(1, size // BYTES_PER_ELEMENT))
                     dist.barrier()
                     start = time.perf_counter()
-                    execute(tensor)
+                    streams.carry(course, 0, tensor).wait()
                     found[name, size, repetition] = time.perf_counter() - start
     return {key: seconds for key, seconds in found.items() if key[2] >= 0}
