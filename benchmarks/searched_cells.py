@@ -69,23 +69,28 @@ class Cell:
 
     def site(self, nodes: int) -> Site:
         """Return where the cell is run with so many nodes, servers among them."""
-        case = NETWORKS[self.network]
-        if self.change == "loss":
-            return Site(EMULATED, network=f"{self.network} loss {LOSS}", scale=case.scale)
         if self.change == "unlike":
             rate, latency = self.network.split()
             half = f"{1000 / SLOW_NODE:g}Mb/s" if rate == "1Gb/s" else ""
             links = (f"{half} {latency}", *[self.network] * (nodes - 1))
-            return Site(EMULATED, network=links, scale=case.scale)
+            return Site(EMULATED, network=links, scale=NETWORKS[self.network].scale)
+        return self.links
+
+    @property
+    def links(self) -> Site:
+        """Where the links are measured for the twin: on the network itself, if they are alike."""
+        case = NETWORKS[self.network]
+        if self.change == "loss":
+            return Site(EMULATED, network=f"{self.network} loss {LOSS}", scale=case.scale)
         return case.site(self.network)
 
     def twin(self, folder: Path) -> Cluster:
         """Return the simulated twin, calibrated once and kept in the folder.
 
-        Of a changed network it is that of the whole one: with the slow link, and without losses, of
-        which the simulator knows nothing.
+        Of unlike links it is that of the links as they were, and one of them is slow. The simulator
+        knows nothing of losses: with these, the twin has the latency and bandwidth that they leave.
         """
-        twin = _calibrated(folder, self.network, self.workers)
+        twin = _calibrated(folder, self.links, self.workers)
         return twin.with_unlike(link={0: SLOW_NODE}) if self.change == "unlike" else twin
 
 
@@ -158,9 +163,8 @@ def _servers(method: Method, cell: Cell) -> int | None:
     return cell.workers if method.architecture == "PS" else None
 
 
-def measure_links(network: str, workers: Sequence[int], folder: Path) -> None:
+def measure_links(site: Site, workers: Sequence[int], folder: Path) -> None:
     """Measure the links of a network on this machine, for the twins of the cells in the folder."""
-    site = NETWORKS[network].site(network)
     probing = MeasurementSettings(
         site=site,
         partition=PARTITION,
@@ -180,9 +184,8 @@ def measure_links(network: str, workers: Sequence[int], folder: Path) -> None:
     )
 
 
-def _calibrated(folder: Path, network: str, workers: int) -> Cluster:
+def _calibrated(folder: Path, site: Site, workers: int) -> Cluster:
     """Return the twin, by the links that were measured for the folder, or else by the kept ones."""
-    site = NETWORKS[network].site(network)
     path = folder / "twins" / f"{site.name}-{workers}-workers.yaml"
     if not path.exists():
         own = folder / LINKS / site.name

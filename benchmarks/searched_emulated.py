@@ -212,9 +212,9 @@ def main(words: Sequence[str] | None = None) -> None:
             raise UnknownName("cell", name, CELLS)
     chosen = [CELLS[name] for name in asked.cells]
     if asked.links:
-        for network in dict.fromkeys(cell.network for cell in chosen):
-            workers = sorted({cell.workers for cell in chosen if cell.network == network})
-            measure_links(network, workers, asked.out)
+        for site in dict.fromkeys(cell.links for cell in chosen):
+            workers = sorted({cell.workers for cell in chosen if cell.links == site})
+            measure_links(site, workers, asked.out)
     if asked.list:
         for cell in chosen:
             print(plan_text(cell, planned(cell, asked.out)), flush=True)
