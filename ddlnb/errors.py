@@ -95,6 +95,16 @@ class RankError(DdlnbError, RuntimeError):
     """A rank failed, died or did not answer in time; the message quotes every rank."""
 
 
+def reason_of(error: Exception) -> str:
+    """Return why something failed, in one line; of a file, what the system says of it.
+
+    >>> reason_of(ValueError("no number:\\n  'x'.")), reason_of(FileNotFoundError(2, "Not there"))
+    ("no number: 'x'", 'Not there')
+    """
+    told = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return " ".join(told.split()).rstrip(".") or type(error).__name__
+
+
 def require(condition: bool, message: str) -> None:
     """Raise InputError with the message unless the condition holds."""
     if not condition:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddlnb.errors import ModelError
+from ddlnb.errors import ModelError, reason_of
 from ddlnb.workloads.fused_kernels import NAME as FUSED
 from ddlnb.workloads.fused_kernels import register_fused_kernels
 from ddlnb.workloads.random_samples import RandomImages, RandomTokens
@@ -58,7 +58,9 @@ def task_of_file(path: Path) -> Task:
         fields = json.loads(path.read_text())
         model_type = fields["model_type"]
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"configuration {str(path)!r} cannot be read: {error}") from error
+        raise ModelError(
+            f"configuration {str(path)!r} cannot be read: {reason_of(error)}; give another file"
+        ) from error
     except (KeyError, TypeError) as error:
         raise ModelError(
             f"{str(path)!r} has no model_type, so that it is neither a Hugging Face configuration "
@@ -71,7 +73,8 @@ def task_of_file(path: Path) -> Task:
         config = config_class.from_dict(fields)
     except Exception as error:  # whatever transformers' own checks raise
         raise ModelError(
-            f"{str(path)!r} is no configuration of {model_type}: {_first_line(error)}"
+            f"{str(path)!r} is no configuration of {model_type}: {reason_of(error)}; correct it, "
+            f"or leave out keys for the defaults of transformers"
         ) from error
     is_plain = path.name == "config.json"
     name = (path.resolve().parent.name if is_plain else path.stem) or str(model_type)
@@ -221,7 +224,3 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.casefold(), CONFIG_MAPPING_NAMES, n=3, cutoff=0.5)
     hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
     return f"architecture {name!r} is none that this edition of transformers has{hint}"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -81,7 +81,8 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
         told = f", as the meta device failed with {_in_a_line(reasons[0])}" if reasons else ""
         return _workload(task, local_batch, record, f"traced on {place}{told}")
     raise ModelError(
-        f"model {task.name!r} does not run on a batch of {local_batch:,}: {_in_a_line(reasons[-1])}"
+        f"model {task.name!r} does not run on a batch of {local_batch:,}: "
+        f"{_in_a_line(reasons[-1])}; make its batch fit the module, in shapes and types"
     ) from reasons[-1]
 
 

@@ -52,6 +52,8 @@ def object_of(text: str) -> Any:
         return found()
     except DdlnbError:
         raise
+    except SystemExit as error:
+        raise _ended(f"model {text!r}: {name}()", error) from error
     except Exception as error:
         raise ModelError(
             f"model {text!r}: {name}() raised {type(error).__name__}: {error}; it is "
@@ -83,15 +85,26 @@ def run_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except DdlnbError:
         raise
+    except SystemExit as error:
+        raise _ended(f"file {str(path)!r}", error) from error
     except Exception as error:
         raise ModelError(
-            f"file {str(path)!r} cannot be run: {type(error).__name__}: {error}"
+            f"file {str(path)!r} cannot be run: {type(error).__name__}: {error}; make it one that "
+            f"`python {path}` runs"
         ) from error
     finally:
         sys.path.remove(str(full.parent))
     _travels_by_value(module)
     _as_run[name] = (state.st_mtime_ns, state.st_size)
     return module
+
+
+def _ended(what: str, error: SystemExit) -> ModelError:
+    """Return the error of code that ended Python, as a program does that reads its arguments."""
+    return ModelError(
+        f"{what} ended Python ({error.code}) before a task was made; put what it does as a program "
+        f"under if __name__ == '__main__'"
+    )
 
 
 def _travels_by_value(module: ModuleType) -> None:
@@ -111,9 +124,12 @@ def _import(place: str) -> ModuleType:
         raise ModelError(f"module {place!r} cannot be imported: {error}; {ATTRIBUTES}") from error
     except DdlnbError:
         raise
+    except SystemExit as error:
+        raise _ended(f"module {place!r}", error) from error
     except Exception as error:
         raise ModelError(
-            f"module {place!r} cannot be imported: {type(error).__name__}: {error}"
+            f"module {place!r} cannot be imported: {type(error).__name__}: {error}; make it one "
+            f"that `python -c 'import {place}'` imports"
         ) from error
     finally:
         sys.path.remove(here)

@@ -41,6 +41,9 @@ def wordy():
 def broken():
     raise KeyError("lost")
 
+def ends():
+    raise SystemExit("no data")
+
 def takes(width):
     return task
 
@@ -66,9 +69,10 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text(MINE)
     (tmp_path / "beside.py").write_text("WIDTH = 5\n")
     (tmp_path / "failing.py").write_text("1 / 0\n")
+    (tmp_path / "ending.py").write_text("raise SystemExit(2)  # as argparse does\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    for name in ("my", "beside"):
+    for name in ("my", "beside", "ending"):
         sys.modules.pop(name, None)
 
 
@@ -104,6 +108,9 @@ def test_a_task_of_a_file_travels_to_a_process_that_does_not_have_it(here, name)
         ("my.py:broken", r"broken\(\) raised KeyError: 'lost'"),
         ("my.py:takes", r"takes\(\) raised TypeError: .*called without arguments"),
         ("failing.py:task", "'failing.py' cannot be run: ZeroDivisionError"),
+        ("ending.py:task", r"'ending.py' ended Python \(2\) before a task was made; put"),
+        ("ending:task", r"module 'ending' ended Python \(2\)"),
+        ("my.py:ends", r"ends\(\) ended Python \(no data\)"),
         ("missing.json", "file 'missing.json' does not exist"),
         ("resnet5O", "did you mean 'resnet50'"),
         (None, "unknown model None: it is neither a task nor"),
@@ -166,6 +173,7 @@ def test_a_configuration_takes_another_sequence(here):
         ({"model_type": None}, "has no model_type"),
         ({"architectures": ["BertForNothing"]}, "architecture 'BertForNothing' is none"),
         ({"model_type": "whisper", "architectures": [WHISPER]}, "takes input_features"),
+        ({"hidden_size": "many"}, r"no configuration of bert: .*'hidden_size'.*many.*; correct it"),
     ],
 )
 def test_a_configuration_that_is_none_gets_one_error(here, changes, said):
