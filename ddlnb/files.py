@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ddlnb.errors import InputError, NotWritten, UnknownName
+from ddlnb.errors import InputError, NotWritten, UnknownName, reason_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -99,9 +99,9 @@ def read_yaml(path: Path, schema: type[Schema]) -> Schema:
             )
         return schema.model_validate(found)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {reason_of(error)}; check the path") from error
     except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path} is not YAML: {reason_of(error)}; correct it") from error
     except ValidationError as error:
         raise InputError(f"{path}: {first_problem(error, schema)}") from error
 

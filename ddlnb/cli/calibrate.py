@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.options import Csv, numbers, print_table
+from ddlnb.units import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,7 +48,8 @@ def calibrate(
 
     result = fit(what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True)
     found = result.calibration
-    print_table(result.parameter_rows(), csv, f"Effects fitted to {len(found.observations)} values")
+    values = counted(len(found.observations), "value")
+    print_table(result.parameter_rows(), csv, f"Effects fitted to {values}")
     if csv:
         return
     typer.echo(found.in_words)

@@ -226,14 +226,14 @@ def _list(names: Iterable[str]) -> str:
 def _read_curves(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    from ddlnb.errors import InputError
+    from ddlnb.errors import InputError, reason_of
 
     try:
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise InputError(
-            f"curves {str(path)!r} cannot be read ({reason}); make them with ddlnb train --out"
+            f"curves {str(path)!r} cannot be read ({reason_of(error)}); make them with ddlnb train "
+            f"--out"
         ) from error
 
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import psutil
 
-from ddlnb.errors import InputError, require
-from ddlnb.units import show_bytes
+from ddlnb.errors import InputError, reason_of, require
+from ddlnb.units import counted, show_bytes
 
 MEMORY_PER_BYTE = 12  # of a file, once it is read: measured with traces of torch 2.12
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
+# What is read, whichever tool wrote it.
+KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
 
 
 def read_text(path: str | Path) -> str:
@@ -38,7 +40,8 @@ def read_text(path: str | Path) -> str:
         )
         return content.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"trace {str(path)!r} cannot be read: {error}") from error
+        reason = reason_of(error)
+        raise InputError(f"trace {str(path)!r} cannot be read: {reason}; give {KNOWN}") from error
 
 
 def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -52,15 +55,15 @@ def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{name!r} is not a trace: no JSON ({error})") from error
+        raise InputError(f"{name!r} is not a trace: no JSON ({error}); give {KNOWN}") from error
     require(
         isinstance(content, dict) and isinstance(content.get("traceEvents"), list),
-        f"{name!r} is not a trace: its JSON has no list 'traceEvents'",
+        f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}",
     )
     events = content.pop("traceEvents")
     require(
         all(isinstance(event, dict) for event in events),
-        f"{name!r} is not a trace: an event is no JSON object",
+        f"{name!r} is not a trace: an event is no JSON object; give {KNOWN}",
     )
     return events, content
 
@@ -86,7 +89,7 @@ def described(events: list[dict[str, Any]]) -> str:
     categories = sorted({str(event["cat"]) for event in events if event.get("cat")})
     names = list(dict.fromkeys(str(event.get("name")) for event in events))
     shown = f"categories {', '.join(categories[:5])}" if categories else "no categories"
-    return f"{len(events):,} events with {shown}, such as {', '.join(names[:3])}"
+    return f"{counted(len(events), 'event')} with {shown}, such as {', '.join(names[:3])}"
 
 
 def _cut_array(text: str, name: str) -> list[dict[str, Any]]:
@@ -100,5 +103,8 @@ def _cut_array(text: str, name: str) -> list[dict[str, Any]]:
             event, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:  # the closing bracket, or where the file was cut
             return events
-        require(isinstance(event, dict), f"{name!r} is not a JSON array of events")
+        require(
+            isinstance(event, dict),
+            f"{name!r} is not a trace: its JSON is no array of events; give {KNOWN}",
+        )
         events.append(event)

@@ -12,6 +12,7 @@ from ddlnb.traces.chrome import (
     BYTEPS,
     HOROVOD,
     KINETO,
+    KNOWN,
     OURS,
     described,
     events_of,
@@ -24,8 +25,6 @@ from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
 
 if TYPE_CHECKING:
     import networkx as nx
-
-KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
 
 
 def read_trace(path: str | Path) -> Job | KinetoTrace | Timeline | nx.DiGraph:

@@ -53,4 +53,4 @@ def _profile(model: str) -> Workload | None:
     except json.JSONDecodeError as error:
         raise InputError(f"file {model!r} is no JSON: {error}") from error
     is_profile = isinstance(fields, dict) and "gradients" in fields
-    return Workload.from_json(text) if is_profile else None
+    return Workload.from_json(text, repr(model)) if is_profile else None

@@ -19,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, UnknownName, reason_of, require, require_whole
 from ddlnb.paths import PROFILES
 from ddlnb.units import counted, show_bytes, show_seconds
 
@@ -286,9 +286,10 @@ class Workload:
         return SHAPE.sub(lambda found: "".join(found.group().split()).replace(",", ", "), text)
 
     @classmethod
-    def from_json(cls, text: str) -> Workload:
+    def from_json(cls, text: str, source: str = "the text") -> Workload:
         """The workload that to_json wrote. Raises InputError if the text is anything else.
 
+        ``source`` is what the error calls it, such as a file's name.
         Profiles of earlier editions have no shapes, hardware, matrix bytes or operations, and are
         read without.
         """
@@ -298,7 +299,10 @@ class Workload:
             fields["gradients"] = tuple(_gradient(row) for row in fields["gradients"])
             return cls(**fields)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise InputError(f"not a workload profile: {error}") from error
+            raise InputError(
+                f"{source} is not a workload profile ({type(error).__name__}: {reason_of(error)}); "
+                f"`ddlnb profile --name` and `ddlnb trace --out` write some"
+            ) from error
 
 
 def _gradient(row: dict[str, Any]) -> Gradient:
@@ -318,4 +322,4 @@ def read_profile(name: str, folder: Path = PROFILES) -> Workload:
     path = folder / f"{name}.json"
     if not path.is_file():
         raise UnknownName("profile", name, sorted(file.stem for file in folder.glob("*.json")))
-    return Workload.from_json(path.read_text())
+    return Workload.from_json(path.read_text(), repr(str(path)))

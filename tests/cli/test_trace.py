@@ -96,10 +96,10 @@ def test_an_h100_s_seconds_are_not_those_of_a_cluster_of_other_gpus():
         (["lacking.csv"], "lacks the columns stage; it has dp_rank"),
         (
             ["other.json"],
-            f"1 events with categories v8, such as gc, of no tool known here; give {KINETO}",
+            f"1 event with categories v8, such as gc, of no tool known here; give {KINETO}",
         ),
-        (["notes.txt"], "no JSON"),
-        (["missing.json"], "cannot be read"),
+        (["notes.txt"], f"no JSON (Expecting value: line 1 column 1 (char 0)); give {KINETO}"),
+        (["missing.json"], f"cannot be read: No such file or directory; give {KINETO}"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(files, words, said):

@@ -243,7 +243,7 @@ def test_a_circle_is_refused():
         ('{"schemaVersion": 1, "traceEvents": []}', "holds no operation"),
         (
             '{"traceEvents": [{"ph": "X", "cat": "disk", "name": "read", "ts": 0}]}',
-            "1 events with categories disk, such as read",
+            "1 event with categories disk, such as read",
         ),
         (
             '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", '

@@ -10,6 +10,7 @@ import pytest
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.paths import PROFILES
 from ddlnb.units import bytes_from, show_bytes
+from ddlnb.workloads.resolve import resolve
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
 from tests.toy import TOY
@@ -84,6 +85,14 @@ def test_another_batch_takes_proportional_seconds_and_the_same_gradients():
 def test_a_file_that_is_no_profile_is_refused(text):
     with pytest.raises(InputError, match="not a workload profile"):
         Workload.from_json(text)
+
+
+def test_a_file_that_is_no_profile_is_named_with_the_way_to_one(tmp_path):
+    path = tmp_path / "odd.json"
+    path.write_text('{"gradients": []}')
+    said = r"odd.json' is not a workload profile \(KeyError: 'layers'\); `ddlnb profile --name`"
+    with pytest.raises(InputError, match=said):
+        resolve(str(path))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, reason_of
 from ddlnb.files import write_atomically
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.forecast import forecast
@@ -91,7 +91,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
             reader.fieldnames = columns
             rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {reason_of(error)}; check the path") from error
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; add them")

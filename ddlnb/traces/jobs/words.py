@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ddlnb.traces.jobs.what_if import CAUSES, WhatIf
-from ddlnb.units import show_seconds
+from ddlnb.units import counted, show_seconds
 
 CLEAR_FACTOR = 1.02  # a worker or stage slower than this is named
 ALIKE = 0.9  # correlation of forward and backward above which sequences are the reason (the paper)
@@ -83,12 +83,14 @@ def _remarks(found: WhatIf) -> Iterator[str]:
     pauses = launches.pauses[launches.pauses > 0]
     if len(pauses):
         yield (
-            f"Workers paused {len(pauses):,} times for {show_seconds(pauses.mean())} on average "
-            f"(longest {show_seconds(pauses.max())}), kept by nothing that the trace records."
+            f"Workers paused {counted(len(pauses), 'time')} for {show_seconds(pauses.mean())} on "
+            f"average (longest {show_seconds(pauses.max())}), kept by nothing that the trace "
+            f"records."
         )
     for kind, count in job.unknown_kinds.items():
         yield (
-            f"{count:,} operations of the unknown kind {kind!r} are replayed as work of one worker."
+            f"Replayed as work of one worker: {counted(count, 'operation')} of the unknown kind "
+            f"{kind!r}."
         )
     if peers.lonely:
         yield (
@@ -98,6 +100,7 @@ def _remarks(found: WhatIf) -> Iterator[str]:
     if peers.early:
         share = peers.early / len(job.rows)
         yield (
-            f"{peers.early:,} operations ({share:.1%}) ended before a peer of theirs had begun "
-            f"and are replayed alone: their numbers (seq_id) may not match."
+            f"Replayed alone, as they ended before a peer had begun: "
+            f"{counted(peers.early, 'operation')} ({share:.1%}), whose numbers (seq_id) may not "
+            f"match."
         )

@@ -114,7 +114,8 @@ class Recording:
             f"{counted(len(self.gpu), 'operation')} on {self.device}" if self.gpu else "CPU only"
         )
         return (
-            f"{type(self).__name__}({self.name!r}, {len(self.events):,} events, {where}, "
+            f"{type(self).__name__}({self.name!r}, {counted(len(self.events), 'event')}, "
+            f"{where}, "
             f"{counted(count, 'iteration')}, {show_seconds(self.seconds)})"
         )
 
