@@ -62,6 +62,10 @@ def iteration(
         trace is None or len(layout) == 1,
         f"a trace is of one layout, and {len(layout)} are given; leave out --trace or the others",
     )
+    require(
+        trace is None or trace.suffix == ".json",
+        f"trace file {str(trace)!r} must have a name in .json, which viewers open",
+    )
     shape = replace(get_shape(model), sequence=sequence).shape
     machines = machines_of(
         gpu, nodes, gpus_per_node=gpus_per_node, network=network, topology=topology

@@ -80,7 +80,10 @@ def trace(
             require_writable_file(path, example)
     simulated = bool(on.cluster or on.named)
     for option, given in {"method": method, "throughput": throughput}.items():
-        require(simulated or not given, f"--{option} needs the --cluster to simulate it on")
+        require(
+            simulated or not given,
+            f"--{option} needs the --cluster to simulate it on, or its hardware (--gpu, --nodes)",
+        )
     require(
         not throughput or bool(model),
         "--throughput shares out the work of a model over its seconds, and a trace does not say "

@@ -85,7 +85,7 @@ def counts(words: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in words:
         match = COUNTED.fullmatch(text)
-        if match is None:
+        if match is None or int(match[1]) == 0:
             raise InputError(f"--gpu {text!r} must say how many of which, such as 4xA100")
         require(
             match[2] not in found, f"--gpu {match[2]} is given twice; add up how many there are"

@@ -46,8 +46,10 @@ def workload_for(
     accumulate: int = 1,
 ) -> Workload:
     """Return what one worker computes and sends; see `ddlnb.simulator.profiles.workload_on`."""
+    from ddlnb.errors import require_whole
     from ddlnb.simulator.profiles import workload_on
 
+    require_whole(accumulate=accumulate)
     found = workload_on(
         model, on, batch, sequence=sequence, throughput=throughput, precision=precision
     ).accumulated(accumulate)

@@ -91,7 +91,12 @@ class Gpu:
     def peak(self, precision: str) -> float:
         """Return FLOP/s at a precision. Raises UnknownName for one that it has no rate for."""
         if precision not in self.flops:
-            raise UnknownName(f"precision of {self.name}", precision, self.flops)
+            raise UnknownName(
+                f"precision of {self.name}",
+                precision,
+                self.flops,
+                otherwise="say which by precision (--precision)",
+            )
         return self.flops[precision]
 
     def source_of(self, number: str) -> str:

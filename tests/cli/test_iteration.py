@@ -32,6 +32,7 @@ def test_layouts_are_played_traced_and_drawn(tmp_path):
         (["--layout", "dp64"], "needs 64 ranks, and network 'star(4)' has 32"),
         (["--layout", "tp3"], "tp 3 does not divide heads 32 of model 'llama3-8b'"),
         (["--layout", "dp2", "--layout", "tp2", "--trace", "x"], "a trace is of one layout, and 2"),
+        (["--layout", "dp2", "--trace", "a.txt"], "'a.txt' must have a name in .json"),
         (["--layout", "dp2", "--topology", "star(2)"], "has 2 hosts, fewer than the 4 nodes"),
         (["--layout", "dp2", "--sequence", "0"], "sequence 0 must be a whole number"),
         ([], "missing option '--layout'"),

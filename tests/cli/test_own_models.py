@@ -118,7 +118,7 @@ def test_half_precision_and_accumulation_gain_on_a_slow_network(mine):
     ("options", "error", "said"),
     [
         ({"gradients": "fp8"}, UnknownName, "unknown type of gradients 'fp8'; choose one of fp32"),
-        ({"accumulate": 0}, InputError, "micro_batches 0 must be a whole number"),
+        ({"accumulate": 0}, InputError, "accumulate 0 must be a whole number"),
         ({"sequence": 8}, ModelError, "'mine' has no sequences"),
         ({"precision": "fp7"}, UnknownName, "fp7"),
     ],

@@ -35,6 +35,8 @@ def test_the_first_way_is_the_one_to_take(tmp_path):
         (["unlike", "--gpu", "A100", "--gpu", "4xV100"], "'A100' must say how many"),
         (["unlike", "--gpu", "4xA100", "--gpu", "2xA100"], "A100 is given twice"),
         (["unlike", "--gpu", "4xA100", "--gpu", "4xV100"], "unknown precision of V100"),
+        (["unlike", "--gpu", "4xA100", "--gpu", "4xV100"], "say which by precision (--precision)"),
+        (["unlike", "--gpu", "4xA100", "--gpu", "0xT4"], "'0xT4' must say how many"),
         ([*ASKED, "--model", "gpt-9"], "unknown large model 'gpt-9'"),
         ([*ASKED, "--samples", "63"], "8 workers do not divide a batch of 63"),
         ([*ASKED, "--picture", "."], "ways.png"),
