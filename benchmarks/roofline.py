@@ -27,7 +27,7 @@ from ddlnb.files import write_atomically
 from ddlnb.paths import HARDWARE
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
-from ddlnb.workloads.roofline import CONVOLUTIONS
+from ddlnb.workloads.efficiency import CONVOLUTIONS
 
 LEFT_OUT = HARDWARE / "roofline_left_out.csv"
 

@@ -23,14 +23,8 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
-from ddlnb.workloads.roofline import (
-    CONVOLUTIONS,
-    OTHER,
-    Work,
-    convolves,
-    kind_of,
-    passes_of,
-)
+from ddlnb.workloads.efficiency import CONVOLUTIONS, OTHER, kind_of
+from ddlnb.workloads.roofline import Work, convolves, passes_of
 from ddlnb.workloads.workload import Workload
 
 MEMORY, IMAGES, HOST = "memory", "memory of convolutions", "host"

@@ -19,7 +19,7 @@ from ddlnb.calibration.roofline import (
 )
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.paths import HARDWARE
-from ddlnb.workloads.roofline import CONVOLUTIONS, efficiency_of
+from ddlnb.workloads.efficiency import CONVOLUTIONS, efficiency_of
 from ddlnb.workloads.tracing import trace
 
 
