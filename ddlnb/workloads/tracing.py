@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 
 import torch
 from torch import nn
@@ -24,11 +25,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from ddlnb.errors import DdlnbError, ModelError, require_whole
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_batch, require_memory_for_values
+from ddlnb.workloads.recurrence import RecurrentCalls
 from ddlnb.workloads.requirements import require_batch, require_samples, require_scalar
 from ddlnb.workloads.tasks import Batch, Task, build_on_meta, require_trainable
-from ddlnb.workloads.traffic_counter import CPU_ATTENTION, TrafficCounter
+from ddlnb.workloads.traffic_counter import FLOPS, TrafficCounter
 from ddlnb.workloads.watch import Count, Watch
-from ddlnb.workloads.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import COUNTED, Gradient, Layer, Workload
 
 Mark = tuple[str, float]  # a name, and the clock or counter when it came up
 
@@ -153,7 +155,7 @@ def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
     require_trainable(module, task.name)
     batch = move(drawn, device)
     module.zero_grad(set_to_none=True)
-    counter = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
+    counter = FlopCounterMode(display=False, custom_mapping=FLOPS)
     with counter as flops, TrafficCounter() as traffic:
 
         def count() -> Count:
@@ -162,10 +164,12 @@ def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> _Record:
                 float(traffic.bytes),
                 float(traffic.matrix_bytes),
                 float(traffic.operations),
+                float(traffic.winograd_flops),
+                float(traffic.kernels),
             )
 
         watch = Watch(module, count)
-        with torch.device(device), watch:
+        with torch.device(device), RecurrentCalls(), watch:
             loss = task.loss(module, batch)
         entered, forward = tuple(watch.entered), count()
         require_scalar(loss, task.name)
@@ -223,24 +227,13 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def _workload(task: Task, local_batch: int, record: _Record, source: str) -> Workload:
-    forward_flops, backward_flops = _by_layer(record, lambda count: count.flops)
-    forward_bytes, backward_bytes = _by_layer(record, lambda count: count.bytes)
-    forward_matrix, backward_matrix = _by_layer(record, lambda count: count.matrix_bytes)
-    forward_count, backward_count = _by_layer(record, lambda count: count.operations)
-    layers = tuple(
-        Layer(
-            name,
-            forward_flops=forward_flops[name],
-            backward_flops=backward_flops[name],
-            forward_bytes=forward_bytes[name],
-            backward_bytes=backward_bytes[name],
-            forward_matrix_bytes=forward_matrix[name],
-            backward_matrix_bytes=backward_matrix[name],
-            forward_operations=forward_count[name],
-            backward_operations=backward_count[name],
-        )
-        for name in forward_flops
-    )
+    work: dict[str, dict[str, float]] = {}
+    for what in COUNTED:
+        forward, backward = _by_layer(record, attrgetter(what))
+        for name, value in forward.items():
+            work.setdefault(name, {})
+            work[name] |= {f"forward_{what}": value, f"backward_{what}": backward[name]}
+    layers = tuple(Layer(name, **counted) for name, counted in work.items())
     gradients = tuple(
         Gradient(
             name,

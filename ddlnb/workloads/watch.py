@@ -15,13 +15,16 @@ from torch.overrides import TorchFunctionMode
 class Count:
     """Work since the start of the run.
 
-    FLOPs, bytes of operations without and with FLOPs, and how many operations there were.
+    FLOPs, bytes of operations without and with FLOPs, and how many operations there were; FLOPs of
+    convolutions that `takes_winograd`, and kernels inside operations.
     """
 
     flops: float
     bytes: float
     matrix_bytes: float
     operations: float
+    winograd_flops: float
+    kernels: float
 
 
 class Watch(TorchFunctionMode):

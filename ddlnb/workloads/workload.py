@@ -27,6 +27,9 @@ SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it ta
 
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of gradients on their way
 MICRO_BATCHES = "(earlier micro-batches)"
+# What is counted of a layer's forward pass, and of its backward pass; the last three since later.
+COUNTED = ("flops", "bytes", "matrix_bytes", "operations", "winograd_flops", "kernels")
+LATER = COUNTED[3:]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Layer:
     memory; the ``matrix_bytes`` are those of operations with FLOPs: weights and activations of
     matrix products, convolutions and attention. All bytes together are the sum of both.
     ``forward_operations`` and ``backward_operations`` are what a host hands over to its GPU, 0
-    where nobody counted.
+    where nobody counted; ``kernels`` are launched by a library inside of one. Of the FLOPs,
+    ``winograd_flops`` are those of convolutions of 3 x 3 that have a faster algorithm.
     """
 
     name: str
@@ -51,6 +55,10 @@ class Layer:
     backward_matrix_bytes: float = 0.0
     forward_operations: float = 0.0
     backward_operations: float = 0.0
+    forward_winograd_flops: float = 0.0
+    backward_winograd_flops: float = 0.0
+    forward_kernels: float = 0.0
+    backward_kernels: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -244,12 +252,7 @@ class Workload:
         passes = Layer(
             MICRO_BATCHES,
             forward_seconds=more * self.compute_seconds,
-            forward_flops=more * self.flops,
-            forward_bytes=more * sum(one.forward_bytes + one.backward_bytes for one in self.layers),
-            forward_matrix_bytes=more
-            * sum(one.forward_matrix_bytes + one.backward_matrix_bytes for one in self.layers),
-            forward_operations=more
-            * sum(one.forward_operations + one.backward_operations for one in self.layers),
+            **{f"forward_{what}": more * self._counted(what) for what in COUNTED},
         )
         return replace(
             self,
@@ -258,6 +261,10 @@ class Workload:
             source=f"{self.source}; {micro_batches} micro-batches of {self.local_batch} between "
             f"exchanges",
         )
+
+    def _counted(self, what: str) -> float:
+        names = (f"forward_{what}", f"backward_{what}")
+        return float(sum(getattr(layer, name) for layer in self.layers for name in names))
 
     @property
     def structure(self) -> str:
@@ -280,8 +287,9 @@ class Workload:
             if gradient["shape"] is None:
                 del gradient["shape"]
         for layer in fields["layers"]:
-            if not (layer["forward_operations"] or layer["backward_operations"]):
-                del layer["forward_operations"], layer["backward_operations"]
+            for what in LATER:
+                if not (layer[f"forward_{what}"] or layer[f"backward_{what}"]):
+                    del layer[f"forward_{what}"], layer[f"backward_{what}"]
         text = json.dumps(fields, indent=1)
         return SHAPE.sub(lambda found: "".join(found.group().split()).replace(",", ", "), text)
 
