@@ -7,6 +7,7 @@ python -m benchmarks.roofline --write    # also write data/hardware/roofline*
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Collection
 
 import numpy as np
@@ -17,6 +18,8 @@ from ddlnb.calibration.roofline import (
     HOST,
     IMAGES,
     MEMORY,
+    SHARED,
+    WINOGRAD,
     Fit,
     Measured,
     fit_roofline,
@@ -27,9 +30,26 @@ from ddlnb.files import write_atomically
 from ddlnb.paths import HARDWARE
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
-from ddlnb.workloads.efficiency import CONVOLUTIONS
+from ddlnb.workloads.efficiency import (
+    CONVOLUTIONS,
+    OTHER_CONVOLUTIONS,
+    RECURRENT,
+    WINOGRAD_PRECISION,
+    others_of,
+)
 
 LEFT_OUT = HARDWARE / "roofline_left_out.csv"
+# Of a kernel that cuDNN launches for a step of a recurrent layer.
+LAUNCH = (
+    '{value: 4 us, low: 2 us, high: 10 us, from: "assumed: short kernels in a row take about 4 us '
+    "each (A. Gray, Getting started with CUDA graphs, NVIDIA 2019); no open run of a recurrent "
+    'layer is here"}'
+)
+
+
+# Nobody measured one: reading the weights of every step again from the second cache, or from a
+# memory that does not get them at its full rate, makes a factor of two.
+RECURRENT_SPREAD = math.log(2) / Z90
 
 
 def main() -> None:
@@ -74,7 +94,7 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
     lines = ["# Written by python -m benchmarks.roofline --write; `Efficiency` has the meanings."]
     lines.append("matrix:")
     for name in fit.names:
-        if name not in (MEMORY, IMAGES, HOST):
+        if name not in SHARED:
             lines.append(f"  {name}: {_entry(fit, name, _said(counts[name]))}")
     images = [one for one in observations if one.convolves]
     others = [one for one in observations if not one.convolves]
@@ -82,6 +102,9 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
     lines.append(f"  {CONVOLUTIONS}: {_entry(fit, IMAGES, _said(images))}")
     lines.append(f"  others: {_entry(fit, MEMORY, _said(others))}")
     lines.append(f"host: {_entry(fit, HOST, _said(observations), US, ' us')}")
+    lines.append(f"launch: {LAUNCH}")
+    fast = [one for one in images if one.precision == WINOGRAD_PRECISION]
+    lines.append(f"winograd: {_entry(fit, WINOGRAD, _said(fast))}")
     lines.append("# Families of GPUs that were measured.")
     lines.append("measured:")
     for kind, found in counts.items():
@@ -90,13 +113,16 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
     lines += [
         "# Standard deviation of the logarithm of estimated over measured seconds of models that",
         "# were left out, so that 90 % intervals hold; for others, of left-out GPUs",
-        "# (roofline_left_out.csv).",
+        "# (roofline_left_out.csv). Generations with convolutions of one model have that of all.",
         "spread:",
     ]
     for kind, found in counts.items():
-        if found:
+        if len({one.model for one in found}) > 1:
             lines.append(f"  {kind}: {_spread(rows, 'model', [kind]):.3f}")
+    convolving = {kind for kind in rows["kind"] if others_of(kind) == OTHER_CONVOLUTIONS}
+    lines.append(f"  {OTHER_CONVOLUTIONS}: {_spread(rows, 'model', convolving):.3f}")
     lines.append(f"  others: {_spread(rows, 'gpu', set(rows['kind'])):.3f}")
+    lines.append(f"  {RECURRENT}: {RECURRENT_SPREAD:.3f}  # assumed: within a factor of two")
     return "\n".join(lines) + "\n"
 
 
@@ -114,7 +140,7 @@ def _spread(rows: pd.DataFrame, left_out: str, kinds: Collection[str]) -> float:
 
 def _said(found: list[Measured]) -> str:
     if not found:
-        return "matrix units of the measured generations, of which others are believed to be like"
+        return "the measured generations, which others are believed to be like"
     names = ", ".join(sorted({one.gpu.name for one in found}))
     return f"{len(found)} runs on {names} (data/published, data/measured)"
 

@@ -23,11 +23,18 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
-from ddlnb.workloads.efficiency import CONVOLUTIONS, OTHER, kind_of
+from ddlnb.workloads.efficiency import (
+    MATRIX_CONVOLUTIONS,
+    OTHER,
+    OTHER_CONVOLUTIONS,
+    WINOGRAD_PRECISION,
+    kind_of,
+    others_of,
+)
 from ddlnb.workloads.roofline import Work, convolves, passes_of
 from ddlnb.workloads.workload import Workload
 
-MEMORY, IMAGES, HOST = "memory", "memory of convolutions", "host"
+MEMORY, IMAGES, HOST, WINOGRAD = "memory", "memory of convolutions", "host", "winograd"
 ITERATIONS = DATA / "measured" / "2026-11-22_h100"
 PRECISIONS = ("fp32", "tf32", "bf16")  # of measured iterations; torch.autocast is another program
 ERROR = 0.1  # standard deviation of a logarithm that a formula of few numbers leaves
@@ -35,11 +42,14 @@ WEIGHT = 3
 LONGEST = 16_384  # tokens; attention to longer sequences is another program
 # Value and standard deviation of the logarithm, before any observation.
 PRIORS = {
-    "cores": (0.8, 0.3), f"cores, {CONVOLUTIONS}": (0.6, 0.5),
-    f"matrix units, {CONVOLUTIONS}": (0.4, 0.7), MEMORY: (0.75, 0.2), IMAGES: (0.6, 0.5),
+    "cores": (0.8, 0.3), MATRIX_CONVOLUTIONS: (0.4, 0.7), MEMORY: (0.75, 0.2), IMAGES: (0.6, 0.5),
     HOST: (15 * US, 0.7),
+    WINOGRAD: (2.0, 0.25),  # F(2x2, 3x3) takes 2.25 times fewer products, F(4x4, 3x3) 4 times
 }  # fmt: skip
-UNITS = (0.7, 0.3)  # of matrix units of any generation
+SHARED = (MEMORY, IMAGES, HOST, WINOGRAD)  # among all kinds of programs
+# Of any generation of GPUs, by the kind that stands for others.
+GENERATIONS = {OTHER: (0.7, 0.3), OTHER_CONVOLUTIONS: (0.6, 0.5)}
+ALIKE = 0.3  # standard deviation of the logarithm between generations
 BOUND = 60 * US  # of the host where the fit begins, so that runs that it holds up say so
 VOCABULARIES = {"foundry": 50_368}  # padded, in place of the vocabulary that its table does not say
 
@@ -70,6 +80,7 @@ class Measured:
             sum(one.matrix_bytes for one in self.work),
             sum(one.bytes for one in self.work),
             sum(one.launches for one in self.work),
+            sum(one.winograd_flops for one in self.work),
         )
 
     @property
@@ -150,7 +161,7 @@ def _iterations() -> list[Measured]:
             row.model,
             get_gpu("H100"),
             row.precision,
-            (Work(row.flops, row.matrix_bytes, row.bytes, row.operations),),
+            (Work(row.flops, row.matrix_bytes, row.bytes, row.operations, row.winograd_flops),),
             row.seconds,
             "iterations",
             bool(row.convolves),
@@ -173,6 +184,7 @@ def total_work(workload: Workload, precision: str) -> dict[str, float | bool]:
         "matrix_bytes": sum(one.matrix_bytes for one in passes),
         "bytes": sum(one.bytes for one in passes),
         "operations": sum(one.launches for one in passes),
+        "winograd_flops": sum(one.winograd_flops for one in passes),
         "convolves": convolves(workload),
     }
 
@@ -236,26 +248,29 @@ class Fit:
 
 
 def fit_roofline(observations: Sequence[Measured]) -> Fit:
-    """Return the fit to observations. Matrix units of all generations share a prior of their mean.
+    """Return the fit to observations. Generations of GPUs share a prior of their mean.
 
-    What no observation tells of stays at its prior: `OTHER`, and kinds that were left out.
+    What no observation tells of stays at its prior: kinds that were left out.
     """
     from scipy.optimize import least_squares
 
-    always = {*PRIORS, OTHER} - {MEMORY, IMAGES, HOST}
+    always = {*PRIORS, *GENERATIONS} - {*SHARED}
     kinds = sorted({one.kind for one in observations} | always)
-    names = (*kinds, MEMORY, IMAGES, HOST)
-    prior = np.array([PRIORS.get(name, UNITS) for name in names])
+    names = (*kinds, *SHARED)
+    prior = np.array([PRIORS.get(name) or GENERATIONS[others_of(name)] for name in names])
     mean, std = np.log(prior[:, 0]), prior[:, 1]
     groups = [(one.gpu.name, one.source, one.kind) for one in observations]
     weights = np.array([min(1.0, np.sqrt(WEIGHT / groups.count(name))) for name in groups])
-    units = [i for i, name in enumerate(names) if name not in (*PRIORS, OTHER)]
-    other = names.index(OTHER)
+    like = [
+        (i, names.index(others_of(name)))
+        for i, name in enumerate(names)
+        if name not in (*PRIORS, *GENERATIONS)
+    ]
 
     def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
         off = [_log_seconds(values, names, one) - np.log(one.seconds) for one in observations]
         believed = (values - mean) / std
-        alike = [(values[i] - values[other]) / UNITS[1] for i in units]
+        alike = [(values[one] - values[others]) / ALIKE for one, others in like]
         return np.concatenate([weights * np.array(off) / ERROR, believed, alike])
 
     start = mean.copy()
@@ -272,7 +287,9 @@ def _log_seconds(values: NDArray[np.float64], names: Sequence[str], one: Measure
     """
     at = dict(zip(names, np.exp(values), strict=True))
     work = one.total
-    computing = work.flops / (one.gpu.peak(one.precision) * at.get(one.kind, at[OTHER]))
+    flops = work.computed(at[WINOGRAD] if one.precision == WINOGRAD_PRECISION else 1.0)
+    kind = one.kind if one.kind in at else others_of(one.kind)
+    computing = flops / (one.gpu.peak(one.precision) * at[kind])
     share = at[IMAGES if one.convolves else MEMORY]
     moving = (work.matrix_bytes + work.bytes) / (one.gpu.memory_bandwidth * share)
     return float(np.log(max(computing + moving, work.operations * at[HOST])))

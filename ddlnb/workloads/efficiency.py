@@ -17,8 +17,13 @@ from ddlnb.paths import HARDWARE
 from ddlnb.units import seconds_from
 
 PATH = HARDWARE / "roofline.yaml"
-OTHER = "matrix units, others"
 CONVOLUTIONS = "convolutions"  # a network whose FLOPs are mostly theirs
+MATRIX_CONVOLUTIONS = f"matrix units, {CONVOLUTIONS}"
+# What computes on generations of GPUs that nobody measured.
+OTHER, OTHER_CONVOLUTIONS = "matrix units, others", f"cores, {CONVOLUTIONS}, others"
+RECURRENT = "recurrent layers"
+WINOGRAD_PRECISION = "fp32"  # in which libraries take the algorithm
+WITHOUT = Known(1.0, 1.0, 1.0, "no faster algorithm is taken")
 
 
 @dataclass(frozen=True)
@@ -26,36 +31,59 @@ class Efficiency:
     """What programs reach of a data sheet.
 
     ``matrix`` is the share of FLOP/s, ``memory`` that of the memory's bandwidth, ``host`` the
-    seconds that the host takes for an operation. ``spread`` is the standard deviation of the
+    seconds that the host takes for an operation, ``launch`` those of a kernel that a library
+    launches inside of one. ``winograd`` is how many times fewer FLOPs convolutions take that
+    `takes_winograd`, 1 in precisions that do without. ``spread`` is the standard deviation of the
     logarithm of estimated over measured seconds of models that were left out of the fit.
     """
 
     matrix: Known
     memory: Known
     host: Known
+    launch: Known
+    winograd: Known
     spread: float
 
 
 def kind_of(gpu: Gpu, precision: str, convolves: bool) -> str:
     """Return what computes, in the words of the file of fitted values."""
-    units = "cores" if precision in ON_CORES else "matrix units"
-    if convolves:
-        return f"{units}, {CONVOLUTIONS}"
-    return units if precision in ON_CORES else f"{units}, {gpu.generation}"
+    if precision in ON_CORES:
+        return f"cores, {CONVOLUTIONS}, {gpu.generation}" if convolves else "cores"
+    return MATRIX_CONVOLUTIONS if convolves else f"matrix units, {gpu.generation}"
 
 
-def efficiency_of(gpu: Gpu, precision: str, *, convolves: bool = False) -> Efficiency:
-    """Return what programs reach on such a GPU at a precision, or on any where nobody measured."""
+def others_of(kind: str) -> str:
+    """Return the kind that stands for other generations of GPUs; itself where it is of all.
+
+    >>> others_of("matrix units, Volta"), others_of("cores")
+    ('matrix units, others', 'cores')
+    """
+    if kind.startswith(f"cores, {CONVOLUTIONS}"):
+        return OTHER_CONVOLUTIONS
+    return kind if kind in ("cores", MATRIX_CONVOLUTIONS) else OTHER
+
+
+def efficiency_of(
+    gpu: Gpu, precision: str, *, convolves: bool = False, recurs: bool = False
+) -> Efficiency:
+    """Return what programs reach on such a GPU at a precision, or on any where nobody measured.
+
+    Nobody measured programs that ``recurs`` on any GPU: how far off they are is assumed.
+    """
     if precision not in PRECISIONS:
         raise UnknownName("precision", precision, PRECISIONS)
     known = _fitted()
     kind = kind_of(gpu, precision, convolves)
-    matrix = known.matrix.get(kind, known.matrix[OTHER])
+    kind = kind if kind in known.matrix else others_of(kind)
+    matrix = known.matrix[kind]
     memory = known.memory[CONVOLUTIONS if convolves else "others"]
-    spread = known.spread.get(kind, 0.0)
+    spread = known.spread.get(kind, known.spread.get(others_of(kind), 0.0))
     if gpu.family not in known.measured.get(kind, ()):
         spread = max(spread, known.spread["others"])
-    return Efficiency(matrix, memory, known.host, spread)
+    if recurs:
+        spread = max(spread, known.spread[RECURRENT])
+    fewer = known.winograd if precision == WINOGRAD_PRECISION else WITHOUT
+    return Efficiency(matrix, memory, known.host, known.launch, fewer, spread)
 
 
 @dataclass(frozen=True)
@@ -65,6 +93,8 @@ class _Fitted:
     matrix: Mapping[str, Known]
     memory: Mapping[str, Known]
     host: Known
+    launch: Known
+    winograd: Known
     measured: Mapping[str, tuple[str, ...]]
     spread: Mapping[str, float]
 
@@ -82,6 +112,8 @@ class RooflineFile(BaseModel):
     matrix: dict[str, KnownEntry]
     memory: dict[str, KnownEntry]
     host: KnownEntry
+    launch: KnownEntry
+    winograd: KnownEntry
     measured: dict[str, tuple[str, ...]]
     spread: dict[str, float]
 
@@ -91,6 +123,8 @@ class RooflineFile(BaseModel):
             {kind: entry.known(float) for kind, entry in self.matrix.items()},
             {kind: entry.known(float) for kind, entry in self.memory.items()},
             self.host.known(seconds_from),
+            self.launch.known(seconds_from),
+            self.winograd.known(float),
             self.measured,
             self.spread,
         )

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -47,13 +48,22 @@ class RecurrentCalls(TorchFunctionMode):
     ) -> Any:
         """Run the function."""
         kwargs = kwargs or {}
-        if func not in RECURRENT or isinstance(args[3], list | tuple) or not args[0].is_meta:
-            return func(*args, **kwargs)  # fourth argument: weights, for sequences that are packed
+        if func not in RECURRENT or _is_packed(args) or _has_values(args[2][0]):
+            return func(*args, **kwargs)
         stream, states, weights, _, layers, _, _, is_bidirectional, is_batch_first = args
         ways = 2 if is_bidirectional else 1
         states = [states] if isinstance(states, Tensor) else list(states)
         per_layer = len(weights) // (layers * ways)
         return tuple(sequence(stream, states, list(weights), per_layer, ways, is_batch_first))
+
+
+def _has_values(weights: Tensor) -> bool:
+    return not (weights.is_meta or isinstance(weights, FakeTensor))
+
+
+def _is_packed(arguments: Sequence[Any]) -> bool:
+    """Return whether samples have lengths of their own, after which states and weights stand."""
+    return isinstance(arguments[3], list | tuple)
 
 
 @torch.library.custom_op("ddlnb::sequence", mutates_args=())

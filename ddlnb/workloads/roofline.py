@@ -11,11 +11,14 @@ models better than the larger of both did.
 
 The host hands over one operation after the other, and runs ahead of the GPU. A pass ends when the
 GPU is through with it, and not before the host has handed over all operations up to it: many small
-ones take as long in every precision.
+ones take as long in every precision. What a library launches by itself inside of one operation, as
+for the steps of a recurrent layer, costs the host less.
 
 Networks of convolutions are another program with shares of their own: PyTorch computes them with
 channels first, where normalisations and layout changes go by elements, so that their bytes do not
-shrink with the precision. What the loss moves does not shrink anywhere: it stays in 32 bits.
+shrink with the precision. What the loss moves does not shrink anywhere: it stays in 32 bits. On
+cores in fp32, convolutions of 3 x 3 take fewer multiplications than their FLOPs say, by a factor
+that is fitted as well (`winograd`); FLOPs themselves stay as they are counted.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", Communications of the ACM 52(4), 2009, for bounds; the rest is ours.
@@ -23,8 +26,10 @@ for multicore architectures", Communications of the ACM 52(4), 2009, for bounds;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
+from statistics import NormalDist
 
 from ddlnb.errors import require, require_positive
 from ddlnb.hardware.catalogue import get_gpu
@@ -34,6 +39,7 @@ from ddlnb.workloads.workload import Layer, Workload
 
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
 SLOWEST = 1e-7  # of the FLOP/s: no training on a GPU is so slow
+Z90 = NormalDist().inv_cdf(0.95)  # a 90 % interval is so many standard deviations to both sides
 BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs and of weights
 
 
@@ -41,13 +47,17 @@ BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs
 class Work:
     """FLOPs, bytes of operations with and without FLOPs, and operations of a pass through a layer.
 
-    A pass with work is one operation at least, where nobody counted them.
+    A pass with work is one operation at least, where nobody counted them. ``winograd_flops`` are
+    those of the FLOPs that take fewer multiplications, ``kernels`` what libraries launch inside of
+    operations.
     """
 
     flops: float
     matrix_bytes: float
     bytes: float
     operations: float = 0.0
+    winograd_flops: float = 0.0
+    kernels: float = 0.0
 
     @property
     def launches(self) -> float:
@@ -57,15 +67,22 @@ class Work:
 
     def seconds(self, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
         """Return how long the GPU takes, whatever its host does."""
-        computing = self.flops / (gpu.peak(precision) * efficiency.matrix.value)
+        computing = self.computed(efficiency.winograd.value) / efficiency.matrix.value
         moved = self.matrix_bytes + self.bytes
-        return computing + moved / (gpu.memory_bandwidth * efficiency.memory.value)
+        moving = moved / (gpu.memory_bandwidth * efficiency.memory.value)
+        return computing / gpu.peak(precision) + moving
+
+    def computed(self, winograd: float) -> float:
+        """Return the FLOPs that are left where `winograd_flops` are so many times fewer."""
+        return self.flops - self.winograd_flops * (1 - 1 / winograd)
+
+    def host_seconds(self, efficiency: Efficiency) -> float:
+        """Return how long the host takes to hand all of it over."""
+        return self.launches * efficiency.host.value + self.kernels * efficiency.launch.value
 
     def times(self, all: float) -> Work:
         """Return so many times the work."""
-        return Work(
-            all * self.flops, all * self.matrix_bytes, all * self.bytes, all * self.operations
-        )
+        return Work(*(all * one for one in astuple(self)))
 
     def in_size(self, matrix: float, others: float) -> Work:
         """Return the work with its bytes, with and without FLOPs, times these factors."""
@@ -103,15 +120,20 @@ def estimate(
         workload.flops > 0,
         f"workload {workload.model!r} has no FLOPs to estimate seconds from; take it from trace()",
     )
-    efficiency = efficiency_of(kind, chosen, convolves=convolves(workload))
+    convolving, recurring = convolves(workload), recurs(workload)
+    efficiency = efficiency_of(kind, chosen, convolves=convolving, recurs=recurring)
     forward, backward = _passes(workload, kind, chosen, efficiency)
     source = (
         f"estimated from the data sheet of {kind.name} at {chosen}: {efficiency.matrix.value:.0%} "
         f"of its FLOP/s, {efficiency.memory.value:.0%} of its memory bandwidth"
     )
+    if efficiency.winograd.value > 1 and any(one.forward_winograd_flops for one in workload.layers):
+        source += f", convolutions of 3 x 3 with {efficiency.winograd.value:.2g} times fewer FLOPs"
+    if recurring:
+        source += "; recurrent layers as calls of cuDNN, which nobody measured"
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
-        return replace(seconds, spread=efficiency.spread)
+        return replace(seconds, spread=_spread(workload, kind, chosen, efficiency))
     _require_possible(workload, kind, samples_per_second)
     factor = workload.local_batch / samples_per_second / seconds.compute_seconds
     told = f"one GPU at {samples_per_second:g} samples/s, shared out as {source}"
@@ -140,6 +162,11 @@ def convolves(workload: Workload) -> bool:
     )
 
 
+def recurs(workload: Workload) -> bool:
+    """Return whether libraries launch kernels by themselves, as for the steps of a sequence."""
+    return any(one.forward_kernels for one in workload.layers)
+
+
 def usual_precision(workload: Workload, gpu: Gpu) -> str:
     """Return how such a workload is usually trained on such a GPU.
 
@@ -150,6 +177,20 @@ def usual_precision(workload: Workload, gpu: Gpu) -> str:
     return next((one for one in order if one in gpu.flops), "fp32")
 
 
+def _spread(workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
+    """Return the spread of programs like this one, and what the assumed launch adds to it."""
+    if not recurs(workload):
+        return efficiency.spread
+    low, high = (
+        sum(sum(seconds.values()) for seconds in _passes(workload, gpu, precision, at))
+        for at in (
+            replace(efficiency, launch=replace(efficiency.launch, value=end))
+            for end in (efficiency.launch.low, efficiency.launch.high)
+        )
+    )
+    return math.hypot(efficiency.spread, math.log(high / low) / (2 * Z90))
+
+
 def _passes(
     workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency
 ) -> tuple[dict[str, float], dict[str, float]]:
@@ -158,7 +199,7 @@ def _passes(
     host = gpu_free = 0.0
     ends = []
     for work in (*forward.values(), *backward.values()):
-        host += work.launches * efficiency.host.value
+        host += work.host_seconds(efficiency)
         taken = work.seconds(gpu, precision, efficiency)
         ends.append(max(gpu_free + taken, host) if work.launches else gpu_free)
         gpu_free = ends[-1]
@@ -198,6 +239,8 @@ def forward_of(layer: Layer) -> Work:
         layer.forward_matrix_bytes,
         layer.forward_bytes,
         layer.forward_operations,
+        layer.forward_winograd_flops,
+        layer.forward_kernels,
     )
 
 
@@ -208,4 +251,6 @@ def backward_of(layer: Layer) -> Work:
         layer.backward_matrix_bytes,
         layer.backward_bytes,
         layer.backward_operations,
+        layer.backward_winograd_flops,
+        layer.backward_kernels,
     )

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-PRECISION = "fp32"
 FEW = 16  # channels, of which transforms cost as much as they save
 _FILTER = {  # which argument is the filter; stride, dilation and groups follow it
     torch.ops.aten.convolution: 1,

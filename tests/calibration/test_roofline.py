@@ -19,7 +19,7 @@ from ddlnb.calibration.roofline import (
 )
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.paths import HARDWARE
-from ddlnb.workloads.efficiency import CONVOLUTIONS, efficiency_of
+from ddlnb.workloads.efficiency import MATRIX_CONVOLUTIONS, efficiency_of
 from ddlnb.workloads.tracing import trace
 
 
@@ -30,7 +30,7 @@ def test_the_fit_recovers_what_made_the_seconds():
     for name in true.names:
         value, low, high = again.interval(name)
         assert low < true.interval(name)[0] < high, name
-        if name.startswith("matrix units, ") and name != f"matrix units, {CONVOLUTIONS}":
+        if name.startswith("matrix units, ") and name != MATRIX_CONVOLUTIONS:
             assert value == pytest.approx(true.interval(name)[0], rel=0.05), name
 
 
@@ -40,7 +40,7 @@ def test_the_kept_numbers_are_those_of_the_fit():
     images = efficiency_of(get_gpu("H100"), "bf16", convolves=True)
     for name, known in (
         ("matrix units, Ampere", kept.matrix), (MEMORY, kept.memory), (HOST, kept.host),
-        (IMAGES, images.memory), (f"matrix units, {CONVOLUTIONS}", images.matrix),
+        (IMAGES, images.memory), (MATRIX_CONVOLUTIONS, images.matrix),
     ):  # fmt: skip
         expected = pytest.approx((known.value, known.low, known.high), rel=0.01)
         assert fit.interval(name) == expected
@@ -53,6 +53,22 @@ def test_the_kept_rows_are_those_that_were_left_out():
     fresh = pd.DataFrame(leave_out(observations))
     assert set(fresh["run"]) <= set(rows["run"])
     assert fresh["estimated_seconds"].gt(0).all()
+
+
+def test_models_with_convolutions_are_closer_where_some_take_fewer_multiplications():
+    runs = [one for one in measured() if one.convolves]
+    plain = [
+        replace(one, work=tuple(replace(part, winograd_flops=0.0) for part in one.work))
+        for one in runs
+    ]
+    errors = []
+    for observations in (runs, plain):
+        rows = pd.DataFrame(leave_out(observations)).query("left_out == 'model'")
+        rows = rows[rows["gpu"].eq("H100-SXM") & rows["precision"].eq("fp32")]
+        errors.append((rows["estimated_seconds"] / rows["measured_seconds"] - 1).abs())
+    fewer, all_of_them = errors
+    assert fewer.median() < 0.7 * all_of_them.median()
+    assert fewer.max() < 0.7 * all_of_them.max()
 
 
 def test_measured_iterations_are_in_the_intervals_of_today_and_the_blind_ones_are_kept():
