@@ -89,15 +89,24 @@ def gigabits_per_second(bytes_per_second: float) -> float:
     return bytes_per_second * BITS_PER_BYTE / 1e9
 
 
+def digits(value: float, count: int) -> str:
+    """Return a number rounded to so many digits, never with an exponent.
+
+    >>> digits(38_812, 3), digits(0.12345, 3), digits(16, 3)
+    ('38800', '0.123', '16')
+    """
+    return f"{float(f'{value:.{count}g}'):.15g}"
+
+
 def show_bytes(count: float) -> str:
     """A size for people, in powers of ten.
 
-    >>> show_bytes(8_196_000), show_bytes(512)
-    ('8.2 MB', '512 B')
+    >>> show_bytes(8_196_000), show_bytes(512), show_bytes(1.746e12)
+    ('8.2 MB', '512 B', '1750 GB')
     """
     for factor, unit in ((GB, "GB"), (MB, "MB"), (KB, "KB")):
         if abs(count) >= factor:
-            return f"{count / factor:.3g} {unit}"
+            return f"{digits(count / factor, 3)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -116,25 +125,25 @@ def size_in_words(count: int) -> str:
 def show_bandwidth(bytes_per_second: float) -> str:
     """A bandwidth for people, in bits; `bandwidth_from` reads it back.
 
-    >>> show_bandwidth(1.25e9), show_bandwidth(math.inf)
-    ('10 Gb/s', 'unlimited')
+    >>> show_bandwidth(1.25e9), show_bandwidth(1.6e12), show_bandwidth(math.inf)
+    ('10 Gb/s', '12800 Gb/s', 'unlimited')
     """
     if math.isinf(bytes_per_second):
         return "unlimited"
-    return f"{gigabits_per_second(bytes_per_second):.4g} Gb/s"
+    return f"{digits(gigabits_per_second(bytes_per_second), 4)} Gb/s"
 
 
 def show_seconds(seconds: float) -> str:
     """A duration for people.
 
-    >>> show_seconds(0.0123), show_seconds(75e-6), show_seconds(90)
-    ('12.3 ms', '75 us', '90 s')
+    >>> show_seconds(0.0123), show_seconds(75e-6), show_seconds(90), show_seconds(86_400)
+    ('12.3 ms', '75 us', '90 s', '86400 s')
     """
     if math.isnan(seconds):
         return "-"
     for factor, unit in ((1.0, "s"), (MS, "ms")):
         if abs(seconds) >= factor:
-            return f"{seconds / factor:.3g} {unit}"
+            return f"{digits(seconds / factor, 3)} {unit}"
     return f"{seconds / US:.3g} us"
 
 

@@ -9,7 +9,7 @@ import typer
 
 from ddlnb.cli.hardware_options import MachineName
 from ddlnb.cli.options import Csv, price, print_table, refuse_others, refuse_unused
-from ddlnb.units import counted
+from ddlnb.units import counted, digits
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
@@ -175,8 +175,8 @@ def _rows(found: Ranking, top: int) -> list[dict[str, Any]]:
     return [
         {
             "layout": row["layout"],
-            "tokens/s/GPU": _digits(row["tokens_per_s_per_gpu"], 4),
-            "90 % interval": f"{_digits(row['low'], 3)} to {_digits(row['high'], 3)}",
+            "tokens/s/GPU": digits(row["tokens_per_s_per_gpu"], 4),
+            "90 % interval": f"{digits(row['low'], 3)} to {digits(row['high'], 3)}",
             "MFU": f"{row['mfu']:.1%}",
             "memory": f"{row['memory_gib']:.0f} GiB",
             "chance of slow": f"{row['chance_of_slow']:.0%}",
@@ -184,11 +184,6 @@ def _rows(found: Ranking, top: int) -> list[dict[str, Any]]:
         }
         for row in found.rows(top)
     ]
-
-
-def _digits(value: float, count: int) -> str:
-    """Return a number rounded to so many digits, never with an exponent."""
-    return f"{float(f'{value:.{count}g}'):.15g}"
 
 
 def _table(table: Path, out: Path, keep_going: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import Csv, print_table
+from ddlnb.units import digits, show_rate
 
 if TYPE_CHECKING:
     from ddlnb.parallelism.unlike.sharing import Sharing
@@ -100,9 +101,9 @@ def _shown(found: Sharing) -> list[dict[str, Any]]:
         {
             "way": row["way"],
             "shares": row["shares"],
-            "iteration": f"{row['seconds']:.3g} s",
+            "iteration": f"{digits(row['seconds'], 3)} s",
             "waits": f"{row['communication_seconds']:.2g} s",
-            "samples/s": f"{row['samples_per_second']:.4g}",
+            "samples/s": show_rate(row["samples_per_second"]),
             "of all speeds": f"{row['of_all']:.0%}",
             "states": f"{row['states_gib']:.0f} GiB" + ("" if row["fits"] else " (too many)"),
         }

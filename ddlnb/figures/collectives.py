@@ -63,7 +63,7 @@ def collective_rates(
     figure.legend(handles=[*handles, marks], loc="outside right upper")
     note(
         figure,
-        "points: measured, by the source of each block | lines and bands: forecast, 90 % interval",
+        "points: measured, by the source of each panel | lines and bands: forecast, 90 % interval",
     )
     return figure
 

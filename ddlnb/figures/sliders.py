@@ -24,7 +24,7 @@ from ddlnb.studies.explorer import (
     explored_timeline,
     save_explored,
 )
-from ddlnb.units import show_seconds
+from ddlnb.units import show_rate, show_seconds
 
 FULL = 420  # pixels of a bar of the fastest method
 REST = 0.5  # seconds without a move, after which the search begins
@@ -106,7 +106,7 @@ class Explorer(widgets.VBox):
                 bar = self.bars[row["method"]]
                 bar.layout.width = f"{130 + FULL * row['throughput'] / fastest:.0f}px"
                 self.said[row["method"]].value = (
-                    f"{row['throughput']:.4g} samples/s, {row['efficiency']:.0%} of linear, "
+                    f"{show_rate(row['throughput'])} samples/s, {row['efficiency']:.0%} of linear, "
                     f"waits {row['waiting']:.0%}"
                 )
         self.fastest = float(fastest)
@@ -137,7 +137,7 @@ class Explorer(widgets.VBox):
         width = 130 + FULL * min(1.0, rate / self.fastest)
         self.bars[SEARCHED].layout.width = f"{width:.0f}px"
         self.said[SEARCHED].value = (
-            f"{rate:.4g} samples/s; no plan takes less than "
+            f"{show_rate(rate)} samples/s; no plan takes less than "
             f"{show_seconds(found.lower_bound_seconds)}: {found.gap:.0%} above"
         )
 

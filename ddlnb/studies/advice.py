@@ -12,6 +12,7 @@ from ddlnb.plans.methods import get_method
 from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.studies.findings import Findings, findings
+from ddlnb.units import show_rate
 from ddlnb.workloads.workload import read_profile
 
 BETWEEN_BANDWIDTHS = ("between_bandwidth", "duplex_bandwidth", "connection_bandwidth")
@@ -79,7 +80,7 @@ def other_network(gap: Gap, model: str, network: str, gpus: int) -> Findings:
     beside = published(model, network, gpus)[gap.method]
     return findings(
         f"One suspect, {found[0].meaning}, would explain it at {found[0].explains.split(' (')[0]}: "
-        f"the rate of {network}. There the same run was published with {beside:.4g} samples/s, "
-        f"{gap.measured / beside - 1:+.1%} from this one. Traffic on the wrong interface would "
-        f"look like this."
+        f"the rate of {network}. There the same run was published with {show_rate(beside)} "
+        f"samples/s, {gap.measured / beside - 1:+.1%} from this one. Traffic on the wrong "
+        f"interface would look like this."
     )

@@ -10,19 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
+from ddlnb.parallelism.goodput.advice import goodput_sentences
 from ddlnb.parallelism.goodput.checkpoints import (
     best_interval,
     daly_interval,
     useful_share,
     young_interval,
 )
-from ddlnb.parallelism.goodput.compare import checkpoint_intervals
+from ddlnb.parallelism.goodput.compare import checkpoint_intervals, goodput_table
 from ddlnb.parallelism.goodput.failures import fit_failure_rate
 from ddlnb.parallelism.goodput.month import Job, TimeSpent, goodput, play
 from ddlnb.parallelism.goodput.records import DAY, HOUR, failure_records, hardware_share
 from ddlnb.parallelism.goodput.stragglers import fit_slow_downs, published_quantiles
 
 JOB = Job(gpus=2048, replica_gpus=128)
+
+
+def test_what_one_gpu_loses_is_said_without_exponents_and_plurals_of_one():
+    job = Job(gpus=1, gpus_per_node=1, replica_gpus=1, spare_nodes=1)
+    said = " ".join(goodput_sentences(job, goodput_table([job], draws=20)))
+    assert "A job on 1 GPU fails every 38800 hours" in said
+    assert "with 1 spare node:" in said
+    assert "e+0" not in said
 
 
 def test_llama_failed_every_three_hours():

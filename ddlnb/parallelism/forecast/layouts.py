@@ -21,7 +21,7 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.layout import SCHEDULES, Layout
 from ddlnb.parallelism.transformer import Transformer
-from ddlnb.units import GIB, counted
+from ddlnb.units import GIB, counted, digits
 
 MOST_TENSOR, MOST_STAGES = 32, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
@@ -103,7 +103,7 @@ class Ranking:
         """Return which part of the step makes one layout slower than another, and by how much."""
         seconds = {name: self.parts(worse)[name] - self.parts(better)[name] for name in REASONS}
         most = max(seconds, key=lambda name: seconds[name])
-        return f"{REASONS[most]} +{seconds[most]:.3g} s"
+        return f"{REASONS[most]} +{digits(seconds[most], 3)} s"
 
     def parts(self, index: int) -> dict[str, float]:
         """Return the seconds of a case by what they go to; ``slow`` counts where it is likely."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ddlnb.parallelism.goodput.compare import named_intervals
 from ddlnb.parallelism.goodput.failures import fit_failure_rate, in_hours
 from ddlnb.parallelism.goodput.month import Job
-from ddlnb.units import counted
+from ddlnb.units import counted, digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,14 +26,14 @@ def goodput_sentences(job: Job, table: pd.DataFrame) -> list[str]:
     paid = table["goodput"] * table["nodes"] / (table["nodes"] + table["spare_nodes"])
     waits, elastic = paid[~table["elastic"]], paid[table["elastic"]]
     said = [
-        f"A job on {counted(job.gpus, 'GPU')} fails every {mean.estimate:.3g} hours "
-        f"({mean.low:.2g} to {mean.high:.3g} on 90 % of clusters); write a checkpoint every "
-        f"{daly:.3g} minutes of work.",
+        f"A job on {counted(job.gpus, 'GPU')} fails every {digits(mean.estimate, 3)} hours "
+        f"({digits(mean.low, 2)} to {digits(mean.high, 3)} on 90 % of clusters); write a "
+        f"checkpoint every {digits(daly, 3)} minutes of work.",
     ]
     if len(waits):
         row = table.loc[waits.idxmax()]
         said.append(
-            f"Waiting for broken nodes, {row['spare_nodes']} spare nodes are best: "
+            f"Waiting for broken nodes is best with {counted(row['spare_nodes'], 'spare node')}: "
             f"{waits.max():.1%} of what all nodes could do is useful."
         )
     if len(elastic) and len(waits):
@@ -45,5 +45,6 @@ def goodput_sentences(job: Job, table: pd.DataFrame) -> list[str]:
             verdict = f"elastic training does not pay, {-gain:.1%} less"
         else:
             verdict = "elastic training gains nothing over them"
-        said.append(f"With {row['spare_nodes']} spare nodes, {verdict} ({elastic.max():.1%}).")
+        spare = counted(row["spare_nodes"], "spare node")
+        said.append(f"With {spare}, {verdict} ({elastic.max():.1%}).")
     return said

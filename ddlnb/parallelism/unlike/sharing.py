@@ -13,7 +13,7 @@ from ddlnb.parallelism.forecast.shapes import get_shape
 from ddlnb.parallelism.transformer import Transformer
 from ddlnb.parallelism.unlike.forecast import Way, unlike_table, unlike_ways
 from ddlnb.parallelism.unlike.kinds import REACHED, Kinds, gpu_kinds
-from ddlnb.units import GIB, counted
+from ddlnb.units import GIB, counted, digits, show_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def _sentences(ways: list[Way], samples: int, kinds: Kinds) -> list[str]:
     best, by_name = ways[0], {way.name: way for way in ways}
     said = [
         f"Take {best.name}: {_in_words(best)}. An iteration of {counted(samples, 'sample')} takes "
-        f"{best.seconds:.3g} s, {samples / best.seconds:.4g} samples/s."
+        f"{digits(best.seconds, 3)} s, {show_rate(samples / best.seconds)} samples/s."
     ]
     equal = by_name[EQUAL]
     if best is not equal and equal.fits:
