@@ -142,7 +142,8 @@ def _said(found: list[Measured]) -> str:
     if not found:
         return "the measured generations, which others are believed to be like"
     names = ", ".join(sorted({one.gpu.name for one in found}))
-    return f"{len(found)} runs on {names} (data/published, data/measured)"
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    return f"{runs} on {names} (data/published, data/measured)"
 
 
 def _entry(fit: Fit, name: str, source: str, factor: float = 1.0, unit: str = "") -> str:

@@ -6,9 +6,9 @@ products in place of 9 m^2: 2.25 times fewer for F(2x2, 3x3), 4 times for F(4x4,
 transforms are paid once per channel, so that few channels gain nothing. The same holds for the
 gradients of inputs and of weights, which are such convolutions as well.
 
-cuDNN has them for filters of 3 x 3 with stride 1 and without dilation, and takes them in single
-precision; where matrix units round to tf32, fp16 or bf16 they are as fast without. Groups are left
-out here: a group has few channels. FLOPs stay what they are everywhere; only seconds are fewer.
+cuDNN has them for filters of 3 x 3 with stride 1 and without dilation. That it takes them in single
+precision, and plain products where matrix units round to tf32, fp16 or bf16, is assumed. Groups are
+left out: a group has few channels. FLOPs stay what they are everywhere; only seconds are fewer.
 
 Source: A. Lavin, S. Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, sections
 4 and 6; cuDNN API, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD and _WINOGRAD_NONFUSED.
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-FEW = 16  # channels, of which transforms cost as much as they save
+FEW = 16  # channels, of which transforms cost as much as they save: assumed
 _FILTER = {  # which argument is the filter; stride, dilation and groups follow it
     torch.ops.aten.convolution: 1,
     torch.ops.aten.convolution_backward: 2,
