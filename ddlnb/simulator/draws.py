@@ -70,8 +70,9 @@ class Played:
         return len(self._drawn(number))
 
     def _drawn(self, number: int) -> NDArray[np.floating[Any]]:
-        column: NDArray[np.floating[Any]] = self.drawn[:, number]
-        return column[~np.isnan(column)]
+        column = self.drawn[:, number]
+        played: NDArray[np.floating[Any]] = column[~np.isnan(column)]
+        return played
 
 
 def play_cells(
