@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from ddlnb.compression.profile import CompressionProfile
@@ -21,10 +22,11 @@ def coding_seconds(
     the profile lacks.
     """
     before, after = 0.0, 0.0
-    for compressor, shape in group:
+    for (compressor, shape), count in Counter(group).items():  # layers repeat
         seconds, size = profile.of(compressor), math.prod(shape)
-        before += seconds.before(size) + (profile.feedback.seconds(size) if feedback else 0.0)
-        after += seconds.after(size, workers)
+        own = profile.feedback.seconds(size) if feedback else 0.0
+        before += count * (seconds.before(size) + own)
+        after += count * seconds.after(size, workers)
     return before, after
 
 

@@ -136,7 +136,8 @@ def base_plans(
     """
     dense = plan_on(cluster, workload, base)
     pieces_of_messages(dense, by_name)  # raises InputError where tensors are cut
-    alone = [message([by_name[gradient.name]]) for gradient in workload.gradients]
+    alike = {piece: message([piece]) for piece in set(by_name.values())}
+    alone = [alike[by_name[gradient.name]] for gradient in workload.gradients]
     joined = message(list(by_name.values()))
     return [dense, *plans_for_sent(workload, cluster, base, dense, alone, joined)]
 
@@ -149,7 +150,8 @@ def compressed_message(
 ) -> CompressedMessage:
     """Return what compression makes of the message that carries these pieces."""
     workers = cluster.workers
-    traffic = fused([compressor.traffic(shape, workers) for compressor, shape in group])
+    alike = {piece: piece[0].traffic(piece[1], workers) for piece in set(group)}  # layers repeat
+    traffic = fused([alike[piece] for piece in group])
     encode, decode = coding_seconds(group, profile, workers, feedback)
     return CompressedMessage(
         encode,
