@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,8 @@ class Worker:
         owned = [p for p in self.module.parameters() if p.requires_grad]
         self.shapes = [tuple(parameter.shape) for parameter in owned]
         sizes = [parameter.numel() for parameter in owned]
-        self.parameters = torch.cat([parameter.detach().flatten() for parameter in owned])
-        self.flat_gradient = torch.zeros_like(self.parameters)
+        self.parameters = _joined(owned, sizes)
+        self.flat_gradient = self.parameters.new_zeros(sum(sizes))
         self._gradients = self.flat_gradient.split(sizes)
         if self.compression is not None:
             self._compressors = self.compression.compressor.for_pieces(len(self.pieces))
@@ -186,3 +186,15 @@ def _average(compressor: Compressor, tensor: Tensor, round_: Round, memory: Memo
 
 def _encode(codec: Encoder, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
     return codec.encode(tensor, round_, memory)
+
+
+def _joined(owned: Sequence[nn.Parameter], sizes: Sequence[int]) -> Tensor:
+    """Return the parameters in one flat tensor, as torch.cat would.
+
+    On the meta device that would load torch's compiler, which takes a second.
+    """
+    dtype = reduce(torch.promote_types, [parameter.dtype for parameter in owned])
+    flat = owned[0].detach().new_empty(sum(sizes), dtype=dtype)
+    for parameter, part in zip(owned, flat.split(sizes), strict=True):
+        part.copy_(parameter.detach().flatten())
+    return flat

@@ -6,7 +6,7 @@ ResNet-50 cost nothing. What is asked for is what the method's own loop asks for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,6 +38,13 @@ class DryWorker(Worker):
 
     def apply(self, gradient: Tensor) -> None:
         """Do nothing."""
+
+
+class _NoOptimizer:
+    """Stands for an optimizer, which torch takes a second to load: nothing is updated."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        self.param_groups = [{"params": list(parameters), "lr": 1e-3}]
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def dry_workers(
             _module(shapes, device),
             _no_loss,
             _no_batch,
-            torch.optim.SGD,
+            _NoOptimizer,  # type: ignore[arg-type]
             _sized(method).compression,
             architecture=method.architecture,
         )
