@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import sys
@@ -17,6 +18,9 @@ from ddlnb.files import write_atomically
 FAILED = 2  # the exit status of a wrong call and of every expected error
 INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
 KINDS = {"int": ("a whole number", "4"), "float": ("a number", "0.5")}  # by pydantic's names
+# New objects between two searches for garbage. torch and transformers make millions that stay, and
+# by default (700) looking through them again and again is a fifth of what loading them takes.
+NEW_OBJECTS = 200_000
 
 # The base of all complaints about the words of a call, which typer does not export by itself.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -31,6 +35,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     what every rank did, goes into a log file that the line names. Ctrl-C is one line, too, and
     status 130.
     """
+    gc.set_threshold(NEW_OBJECTS)
     try:
         status = app(prog_name=name, standalone_mode=False)
     except UsageError as error:
