@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from ddlnb.errors import ModelError, UnknownName
+from ddlnb.workloads.kept_models import kept_model
 from ddlnb.workloads.live_bytes import peak_bytes
 from ddlnb.workloads.tasks import Task, build_on_meta
 
@@ -48,6 +50,29 @@ def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = N
     """
     require_optimizer(optimizer)
     module = build_on_meta(task).to(dtype)
+    per_sample = bytes_per_sample(task, module)
+    trained = sum(one.nbytes for one in module.parameters() if one.requires_grad)
+    frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
+    return _footprint(trained, frozen, per_sample, optimizer)
+
+
+def kept_footprint(name: str, optimizer: str = "adam") -> Footprint | None:
+    """Return the footprint of a built-in model of which it is kept, None for any other.
+
+    It is that of `footprint`, without building the model. Raises UnknownName as that does.
+    """
+    require_optimizer(optimizer)
+    kept = kept_model(name)
+    if kept is None:
+        return None
+    return _footprint(kept.trained_bytes, kept.frozen_bytes, kept.bytes_per_sample, optimizer)
+
+
+def bytes_per_sample(task: Task, module: nn.Module) -> float:
+    """Return what the passes of a task's module on the meta device hold of a sample at their peak.
+
+    Raises ModelError for a model that cannot run without values.
+    """
     try:
         few, many = (peak_bytes(task, module, samples) for samples in (FEW, 2 * FEW))
     except Exception as error:  # whatever a user's code says to a tensor without values
@@ -56,12 +81,12 @@ def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = N
             f"({type(error).__name__}: {str(error).splitlines()[0]}); take out control flow that "
             f"depends on data"
         ) from error
-    trained = [one for one in module.parameters() if one.requires_grad]
-    frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
+    return (many - few) / FEW
+
+
+def _footprint(trained: int, frozen: int, per_sample: float, optimizer: str) -> Footprint:
     copies = 2 + OPTIMIZER_COPIES[optimizer]  # the parameters and their gradients are there anyway
-    return Footprint(
-        float(frozen + copies * sum(one.nbytes for one in trained)), (many - few) / FEW, optimizer
-    )
+    return Footprint(float(frozen + copies * trained), per_sample, optimizer)
 
 
 def require_optimizer(optimizer: str) -> None:

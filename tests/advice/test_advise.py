@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -19,6 +21,14 @@ from ddlnb.plans.methods import METHODS, get_method
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 
 RATE = "throughput_samples_per_s"
+LIGHTLY = """
+import sys
+import ddlnb
+found = ddlnb.advise("resnet50", "survey-10GbE", gpus=8, most_plans=0, draws=0)
+assert found.question.footprint is not None
+loaded = {"transformers", "torch._dynamo", "sympy"} & set(sys.modules)
+assert not loaded, loaded
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +67,11 @@ def test_what_may_be_the_best_is_drawn_most_often(advice):
     assert set(others["draws"]) == {20}
     assert set(rows.loc[rows["chance_best"] > 0, "draws"]) == {40}
     assert set(rows["draws"]) == {20, 40}
+
+
+def test_advice_on_a_kept_model_loads_nothing_that_takes_seconds():
+    """Models of transformers and torch's compiler took four of them, and nothing needs either."""
+    subprocess.run([sys.executable, "-c", LIGHTLY], check=True)
 
 
 def test_each_reason_is_a_simulation_of_its_own(advice):

@@ -8,6 +8,7 @@ from functools import cache
 
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import require
+from ddlnb.workloads.kept_models import kept_model
 from ddlnb.workloads.workload import Workload
 
 Shape = tuple[int, ...]
@@ -69,6 +70,8 @@ def compressed_pieces(compressor: Compressor, shapes: Iterable[Shape]) -> list[C
 
 @cache  # a large model takes a quarter of a second to build, even without values
 def _shapes_of_model(name: str) -> dict[str, Shape]:
+    if kept := kept_model(name):
+        return kept.shapes
     import torch
 
     from ddlnb.training.tasks.catalogue import get_learning_task

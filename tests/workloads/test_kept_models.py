@@ -1,0 +1,31 @@
+"""What is kept of models is what building and running them shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.errors import UnknownName
+from ddlnb.paths import PROFILES
+from ddlnb.workloads.catalogue import TASKS
+from ddlnb.workloads.footprint import footprint, kept_footprint
+from ddlnb.workloads.kept_models import WITH_PROFILES, kept_model, seen_on_meta
+
+
+@pytest.mark.parametrize("name", WITH_PROFILES)
+def test_a_kept_model_is_the_model(name):
+    kept, seen = kept_model(name), seen_on_meta(TASKS[name])
+    assert kept == seen
+    assert list(kept.shapes) == list(seen.shapes)  # in this order
+
+
+def test_a_kept_footprint_is_the_one_that_is_traced():
+    for optimizer in ("sgd", "adam"):
+        assert kept_footprint("resnet50", optimizer) == footprint(TASKS["resnet50"], optimizer)
+    assert kept_footprint("small-conv") is None
+    with pytest.raises(UnknownName, match="adamw"):
+        kept_footprint("resnet50", "adamw")
+
+
+def test_models_with_profiles_of_gpus_are_kept():
+    found = {path.stem.partition("_b")[0] for path in PROFILES.glob("*_rtx2080ti.json")}
+    assert found == set(WITH_PROFILES)
