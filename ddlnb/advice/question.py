@@ -11,12 +11,8 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import ModelError
 from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.simulator.profiles import workload_on
-from ddlnb.workloads.footprint import (
-    Footprint,
-    footprint,
-    kept_footprint,
-    require_optimizer,
-)
+from ddlnb.workloads.footprint import Footprint, footprint, require_optimizer
+from ddlnb.workloads.kept_models import kept_model
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -100,8 +96,8 @@ def _footprint(
         if found.model not in TASKS:
             return None
         found = TASKS[found.model]
-    if found is TASKS.get(found.name) and (kept := kept_footprint(found.name, optimizer)):
-        return kept
+    if found is TASKS.get(found.name) and (kept := kept_model(found.name)):
+        return kept.footprint(optimizer)
     return footprint(found, optimizer)
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from ddlnb.errors import ModelError, UnknownName
-from ddlnb.workloads.kept_models import kept_model
 from ddlnb.workloads.live_bytes import peak_bytes
 from ddlnb.workloads.tasks import Task, build_on_meta
 
@@ -53,19 +52,7 @@ def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = N
     per_sample = bytes_per_sample(task, module)
     trained = sum(one.nbytes for one in module.parameters() if one.requires_grad)
     frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
-    return _footprint(trained, frozen, per_sample, optimizer)
-
-
-def kept_footprint(name: str, optimizer: str = "adam") -> Footprint | None:
-    """Return the footprint of a built-in model of which it is kept, None for any other.
-
-    It is that of `footprint`, without building the model. Raises UnknownName as that does.
-    """
-    require_optimizer(optimizer)
-    kept = kept_model(name)
-    if kept is None:
-        return None
-    return _footprint(kept.trained_bytes, kept.frozen_bytes, kept.bytes_per_sample, optimizer)
+    return footprint_of(trained, frozen, per_sample, optimizer)
 
 
 def bytes_per_sample(task: Task, module: nn.Module) -> float:
@@ -84,7 +71,12 @@ def bytes_per_sample(task: Task, module: nn.Module) -> float:
     return (many - few) / FEW
 
 
-def _footprint(trained: int, frozen: int, per_sample: float, optimizer: str) -> Footprint:
+def footprint_of(trained: int, frozen: int, per_sample: float, optimizer: str) -> Footprint:
+    """Return the footprint of parameters of these bytes, and of these bytes of every sample.
+
+    Raises UnknownName for an optimizer that is not known.
+    """
+    require_optimizer(optimizer)
     copies = 2 + OPTIMIZER_COPIES[optimizer]  # the parameters and their gradients are there anyway
     return Footprint(float(frozen + copies * trained), per_sample, optimizer)
 

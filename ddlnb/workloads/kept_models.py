@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from ddlnb.paths import MODELS
-
-if TYPE_CHECKING:
-    from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.footprint import Footprint, bytes_per_sample, footprint_of
+from ddlnb.workloads.tasks import Task, build_on_meta
 
 WITH_PROFILES = ("resnet50", "bert-base", "bert-large")
 Shape = tuple[int, ...]
@@ -33,6 +31,10 @@ class KeptModel:
     frozen_bytes: int
     bytes_per_sample: float
 
+    def footprint(self, optimizer: str = "adam") -> Footprint:
+        """Return what `ddlnb.workloads.footprint.footprint` does, without building the model."""
+        return footprint_of(self.trained_bytes, self.frozen_bytes, self.bytes_per_sample, optimizer)
+
 
 @cache
 def kept_model(name: str) -> KeptModel | None:
@@ -40,7 +42,7 @@ def kept_model(name: str) -> KeptModel | None:
 
     >>> from ddlnb.workloads.kept_models import kept_model
     >>> kept_model("bert-large").trained_bytes
-    1344918776
+    1344904432
     >>> kept_model("gpt2-xl") is None
     True
     """
@@ -53,9 +55,6 @@ def kept_model(name: str) -> KeptModel | None:
 
 def seen_on_meta(task: Task) -> KeptModel:
     """Return the same of any task, found on the meta device; raises what `footprint` raises."""
-    from ddlnb.workloads.footprint import bytes_per_sample
-    from ddlnb.workloads.tasks import build_on_meta
-
     module = build_on_meta(task)
     trained = {key: one for key, one in module.named_parameters() if one.requires_grad}
     frozen = [one for one in module.parameters() if not one.requires_grad]

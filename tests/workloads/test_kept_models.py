@@ -7,7 +7,7 @@ import pytest
 from ddlnb.errors import UnknownName
 from ddlnb.paths import PROFILES
 from ddlnb.workloads.catalogue import TASKS
-from ddlnb.workloads.footprint import footprint, kept_footprint
+from ddlnb.workloads.footprint import footprint
 from ddlnb.workloads.kept_models import WITH_PROFILES, kept_model, seen_on_meta
 
 
@@ -19,11 +19,11 @@ def test_a_kept_model_is_the_model(name):
 
 
 def test_a_kept_footprint_is_the_one_that_is_traced():
+    kept = kept_model("resnet50")
     for optimizer in ("sgd", "adam"):
-        assert kept_footprint("resnet50", optimizer) == footprint(TASKS["resnet50"], optimizer)
-    assert kept_footprint("small-conv") is None
+        assert kept.footprint(optimizer) == footprint(TASKS["resnet50"], optimizer)
     with pytest.raises(UnknownName, match="adamw"):
-        kept_footprint("resnet50", "adamw")
+        kept.footprint("adamw")
 
 
 def test_models_with_profiles_of_gpus_are_kept():
