@@ -14,12 +14,11 @@ from ddlnb.cli.options import (
     Batch,
     Credit,
     Csv,
-    Model,
     Partition,
     print_table,
     refuse_unused,
 )
-from ddlnb.cli.workloads import Gradients, Sequence, workload_for
+from ddlnb.cli.workloads import Gradients, ModelName, Sequence, workload_for
 
 if TYPE_CHECKING:
     from ddlnb.plans.alpha_beta import AlphaBeta
@@ -85,7 +84,7 @@ def methods(csv: Csv = False) -> None:
 @grouped
 def plan(
     *,
-    model: Model,
+    model: ModelName,
     method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, DDP, or searched.")],
     batch: Batch = None,
     servers: Annotated[
@@ -204,9 +203,14 @@ def _workload(
 ) -> Workload:
     """Return the workload of a profile, of a GPU's data sheet, or as measured here and now."""
     from ddlnb.errors import require
-    from ddlnb.workloads.catalogue import get_task
-    from ddlnb.workloads.workload import read_profile
+    from ddlnb.workloads.resolve import resolve
+    from ddlnb.workloads.workload import Workload, read_profile
 
+    task = resolve(model, sequence=None if profile else sequence)
+    if isinstance(task, Workload):
+        why = f"profile {model!r} has a batch and seconds of its own"
+        refuse_unused(why, batch=batch, gpu=gpu, profile=profile, precision=precision)
+        return task
     if profile is not None:
         refuse_unused(
             f"profile {profile!r} has a batch and seconds of its own",
@@ -216,7 +220,6 @@ def _workload(
         )
     if not gpu:
         refuse_unused("--precision is that of a data sheet (--gpu)", precision=precision)
-    task = get_task(model)
     if profile is not None:
         workload = read_profile(profile)
         require(
@@ -228,7 +231,6 @@ def _workload(
     from ddlnb.workloads.roofline import estimate
     from ddlnb.workloads.tracing import trace
 
-    task = task if sequence is None else task.with_sequence(sequence)
     if gpu:
         return estimate(trace(task, task.local_batch if batch is None else batch), gpu, precision)
     return measure_profile(task, batch, iterations=3, warmup=1)

@@ -56,6 +56,11 @@ def task_of_file(path: Path) -> Task:
     """Return the task of a ``config.json``. Raises ModelError for a file that is none."""
     try:
         fields = json.loads(path.read_text())
+        if isinstance(fields, dict) and "gradients" in fields:
+            raise ModelError(
+                f"{str(path)!r} is a profile: it has seconds, and nothing to run; give the model "
+                f"itself, such as my.py:task, or the profile to `ddlnb forecast`"
+            )
         model_type = fields["model_type"]
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelError(

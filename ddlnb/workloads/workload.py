@@ -329,5 +329,10 @@ def read_profile(name: str, folder: Path = PROFILES) -> Workload:
     """
     path = folder / f"{name}.json"
     if not path.is_file():
-        raise UnknownName("profile", name, sorted(file.stem for file in folder.glob("*.json")))
+        raise UnknownName(
+            "profile",
+            name,
+            sorted(file.stem for file in folder.glob("*.json")),
+            otherwise="a file of yours is given as the model (--model mine.json)",
+        )
     return Workload.from_json(path.read_text(), repr(str(path)))

@@ -67,6 +67,21 @@ def test_named_models_are_traced(mine):
     assert refused.stderr == "ddlnb: only models that are named are traced; leave out --batch\n"
 
 
+def test_a_profile_is_planned_with_its_own_seconds(tmp_path):
+    kept = ddlnb.read_profile("small-conv_b64_cpu-1thread")
+    path = tmp_path / "mine.json"
+    path.write_text(kept.to_json())
+    words = ["plan", "--method", "MG-WFBP"]
+    planned = run(*words, "--model", str(path), check=True).stdout
+    assert repr(kept) in planned
+    named = run(*words, "--model", "small-conv", "--profile", path.name)
+    assert "a file of yours is given as the model (--model mine.json)" in named.stderr
+    more = run(*words, "--model", str(path), "--batch", "8", "--gpu", "A100")
+    assert "has a batch and seconds of its own; leave out --batch and --gpu" in more.stderr
+    again = run("profile", "--model", str(path))
+    assert "mine.json' is a profile: it has seconds, and nothing to run; give the" in again.stderr
+
+
 def test_python_answers_the_question_as_it_is_asked(mine, cluster):
     task = ddlnb.trace(mine).model
     rows = ddlnb.forecast(mine, cluster, ["all", "DDP"], draws=0)
