@@ -192,11 +192,11 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 
 
 def _mean_and_half_width(values: np.ndarray) -> tuple[float, float]:
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes a second to load
 
     count = len(values)
     mean = float(np.mean(values)) if count else math.nan
     if count < 2 or not np.isfinite(values).all():
         return mean, math.nan
-    quantile = t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    quantile = stdtrit(count - 1, (1 + CONFIDENCE) / 2)
     return mean, float(quantile * np.std(values, ddof=1) / math.sqrt(count))
