@@ -27,7 +27,7 @@ def shown_options(found: Advice) -> list[dict[str, Any]]:
             "samples/s": show_rate(row["throughput_samples_per_s"]),
             "90 % interval": show_rates(row["low"], row["high"]),
             **({"draws": row["draws"]} if has_draws else {}),
-            "over the first": f"{row['over_best']:.2f}",
+            "over 1st": f"{row['over_best']:.2f}",
             "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
         }
         if has_memory:
