@@ -92,11 +92,15 @@ def lossy(
     if curves is not None:
         assert target is not None
         measured = _read_curves(curves)
+        if "method" in measured:
+            _require_compressed(compression, measured["method"].unique())
         if base is not None and "method" in measured:
             _require_base_counts(base, measured["method"].unique())
         _print_times(measured, target, workload, first, options, how, csv)
         return
     kept = [read_plan(path) for path in plan or ()]
+    if not kept:
+        _require_compressed(compression, method or ())
     require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
     if base is not None:
         _require_base_counts(base, list(method or ()))
@@ -121,6 +125,22 @@ def _require_base_counts(base: str, names: Iterable[str]) -> None:
         any(training_method(name).overlaps for name in listed if name not in METHODS),
         f"base {base!r} changes nothing: only bsp on A2A sends messages as those of a lossless "
         f"method, and {_list(listed)} does not; leave out --base",
+    )
+
+
+def _require_compressed(compression: str, names: Iterable[str]) -> None:
+    """Raise InputError if the cost of compression is given, and no method compresses."""
+    from ddlnb.errors import require
+    from ddlnb.plans.methods import METHODS
+    from ddlnb.training.method import training_method
+
+    listed = list(names)
+    require(
+        compression == "free"
+        or not listed
+        or any(training_method(name).compressor for name in listed if name not in METHODS),
+        f"compression {compression!r} changes nothing: {_list(listed)} does not compress; leave "
+        f"out --compression",
     )
 
 

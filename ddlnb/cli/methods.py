@@ -135,10 +135,13 @@ def plan(
     from ddlnb.cli.searched import plan_on_cluster
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file
+    from ddlnb.plans.served import require_served
 
     if out is not None:
         require_writable_file(out, "plan.json")
     chosen = _tuned(method, partition, credit)
+    if chosen.planner is None:
+        require_served([chosen], servers)
     if hardware.cluster or hardware.named.keys() - {"gpu"}:
         refuse_unused(
             "seconds are those of the workload on the cluster",
@@ -172,6 +175,9 @@ def plan(
         f"(--gpu, --nodes, --network)",
     )
     cost = _cost(latency, bandwidth)
+    if not chosen.needs_cost:
+        why = f"{chosen.name} is planned without the cost of an all-reduce"
+        refuse_unused(why, latency=latency, bandwidth=bandwidth)
     workload = _workload(model, profile, hardware.gpu, precision, batch, sequence)
     workload = workload.sent_as(gradients) if gradients else workload
     typer.echo(f"{workload!r}, {workload.source}")

@@ -124,6 +124,8 @@ def scale(
     if page is not None:
         require_writable_file(page, "advice.html")
     kind, per_node, joined = _node(gpu, gpus_per_node, network, machine)
+    if network and nodes == 1:
+        typer.echo(f"note: network {network} is not used, as there is one node", err=True)
     asked = PricedQuestion.of(
         model,
         kind,

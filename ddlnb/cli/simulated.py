@@ -55,8 +55,15 @@ class Simulation:
         return slowed(on_network(cluster, self.topology, self.all_reduce, self.change), self.slow)
 
     def methods(self, names: list[str] | None, on: Cluster) -> list[Method]:
-        """Return the methods of these names, or all, with these sizes; see `chosen_methods`."""
-        return chosen_methods(names, on, self.partition, self.credit)
+        """Return the methods of these names, or all, with these sizes; see `chosen_methods`.
+
+        Raises InputError for servers where none of them has any.
+        """
+        from ddlnb.plans.served import require_served
+
+        chosen = chosen_methods(names, on, self.partition, self.credit)
+        require_served(chosen, self.servers)
+        return chosen
 
     def workload(self, model: str, on: Cluster) -> Workload:
         """Return what one worker computes and sends."""

@@ -144,5 +144,5 @@ def test_what_is_missing_is_said(tmp_path):
     assert folder.returncode == 2
     assert "cannot be read (Is a directory); make them with" in folder.stderr
     assert "together" in ddlnb("lossy", *WORDS, "--target", "1").stderr
-    unknown = ddlnb("lossy", *WORDS, "--method", "bsp", "--compression", "gpu")
+    unknown = ddlnb("lossy", *WORDS, "--method", "bsp + fp16", "--compression", "gpu")
     assert "cpu-1thread" in unknown.stderr

@@ -45,6 +45,25 @@ PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
             [*PLAN, "--method", "MG-WFBP", "--gpus", "8", "--time-limit", "2"],
             "there is none; leave out --gpus and --time-limit",
         ),
+        (
+            [*PLAN, "--method", "MG-WFBP", "--servers", "3"],
+            "servers 3 change nothing: MG-WFBP goes",
+        ),
+        ([*PLAN_ON, "--servers", "3"], "goes without; leave them out, or take one of BSP-PS"),
+        (["forecast", *RESNET, "--method", "DeAR", "--servers", "3"], "servers 3 change nothing"),
+        (["timeline", *RESNET, "--servers", "3"], "servers 3 change nothing: MG-WFBP goes without"),
+        (
+            [*PLAN, "--method", "BSP-A2A", "--latency", "1e-3"],
+            "BSP-A2A is planned without the cost of an all-reduce; leave out --latency",
+        ),
+        (
+            ["lossy", *RESNET, "--method", "local(8)", "--compression", "cpu-1thread"],
+            "'cpu-1thread' changes nothing: local(8) does not compress; leave out --compression",
+        ),
+        (
+            ["scale", "--model", "llama3-8b", "--framework", "fsdp", "--schedule", "gpipe"],
+            "schedule gpipe is one of pipelines, and fsdp has none; leave it out",
+        ),
         (["calibrate", "survey", "--out", "here"], "'survey' makes no use of out; leave it out"),
         (["calibrate", "here", "--rows", "rows.csv"], "'here' makes no use of rows"),
         (["calibrate", "survey-10GbE", "--write"], "a cluster makes no use of write"),

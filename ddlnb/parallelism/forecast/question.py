@@ -21,6 +21,7 @@ from ddlnb.parallelism.transformer import Transformer
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
 MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
+FSDP = "fsdp"  # which shards all, and has no stages
 SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # chunks (vpp) make 1f1b the interleaved one
 
 
@@ -75,6 +76,11 @@ class LayoutQuestion:
             raise UnknownName("framework", self.framework, NAMES)
         if self.schedule not in SEARCHED:
             raise UnknownName("schedule of the search", self.schedule, SEARCHED)
+        require(
+            self.framework != FSDP or self.schedule == SEARCHED[0],
+            f"schedule {self.schedule} is one of pipelines, and {FSDP} has none; leave it out, or "
+            f"take another framework",
+        )
         self.gpu.peak(self.precision)
         searched_chunks(self.ways, self.schedule, self.vpp)
 
