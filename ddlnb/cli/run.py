@@ -39,7 +39,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     try:
         status = app(prog_name=name, standalone_mode=False)
     except UsageError as error:
-        _end(name, _explained(error), FAILED)
+        _end(name, _explained(error, name), FAILED)
     except DdlnbError as error:
         _end(name, _in_one_line(error), FAILED)
     except OSError as error:
@@ -76,13 +76,18 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddlnb")
 
 
-def _explained(error: Exception) -> str:
+def _explained(error: Exception, name: str) -> str:
     """Return what is wrong with a call, and where its options are explained, in one line."""
     message = _wrong_value(error) or error.format_message()  # type: ignore[attr-defined]
     message = " ".join(message.split()).rstrip(".").replace("Value error, ", "")  # pydantic's word
     context = getattr(error, "ctx", None)
-    where = f"; see '{context.command_path} --help'" if context else ""
-    return message[:1].lower() + message[1:] + where
+    command = context.command_path if context else _called(name)
+    return f"{message[:1].lower()}{message[1:]}; see '{command} --help'"
+
+
+def _called(name: str) -> str:
+    """Return the command that the words of this process begin with, with the name before it."""
+    return " ".join([name, *(word for word in sys.argv[1:2] if not word.startswith("-"))])
 
 
 def _wrong_value(error: Exception) -> str:

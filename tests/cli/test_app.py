@@ -97,6 +97,8 @@ def test_a_mistake_is_one_line_and_exit_status_2(words, said):
         (["forecast", "--nodes", "two"], "--nodes 'two' must be a whole number, such as --nodes 4"),
         (["forecast", "--draws", "1.5"], "--draws '1.5' must be a whole number, such as --draws 4"),
         (["advise", "--measured", "fast"], "--measured 'fast' must be a number, such as --meas"),
+        (["forecast", "--nodes"], "'--nodes' requires an argument; see 'ddlnb forecast --help'"),
+        (["--versoin"], "no such option: --versoin"),
         (["models", "--cvs"], "no such option: --cvs (Possible options: --csv)"),
         (["measure", "--model", "small-conv", "--workers", "2,x"], "'2,x' must be whole numbers"),
         (["forecast", "--gpus", "8,x"], "'8,x' must be whole numbers, separated by commas"),
