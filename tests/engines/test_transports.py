@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,6 +21,7 @@ from ddlnb.engines.transports.course import Course
 from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.engines.transports.stream import Frame, Stream
 from ddlnb.engines.transports.streams import Streams
+from ddlnb.errors import MissingPart
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB
@@ -117,30 +119,60 @@ def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it():
     assert "rank 1" in "".join(first + last)
 
 
-def test_a_stranger_is_turned_away(monkeypatch):
-    """Who connects without the token of the run takes nobody's place."""
-    known: list[socket.socket] = []
+def test_strangers_are_turned_away_and_keep_nobody_waiting(monkeypatch):
+    """Who connects without the token of the run takes nobody's place, whatever it says or not."""
+    strangers: list[socket.socket] = []
     told = peers._all_cards
 
     def overheard(token, address, group):
         if group.rank() == 0:
-            stranger = socket.create_connection(address)
-            stranger.sendall(b"x" * 20)
-            known.append(stranger)
+            strangers.extend(socket.create_connection(address, 5) for _ in range(4))
+            wrong, short, hasty, _silent = strangers
+            wrong.sendall(b"x" * 20)
+            short.sendall(token[:3])
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            hasty.close()  # with a reset
         return told(token, address, group)
 
     monkeypatch.setattr(peers, "_all_cards", overheard)
 
     def run(group: dist.ProcessGroup) -> float:
-        with Streams(HERE, SECONDS, group) as streams:
+        with Streams(HERE, 5.0, group) as streams:
             tensor = torch.ones(5)
             streams.carry(Course(get_collective("ring", 2), group.rank()), 0, tensor).wait()
             return float(tensor.sum())
 
     assert among(2, run) == [10.0, 10.0]
-    known[0].settimeout(5)
-    assert known[0].recv(1) == b""
-    known[0].close()
+    for stranger in strangers[:2] + strangers[3:]:
+        stranger.settimeout(5)
+        assert stranger.recv(1) == b""
+        stranger.close()
+
+
+def test_a_rank_that_does_not_call_and_one_that_is_not_reached_are_named():
+    """Each leaves after it has said where it listens."""
+
+    def run(group: dist.ProcessGroup, leaver: int) -> str:
+        if group.rank() == leaver:
+            with socket.create_server((HERE, 0)) as listener:
+                address = listener.getsockname()
+            peers._all_cards(b"t" * 16, address, group)
+            return ""
+        with pytest.raises((TimeoutError, ConnectionError)) as error:
+            peers.connect_to_peers(HERE, 0.2, group)
+        return str(error.value)
+
+    assert among(2, partial(run, leaver=1))[0] == "ranks [1] did not connect within 0.2 s"
+    assert among(2, partial(run, leaver=0))[1].startswith(f"rank 0 is not reached at {HERE}:")
+
+
+def test_a_group_that_only_reaches_gpus_is_refused():
+    class Nccl:
+        def name(self) -> str:
+            return "nccl"
+
+    with pytest.raises(MissingPart, match="works on CPUs"):
+        Streams(HERE, SECONDS, Nccl())
 
 
 @pytest.mark.parametrize("seed", range(5))

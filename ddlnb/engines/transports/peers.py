@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import selectors
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import cast
 
 import torch
 import torch.distributed as dist
 
+from ddlnb.errors import MissingPart
+
 _TOKEN_BYTES, _RANK_BYTES, _CARD_BYTES = 16, 4, 128
+_HELLO_BYTES = _TOKEN_BYTES + _RANK_BYTES
+_STRANGERS = 64  # who may stand in line beside the ranks, so that none of these has to call again
+
+ON_CPUS = (
+    "a topology or collective of ours works on CPUs; leave both options out on GPUs, where NCCL's "
+    "is taken"
+)
+
+Address = tuple[str, int]
 
 
 def group_or_default(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -26,34 +41,33 @@ def connect_to_peers(
     """Return this rank's connection to every other rank of the process group, by rank.
 
     Every rank listens on a free port of its machine's address ``host`` for the ranks above it. Who
-    does not know the token that rank 0 drew for this run is turned away.
+    does not know the token that rank 0 drew for this run is turned away, and keeps nobody waiting.
+    Raises ConnectionError for a rank that is not reached, TimeoutError for one that does not call,
+    MissingPart if the group can only reach GPUs.
     """
+    if group.name() == "nccl":
+        raise MissingPart(ON_CPUS)
     rank, workers = group.rank(), group.size()
-    with socket.create_server((host, 0), backlog=workers) as listener:
-        cards = _all_cards(secrets.token_bytes(_TOKEN_BYTES), listener.getsockname(), group)
-        token = cards[0][0]
-        found = {}
-        for other, (_, address) in enumerate(cards[:rank]):
-            found[other] = socket.create_connection(address, timeout_seconds)
-            found[other].sendall(token + rank.to_bytes(_RANK_BYTES, "little"))
-        give_up = time.monotonic() + timeout_seconds
-        while len(found) < workers - 1:
-            listener.settimeout(max(0.0, give_up - time.monotonic()))
-            caller, _ = listener.accept()
-            caller.settimeout(timeout_seconds)
-            hello = _received(caller, _TOKEN_BYTES + _RANK_BYTES)
-            if not hmac.compare_digest(hello[:_TOKEN_BYTES], token):
-                caller.close()
-                continue
-            found[int.from_bytes(hello[_TOKEN_BYTES:], "little")] = caller
-    for connection in found.values():
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found: dict[int, socket.socket] = {}
+    try:
+        with socket.create_server((host, 0), backlog=workers + _STRANGERS) as listener:
+            cards = _all_cards(secrets.token_bytes(_TOKEN_BYTES), listener.getsockname(), group)
+            token = cards[0][0]
+            for other, (_, address) in enumerate(cards[:rank]):
+                found[other] = _call(other, address, timeout_seconds)
+                found[other].sendall(token + rank.to_bytes(_RANK_BYTES, "little"))
+            for other, caller in _calls(listener, token, range(rank + 1, workers), timeout_seconds):
+                found[other] = caller
+        for connection in found.values():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        for connection in found.values():
+            connection.close()
+        raise
     return found
 
 
-def _all_cards(
-    token: bytes, own: tuple[str, int], group: dist.ProcessGroup
-) -> list[tuple[bytes, tuple[str, int]]]:
+def _all_cards(token: bytes, own: Address, group: dist.ProcessGroup) -> list[tuple[bytes, Address]]:
     """Return token and address of every rank."""
     card = token + f"{own[0]} {own[1]}".encode().ljust(_CARD_BYTES - len(token))
     cards = [torch.empty(_CARD_BYTES, dtype=torch.uint8) for _ in range(group.size())]
@@ -66,9 +80,69 @@ def _all_cards(
     return found
 
 
-def _received(caller: socket.socket, count: int) -> bytes:
-    """Return so many bytes, or fewer if the caller hangs up before."""
-    hello = b""
-    while len(hello) < count and (more := caller.recv(count - len(hello))):
-        hello += more
-    return hello
+def _call(other: int, address: Address, timeout_seconds: float) -> socket.socket:
+    """Return a connection to another rank."""
+    try:
+        return socket.create_connection(address, timeout_seconds)
+    except OSError as error:
+        raise ConnectionError(
+            f"rank {other} is not reached at {address[0]}:{address[1]} ({error}); its machine must "
+            f"let the other ranks in at ports that the system chooses"
+        ) from error
+
+
+def _calls(
+    listener: socket.socket, token: bytes, ranks: range, timeout_seconds: float
+) -> Iterator[tuple[int, socket.socket]]:
+    """Yield these ranks with their connections as they call, and hang up on everybody else.
+
+    All callers are heard at once: one that says nothing does not keep those behind it waiting.
+    """
+    give_up = time.monotonic() + timeout_seconds
+    missing = set(ranks)
+    listener.setblocking(False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        try:
+            while missing:
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(
+                        f"ranks {sorted(missing)} did not connect within {timeout_seconds} s"
+                    )
+                for key, _ in selector.select(left):
+                    if key.data is None:
+                        _welcome(listener, selector)
+                        continue
+                    caller, hello = cast(socket.socket, key.fileobj), key.data
+                    more = _heard(caller, _HELLO_BYTES - len(hello))
+                    hello += more
+                    if more and len(hello) < _HELLO_BYTES:
+                        continue
+                    selector.unregister(caller)
+                    other = int.from_bytes(hello[_TOKEN_BYTES:], "little")
+                    if hmac.compare_digest(hello[:_TOKEN_BYTES], token) and other in missing:
+                        missing.discard(other)
+                        yield other, caller
+                    else:
+                        caller.close()
+        finally:
+            for key in list(selector.get_map().values()):
+                if key.data is not None:
+                    cast(socket.socket, key.fileobj).close()
+
+
+def _welcome(listener: socket.socket, selector: selectors.BaseSelector) -> None:
+    """Have the selector watch a new caller, with what it has said so far."""
+    with suppress(BlockingIOError, ConnectionError):  # it has hung up already
+        caller, _ = listener.accept()
+        caller.setblocking(False)
+        selector.register(caller, selectors.EVENT_READ, bytearray())
+
+
+def _heard(caller: socket.socket, most: int) -> bytes:
+    """Return what a caller says, nothing if it has hung up."""
+    try:
+        return caller.recv(most)
+    except OSError:
+        return b""

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.transports.course import Course, content, write
 from ddlnb.engines.transports.itinerary import Move
-from ddlnb.engines.transports.peers import connect_to_peers, group_or_default
+from ddlnb.engines.transports.peers import ON_CPUS, connect_to_peers, group_or_default
 from ddlnb.engines.transports.pending import Pending
 from ddlnb.engines.transports.stream import Frame, Stream
 from ddlnb.engines.transports.wire import to_bytes
@@ -78,10 +78,7 @@ class Streams:
     ) -> Handle:
         """Start a tensor on its course; every rank has to, with the same number of the message."""
         if tensor.is_cuda:
-            raise MissingPart(
-                "a topology or collective of ours works on CPUs; leave both options out on GPUs, "
-                "where NCCL's is taken"
-            )
+            raise MissingPart(ON_CPUS)
         again = (course, self._repeats[message])
         started = _Carried(message, tensor, released, answered, self._timeout, *again)
         self._repeats[message] += 1
