@@ -21,7 +21,7 @@ from ddlnb.engines.transports.course import Course
 from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.engines.transports.stream import Frame, Stream
 from ddlnb.engines.transports.streams import Streams
-from ddlnb.errors import MissingPart
+from ddlnb.errors import InputError, MissingPart
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB
@@ -117,6 +117,53 @@ def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it():
     first, _, last = among(3, run)
     assert all("closed its connection before" in each for each in first + last)
     assert "rank 1" in "".join(first + last)
+
+
+def test_tensors_of_other_lengths_are_told_apart():
+    """The longer one would be cut in silence."""
+
+    def run(group: dist.ProcessGroup) -> str:
+        with Streams(HERE, SECONDS, group) as streams:
+            course = Course(get_collective("exchange", 2), group.rank())
+            with pytest.raises((InputError, ConnectionError)) as error:
+                streams.carry(course, 7, torch.zeros(10 + group.rank())).wait()
+            return str(error.value)
+
+    said = " ".join(among(2, run))
+    assert "sent 4" in said
+    assert "bytes of message 7 where 4" in said
+
+
+def test_a_callback_that_fails_is_told_to_the_one_that_waits():
+    def run(group: dist.ProcessGroup) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError("a callback")
+
+        with Streams(HERE, 5.0, group) as streams:
+            course = Course(get_collective("ring", 2), group.rank())
+            with pytest.raises(ZeroDivisionError, match="a callback"):
+                streams.carry(course, 0, torch.ones(4), answered=fail).wait()
+            with pytest.raises(ZeroDivisionError, match="a callback"):
+                streams.carry(course, 1, torch.ones(4))
+
+    among(2, run)
+
+
+def test_a_long_run_needs_no_more_memory():
+    """Also where messages have fewer elements than ranks, so that some parts are empty."""
+
+    def run(group: dist.ProcessGroup) -> tuple[int, int]:
+        with Streams(HERE, SECONDS, group) as streams:
+            course = Course(get_collective("ring", WORKERS), group.rank())
+            counts = []
+            for _ in range(2):
+                for _ in range(20):
+                    streams.carry(course, 0, torch.ones(2)).wait()
+                counts.append(sum(map(len, streams._spare.values())) + len(streams._arrived))
+            return tuple(counts)
+
+    for before, after in among(WORKERS, run):
+        assert after < before + 10
 
 
 def test_strangers_are_turned_away_and_keep_nobody_waiting(monkeypatch):

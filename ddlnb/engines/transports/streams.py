@@ -27,7 +27,7 @@ from ddlnb.engines.transports.peers import ON_CPUS, connect_to_peers, group_or_d
 from ddlnb.engines.transports.pending import Pending
 from ddlnb.engines.transports.stream import Frame, Stream
 from ddlnb.engines.transports.wire import to_bytes
-from ddlnb.errors import MissingPart
+from ddlnb.errors import InputError, MissingPart
 
 
 class Streams:
@@ -199,14 +199,14 @@ class Streams:
                     for data in arrived
                 ],
             )
-            for data in arrived:
+            for data in filter(None, arrived):
                 self._spare[data.nbytes].append(data)
             block.taken += 1
             if not block.is_done:
                 self._leave(started, block)
         if started.is_done and started.key in self._under_way:
-            del self._under_way[started.key]
             started.finish()
+            del self._under_way[started.key]  # not before: if a callback fails, the waiter hears
 
     def _letters_of(self, started: _Carried, block: _Block) -> list[memoryview] | None:
         """Return what the block's move receives, in order, once all of it is there."""
@@ -218,10 +218,17 @@ class Streams:
                 raise ConnectionError(f"{_gone(peer)} message {started.message} was there")
         if missing:
             return None
-        return [
-            self._arrived.pop((*numbers, peer)) if length else memoryview(b"")
-            for peer, length in block.now.receives
-        ]
+        size, found = block.flat.element_size(), []
+        for peer, length in block.now.receives:
+            data = self._arrived.pop((*numbers, peer)) if length else memoryview(b"")
+            if data.nbytes != length * size:
+                raise InputError(
+                    f"rank {peer} sent {data.nbytes} bytes of message {started.message} where "
+                    f"{length * size} were due; start it with as many elements of the same dtype "
+                    f"on all ranks"
+                )
+            found.append(data)
+        return found
 
 
 class _Carried(Pending):
