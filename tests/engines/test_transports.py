@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import socket
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -17,13 +18,14 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.transports import peers
+from ddlnb.engines.transports.carrying import HalvesTransport, PerMessageTransport
 from ddlnb.engines.transports.course import Course
 from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.engines.transports.stream import Frame, Stream
 from ddlnb.engines.transports.streams import Streams
-from ddlnb.errors import InputError, MissingPart
+from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
-from ddlnb.plans.requests import AllReduce
+from ddlnb.plans.requests import AllReduce, ReduceScatter
 from ddlnb.units import KIB
 
 WORKERS = 4
@@ -66,6 +68,45 @@ def test_an_all_reduce_leaves_the_same_bits_everywhere(name):
         assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
         expected = sum(own(rank, len(tensors[0])) for rank in range(WORKERS))
         torch.testing.assert_close(tensors[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_numbers_of_every_length_are_summed(dtype):
+    """Whole ones up to 240, which all of them hold exactly."""
+
+    def run(group: dist.ProcessGroup) -> torch.Tensor:
+        with Streams(HERE, SECONDS, group) as streams:
+            tensor = torch.arange(80).to(dtype) + group.rank()
+            course = Course(get_collective("ring", 3), group.rank())
+            return streams.carry(course, 0, tensor).wait()
+
+    for tensor in among(3, run):
+        assert torch.equal(tensor, 3 * torch.arange(80).to(dtype) + 3)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A default group of one worker."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_worker_alone_has_its_own_sum_at_once():
+    tensor = torch.ones(3)
+    with MeshTransport(HERE, SECONDS) as mesh, HalvesTransport(HERE, SECONDS) as halves:
+        assert mesh.start(0, AllReduce(tensor)).wait() is tensor
+        assert halves.start(0, ReduceScatter(tensor)).wait() is tensor
+        assert mesh.bytes_sent == halves.bytes_sent == 0
+    assert tensor.tolist() == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_transport_whose_collective_does_not_exist_opens_nothing():
+    with pytest.raises(UnknownName, match="rinng"):
+        PerMessageTransport(("rinng",), 1, HERE, SECONDS)
+    assert "streams" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_messages_that_ranks_start_in_different_orders_meet_themselves():

@@ -20,7 +20,10 @@ HALVES: dict[type, Primitive] = {ReduceScatter: "reduce-scatter", GatherParts: "
 
 
 class CarryingTransport(Streams, ABC):
-    """Answers requests in place of their tensors, each by the course that a subclass chooses."""
+    """Answers requests in place of their tensors, each by the course that a subclass chooses.
+
+    A subclass makes its courses before it connects: what cannot be made opens nothing.
+    """
 
     def start(
         self,
@@ -42,8 +45,8 @@ class CollectiveTransport(CarryingTransport):
     """Answers every request by one collective."""
 
     def __init__(self, collective: Collective, host: str, timeout_seconds: float):
-        super().__init__(host, timeout_seconds)
         self._only = Course(collective, dist.get_rank())
+        super().__init__(host, timeout_seconds)
 
     def _course(self, message: int, request: Any) -> Course:
         return self._only
@@ -57,12 +60,12 @@ class HalvesTransport(CarryingTransport):
     """
 
     def __init__(self, host: str, timeout_seconds: float):
-        super().__init__(host, timeout_seconds)
         rank, workers = dist.get_rank(), dist.get_world_size()
         self._by_kind = {
             kind: Course(get_collective("ring", workers, primitive=primitive), rank)
             for kind, primitive in HALVES.items()
         }
+        super().__init__(host, timeout_seconds)
 
     def _course(self, message: int, request: Any) -> Course:
         return self._by_kind[type(request)]
@@ -75,13 +78,13 @@ class PerMessageTransport(CarryingTransport):
     """
 
     def __init__(self, names: Sequence[str], per_node: int, host: str, timeout_seconds: float):
-        super().__init__(host, timeout_seconds)
         rank, workers = dist.get_rank(), dist.get_world_size()
         self._by_name = {
             name: Course(get_collective(name, workers, per_node=per_node), rank)
             for name in sorted(set(names) - {""})
         }
         self._names, self._plain = names, AllReduceTransport()
+        super().__init__(host, timeout_seconds)
 
     def start(
         self,

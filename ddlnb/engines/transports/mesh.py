@@ -48,9 +48,12 @@ class MeshTransport(CarryingTransport):
         self.two_hops = Course(get_collective("direct", workers), rank)
         self.ring = Course(get_collective("ring", workers), rank, BLOCK_BYTES)
         super().__init__(host, timeout_seconds, group)
-        if two_hops_up_to is None:
-            two_hops_up_to = self._measured_limit(group)
-        self.two_hops_up_to = two_hops_up_to
+        try:
+            measured = self._measured_limit(group) if two_hops_up_to is None else two_hops_up_to
+        except BaseException:
+            self.close()
+            raise
+        self.two_hops_up_to = measured
 
     def _course(self, message: int, request: AllReduce) -> Course:
         size = request.tensor.nbytes
@@ -71,7 +74,7 @@ class MeshTransport(CarryingTransport):
             for tensor, seconds in zip(tensors, lost, strict=True):
                 by_ring = self._seconds(self.ring, tensor)
                 seconds.append(by_ring - self._seconds(self.two_hops, tensor))
-        medians = [statistics.median(seconds[1:]) for seconds in lost]  # first, connections open
+        medians = [statistics.median(seconds[1:]) for seconds in lost]  # windows open in the first
         agreed = torch.tensor(medians, dtype=torch.float64)
         group.allreduce([agreed]).wait()
         self.bytes_sent = 0.0

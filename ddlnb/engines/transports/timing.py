@@ -23,7 +23,7 @@ def time_collectives(
     """Return this rank's seconds by all-reduce, bytes and repetition, each after a barrier.
 
     Every repetition runs all collectives and sizes once, so that a drift of the machine hits all
-    alike. The first round is not counted: connections open in it.
+    alike. The first round is not counted: in it the windows of connections open.
     """
     found = {}
     with (
