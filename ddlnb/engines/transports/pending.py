@@ -10,19 +10,22 @@ from ddlnb.engines.base import Callback
 
 
 class Pending:
-    """The handle of a request that sums a tensor in place."""
+    """The handle of a request that sums a tensor in place.
+
+    ``callbacks`` are called when the sum is there; ``by`` says who makes it.
+    """
 
     def __init__(
         self,
         message: int,
         tensor: torch.Tensor,
-        released: Callback,
-        answered: Callback,
+        callbacks: tuple[Callback, ...],
+        by: str,
         timeout_seconds: float,
     ):
         self.message, self.tensor = message, tensor
-        self._callbacks = (answered, released)
-        self._timeout = timeout_seconds
+        self._callbacks = callbacks
+        self._by, self._timeout = by, timeout_seconds
         self._finished = threading.Event()
         self._error: Exception | None = None
 
@@ -39,7 +42,7 @@ class Pending:
         """Return the tensor once it holds the sum. Raises TimeoutError, or what went wrong."""
         if not self._finished.wait(self._timeout):
             raise TimeoutError(
-                f"exchange of message {self.message} was not done within {self._timeout} s"
+                f"{self._by} did not answer message {self.message} within {self._timeout} s"
             )
         if self._error is not None:
             raise self._error

@@ -12,6 +12,7 @@ import torch
 import zmq
 
 from ddlnb.engines.base import Callback, Handle
+from ddlnb.engines.transports.pending import Pending
 from ddlnb.engines.transports.wire import HEADER_BYTES, Header, Kind, from_bytes, to_bytes
 from ddlnb.plans.requests import PushPull
 
@@ -140,12 +141,15 @@ class PushPullTransport:
             if header.kind & Kind.ACK and not payload:
                 pending[header.key].release()
                 continue
-            request = pending.pop(header.key)
+            request = pending[header.key]
             request.fill(from_bytes(payload[0].buffer, header.dtype))
             request.finish()
+            del pending[header.key]  # not before: if a callback fails, the waiter hears of it
 
 
-class _Request:
+class _Request(Pending):
+    """A push whose pull is on its way; ``released`` is called when the server has the push."""
+
     def __init__(
         self,
         message: int,
@@ -153,17 +157,14 @@ class _Request:
         released: Callback,
         answered: Callback,
         server: str,
-        timeout: float,
+        timeout_seconds: float,
     ):
-        self.message, self.tensor = message, tensor
-        self._released, self._answered = released, answered
-        self._server, self._timeout = server, timeout
-        self._finished = threading.Event()
+        super().__init__(message, tensor, (answered,), f"server {server}", timeout_seconds)
+        self._released = released
         # On a GPU the tensor is complete only when the kernels launched so far have run.
         self._written = torch.cuda.Event() if tensor.is_cuda else None
         if self._written is not None:
             self._written.record()
-        self._error: Exception | None = None
 
     @property
     def wants_release(self) -> bool:
@@ -196,19 +197,3 @@ class _Request:
         with torch.cuda.stream(stream):
             self.tensor.copy_(total)
         stream.synchronize()
-
-    def finish(self, error: Exception | None = None) -> None:
-        self._error = error
-        if self._answered is not None and error is None:
-            self._answered()
-        self._finished.set()
-
-    def wait(self) -> torch.Tensor:
-        if not self._finished.wait(self._timeout):
-            raise TimeoutError(
-                f"server {self._server} did not answer message {self.message} "
-                f"within {self._timeout} s"
-            )
-        if self._error is not None:
-            raise self._error
-        return self.tensor

@@ -244,7 +244,7 @@ class _Carried(Pending):
         course: Course,
         repeat: int,
     ):
-        super().__init__(message, tensor, released, answered, timeout_seconds)
+        super().__init__(message, tensor, (answered, released), "other ranks", timeout_seconds)
         self.key = message, repeat
         self.blocks = [
             _Block(number, flat, course.moves(flat.numel()))
