@@ -142,6 +142,11 @@ class MeasurementSettings:
             raise InputError(
                 "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'"
             )
+        require(
+            self.topology == TOPOLOGIES[0] or self.device == "cpu",
+            f"topology {self.topology!r} runs on CPUs; leave it out with device {self.device!r}, "
+            f"where NCCL chooses",
+        )
         if self.collective is not None:
             self._check_collective()
         if self.replan is not None:

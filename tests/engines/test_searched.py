@@ -81,12 +81,14 @@ def test_large_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
 
 
 def test_on_gpus_where_the_end_of_a_message_is_not_seen_a_searched_plan_has_no_credit():
-    settings = MeasurementSettings(workers=2, topology="mesh")
+    settings = MeasurementSettings(workers=2)
     workload, cost = read_profile(SMALL), AlphaBeta(1e-3, 4e-9)
-    searching = SEARCHED_METHOD.planner
+    planner = SEARCHED_METHOD.planner
+    searching = replace(planner, space=replace(planner.space, split=False))
     on_cpu, on_gpu = (
         searched_plan(searching, workload, cost, settings.changed(device=device))
         for device in ("cpu", "cuda")
     )
     assert on_gpu.credit_bytes is None
+    assert not on_gpu.is_split
     assert on_cpu == in_order(on_gpu)

@@ -113,6 +113,7 @@ def test_a_collective_goes_with_our_own_engine(engine):
         ({"collective": "parameter-servers"}, "needs 1 ranks more as servers"),
         ({"collective": "ring", "topology": "mesh"}, "both say how all-reduces travel"),
         ({"collective": "ring", "device": "cuda"}, "runs on CPUs"),
+        ({"topology": "mesh", "device": "cuda"}, "topology .mesh. runs on CPUs"),
     ],
 )
 def test_a_collective_that_cannot_be_is_refused(options, reason):
