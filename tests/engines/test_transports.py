@@ -175,6 +175,26 @@ def test_tensors_of_other_lengths_are_told_apart():
     assert "bytes of message 7 where 4" in said
 
 
+def test_nothing_is_carried_once_a_rank_has_closed():
+    """Neither what is on its way nor what comes later."""
+
+    def run(group: dist.ProcessGroup) -> None:
+        streams = Streams(HERE, 5.0, group)
+        group.barrier().wait()
+        course = Course(get_collective("ring", 2), group.rank())
+        if group.rank() == 0:
+            handle = streams.carry(course, 0, torch.ones(4))
+            streams.close()
+            with pytest.raises(ConnectionError, match="this rank closed its connections"):
+                handle.wait()
+            with pytest.raises(ConnectionError, match="this rank closed its connections"):
+                streams.carry(course, 1, torch.ones(4))
+        group.barrier().wait()
+        streams.close()
+
+    among(2, run)
+
+
 def test_a_callback_that_fails_is_told_to_the_one_that_waits():
     def run(group: dist.ProcessGroup) -> None:
         def fail() -> None:

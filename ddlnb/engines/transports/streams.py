@@ -29,6 +29,8 @@ from ddlnb.engines.transports.stream import Frame, Stream
 from ddlnb.engines.transports.wire import to_bytes
 from ddlnb.errors import InputError, MissingPart
 
+_CLOSED = "this rank closed its connections before the message was answered"
+
 
 class Streams:
     """Carries tensors on their courses among the ranks of a process group, the default one if none.
@@ -76,9 +78,14 @@ class Streams:
         released: Callback = None,
         answered: Callback = None,
     ) -> Handle:
-        """Start a tensor on its course; every rank has to, with the same number of the message."""
+        """Start a tensor on its course; every rank has to, with the same number of the message.
+
+        Raises ConnectionError once a connection was lost or all were closed.
+        """
         if tensor.is_cuda:
             raise MissingPart(ON_CPUS)
+        if self._closed:
+            raise ConnectionError(_CLOSED)
         again = (course, self._repeats[message])
         started = _Carried(message, tensor, released, answered, self._timeout, *again)
         self._repeats[message] += 1
@@ -89,7 +96,10 @@ class Streams:
         return started
 
     def close(self) -> None:
-        """End the thread and close the connections; safe to call twice."""
+        """End the thread and close the connections; safe to call twice.
+
+        Who waits for a message that was not answered hears that it never will be.
+        """
         if self._closed:
             return
         self._closed = True
@@ -107,17 +117,22 @@ class Streams:
         try:
             while self._turn():
                 pass
+            self._end(ConnectionError(_CLOSED))
         except Exception as error:
-            self._failure = error
-            while not self._outbox.empty():
-                if (started := self._outbox.get()) is not None:
-                    self._under_way[started.key] = started
-            for started in self._under_way.values():
-                started.finish(error)
+            self._end(error)
         finally:
             self._selector.close()
             for stream in self._streams.values():
                 stream.connection.close()
+
+    def _end(self, reason: Exception) -> None:
+        """Tell all that wait, and all that still come, that nothing will be carried any more."""
+        self._failure = reason
+        while not self._outbox.empty():
+            if (started := self._outbox.get()) is not None:
+                self._under_way[started.key] = started
+        for started in self._under_way.values():
+            started.finish(reason)
 
     def _turn(self) -> bool:
         """Do what can be done now; return whether there may be more to come."""
@@ -244,7 +259,7 @@ class _Carried(Pending):
         course: Course,
         repeat: int,
     ):
-        super().__init__(message, tensor, (answered, released), "other ranks", timeout_seconds)
+        super().__init__(message, tensor, (answered, released), "the other ranks", timeout_seconds)
         self.key = message, repeat
         self.blocks = [
             _Block(number, flat, course.moves(flat.numel()))
