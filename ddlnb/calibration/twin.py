@@ -70,6 +70,7 @@ def here_parameters(clusters: Sequence[Cluster], site: Site = HERE) -> list[Para
             ("between_bandwidth", 1e7, 1e11, 1e9, 1.0),
             ("between_share", 0.02, 1.0, 0.4, 1.0),
             ("latency_share", 0.02, 1.0, 0.4, 1.0),
+            ("occupied_share", 0.02, 1.0, 0.4, 1.0),
             ("compute_share", 0.05, 1.0, 0.7, 0.5),
             ("message_compute", 1e-6, 1e-2, 1e-4, 1.0),
             ("server_latency", 1e-6, 1e-2, 1e-4, 1.5),

@@ -72,6 +72,7 @@ class Effects:
     update_latency: float = 0.0
     update_bandwidth: float = UNLIMITED
     latency_share: float = 1.0
+    occupied_share: float = 1.0
     compute_share: float = 1.0
     compute_factor: float = 1.0
     parallel_factor: float = 1.0
@@ -111,6 +112,7 @@ MEANINGS = {
     "update_latency": "optimizer cost of one tensor",
     "update_bandwidth": "rate at which the optimizer goes through the gradients",
     "latency_share": "speed of latencies while the worker computes, over that while it does not",
+    "occupied_share": "share of an all-reduce's latency in which the next one cannot start",
     "compute_factor": "seconds of computation here over those of the workload's profile",
     "parallel_factor": "seconds of computation of one of several workers over those of one alone",
     "compute_share": "speed of computation while the network carries a message, over that alone",

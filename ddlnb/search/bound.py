@@ -38,7 +38,8 @@ class Bound:
     """The least seconds of an iteration, and of what: each term is a bound by itself.
 
     ``compute_seconds`` are those of one worker, ``bytes_seconds`` those of all bytes over the
-    bandwidth with one latency, ``path_seconds`` the largest sum of head, work and tail.
+    bandwidth with what one latency occupies, ``path_seconds`` the largest sum of head, work and
+    tail.
     """
 
     compute_seconds: float
@@ -109,7 +110,7 @@ def bound_of(
     count = len(workload.gradients)
     coding = coding or Coding(np.zeros(count), np.zeros(count))
     compute = float(ready[-1] + forward.sum() + coding.encode.sum() + coding.decode.sum())
-    work = least.latency + least.work.sum()
+    work = cluster.effects.occupied_share * least.latency + least.work.sum()
     share = least.share
     tail = np.cumsum(forward[::-1])[::-1]  # from each layer on
     # Work from gradient j on (rows) that layers up to l need (columns), on a grid of both.

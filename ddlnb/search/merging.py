@@ -36,7 +36,8 @@ def best_merging(workload: Workload, cluster: Cluster, costs: list[Cost]) -> tup
     merged = (last > first) * (2 * bytes_of / cluster.effects.copy_bandwidth)
     choices = [cost.parts(bytes_of) for cost in costs]
     quick = np.argmin(np.stack([latency + work for latency, work, _ in choices]), axis=0)
-    latency = np.array([latency for latency, _, _ in choices])[quick] + merged
+    latency = np.array([latency for latency, _, _ in choices])[quick]
+    latency = cluster.effects.occupied_share * latency + merged  # the rest all have alike
     work = np.stack([work for _, work, _ in choices])[quick, np.arange(len(quick))]
     share = np.array([share for _, _, share in choices])[quick]
     ready = ready_seconds(workload, cluster)

@@ -20,6 +20,8 @@ from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.plan import Order, Plan
 from ddlnb.simulator.computation import Indices, Numbers, Tasks
 
+ALL_REDUCE = "all-reduce"  # the stage in which a message has the network for itself
+
 
 class Each(Enum):
     """Of whom each has a stage for itself."""
@@ -141,6 +143,10 @@ def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
 def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
     """Add one stage on one resource: all ranks take part in one all-reduce at a time.
 
+    Of its latency only the occupied share holds up the next one; during the rest parts of it are on
+    their way, or wait for a rank, and the next may use the links (the gap and the latency of LogP:
+    Culler et al., PPoPP 1993). Halves of one all-reduce need one another, so they occupy all.
+
     The thread of a scheduler, where there is one, starts every message before and sees its end
     afterwards, one thing at a time, while the network and the worker go on.
     """
@@ -149,7 +155,12 @@ def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, softwar
     has_scheduler = bool(turn.any()) and plan.credit_bytes is not None and cluster.workers > 1
     if has_scheduler:
         path.add("start", "scheduler", 0.0, turn, 0.0 * size, 1.0, each=Each.WORKER)
-    path.add("all-reduce", "network", 0.0, latency + software, work, share, releases=True)
+    occupied = 1.0 if plan.is_split else cluster.effects.occupied_share
+    gap = occupied * latency + software
+    path.add(ALL_REDUCE, "network", 0.0, gap, work, share, releases=True)
+    if occupied < 1 and cluster.workers > 1:
+        own, rest = np.arange(path.messages), (1 - occupied) * latency
+        path.add("on its way", "on its way {}", 0.0, rest, 0.0 * size, 1.0, own, releases=True)
     if has_scheduler:
         path.add("end", "scheduler", 0.0, turn, 0.0 * size, 1.0, each=Each.WORKER)
 

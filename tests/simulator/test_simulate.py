@@ -245,6 +245,10 @@ def pair(**effects):
         # Each latency takes 1 s; the first one is over after 1 s, at half the pace after 1.75 s.
         ("WFBP-A2A", {"operation_latency": 1.0}, 11.0, 6.5),
         ("WFBP-A2A", {"operation_latency": 1.0, "latency_share": 0.5}, 11.75, 7.25),
+        # Half of each latency passes on the way, while the next message is sent: a has the network
+        # from 7.5 s to 10 s. A message alone takes as long as before.
+        ("WFBP-A2A", {"operation_latency": 1.0, "occupied_share": 0.5}, 10.5, 6.0),
+        ("BSP-A2A", {"operation_latency": 1.0, "occupied_share": 0.5}, 11.5, 7.0),
         # Two hops of 0.5 s for every message; one operation with two ranks of 0.5 s.
         ("WFBP-A2A", {"inside_latency": 0.5}, 11.0, 6.5),
         ("BSP-A2A", {"rank_latency": 0.5}, 11.5, 7.0),
@@ -571,7 +575,7 @@ def test_overlap_may_hurt_pushes_to_several_servers_even_when_start_ups_are_free
 
 
 @settings(max_examples=60)
-@given(situations(methods=only("ByteScheduler-A2A"), scheduler_latency=0.0))
+@given(situations(methods=only("ByteScheduler-A2A"), scheduler_latency=0.0, occupied_share=1.0))
 def test_credit_changes_no_time_of_all_reduces_that_are_listed(situation):
     """They go one at a time in their order anyway; credit has shaped that order."""
     unbounded = replace(situation.plan, credit_bytes=10**9)
@@ -690,7 +694,7 @@ def test_a_message_starts_when_it_is_ready_and_ends_before_it_is_needed(situatio
 
 
 @settings(max_examples=60)
-@given(situations(methods=only(*ALL_TO_ALL), scheduler_latency=0.0))
+@given(situations(methods=only(*ALL_TO_ALL), scheduler_latency=0.0, occupied_share=1.0))
 def test_all_reduces_go_one_at_a_time_in_the_order_of_the_plan(situation):
     messages = [span for span in play(situation.program, 3).spans if span.kind == "message"]
     for before, after in pairwise(messages):

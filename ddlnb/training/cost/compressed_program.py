@@ -14,6 +14,7 @@ import numpy as np
 
 from ddlnb.errors import InputError, require
 from ddlnb.simulator.computation import Task, Tasks
+from ddlnb.simulator.path import ALL_REDUCE
 from ddlnb.simulator.program import Program
 from ddlnb.training.cost.requests import RequestCost
 
@@ -34,13 +35,14 @@ class CompressedMessage:
 def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -> Program:
     """Return the program with every all-reduce replaced by its compressed message.
 
-    Messages that are None stay as they are; where all are, so does the program. Raises InputError
+    Messages that are None stay as they are; where all are, so does the program. A compressed one
+    occupies the network for all of its latency. Raises InputError
     for a program that goes through parameter servers.
     """
     if all(message is None for message in messages):
         return program
     require(
-        len(program.stages) == 1,
+        program.stages[0].name == ALL_REDUCE,
         "only all-to-all programs can be compressed; choose a base method that ends in A2A",
     )
     if len(messages) != len(program.message_bytes):
@@ -48,8 +50,10 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
             f"{len(messages)} compressed messages do not fit a program of "
             f"{len(program.message_bytes)}; give one for each"
         )
-    (stage,) = program.stages
+    stage, *later = program.stages
     latency, work = stage.latency.astype(float), stage.work.astype(float)
+    is_dense = np.array([message is None for message in messages], float)
+    later = [replace(one, latency=one.latency * is_dense) for one in later]
     sent = program.message_bytes.copy()
     for number, message in enumerate(messages):
         if message is not None:
@@ -62,7 +66,7 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
         program,
         tasks=tasks,
         task_seconds=np.array(seconds),
-        stages=(stage,),
+        stages=(stage, *later),
         message_bytes=sent,
     )
 

@@ -174,7 +174,7 @@ def _seconds(
     """Return the seconds to compress a message and to send it beside the computation."""
     compressor = LayerTopK((density,) * len(message))
     made = compressed_message(compressed_pieces(compressor, message), cluster, profile, feedback)
-    (stage,) = program.stages
+    stage = program.stages[0]
     before = (made.cost.latency + made.cost.copies) / stage.latency_share
     work = made.cost.work / float(stage.shares[0])
     return made.encode_seconds + before + work
