@@ -1,6 +1,7 @@
 """Frames over one connection that never blocks: a header, and the bytes of a tensor.
 
-The kernel is asked to wake the reader when the rest of a frame is there, not for every packet.
+The kernel is asked to wake the reader when the rest of a frame is there, or 16 KiB of it, not for
+every packet.
 """
 
 from __future__ import annotations

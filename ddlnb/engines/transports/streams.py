@@ -4,7 +4,8 @@ All messages share the connections and travel in the order in which they start, 
 the last one still is on its way: an all-reduce occupies links for its bytes, and its delays pass
 meanwhile. A frame says which move of which message it belongs to, so ranks may start messages in
 different orders, and one that comes early waits for its turn. One thread does it all, and sleeps
-until a whole frame is there: a message costs little of a processor that computes as well.
+until the rest of a frame is there, or many packets of it: a message costs little of a processor
+that computes as well.
 """
 
 from __future__ import annotations
