@@ -1,18 +1,20 @@
 """Forecast iterations of one GPU from its data sheet, then measure them, and print how far off.
 
-    python -m benchmarks.iterations_on_gpu                   # print the kept comparisons
+    python -m benchmarks.iterations_on_gpu [--gpu H200]      # print the kept comparisons
+    python -m benchmarks.iterations_on_gpu --gpu H200 --forecast  # before the first is measured
+    python -m benchmarks.iterations_on_gpu --gpu H200 --measure   # on the GPU: keep the rows
     python -m benchmarks.iterations_on_gpu --work            # trace the measured cells, for the fit
     python -m benchmarks.iterations_on_gpu --refit           # estimate the measured cells today
-    python -m benchmarks.iterations_on_gpu --measure         # on the GPU: measure, keep the rows
 
 An iteration is a forward and a backward pass, as PyTorch runs them without compiling; batches lie
 in the GPU's memory, and there is no optimizer. ``fp32`` computes on the cores, ``tf32`` lets matrix
 units round, ``bf16`` holds everything in 16 bits, ``amp`` is torch.autocast to bf16, which nothing
 here forecasts: it stands beside the forecast of bf16, and its memory beside none. Three tables are
 printed. ``blind`` rows were forecast before the first of them was measured, and stay as they are.
-``fitted`` rows are today's estimates, of a roofline that has seen them (but amp). ``left out`` rows
-are estimated by a fit that has not seen their model on this GPU. Beside them stands the trivial
-forecast: the median share of the data sheet's FLOP/s in the published runs.
+Of the H100 alone, whose rows the roofline is fitted to, ``fitted`` rows are today's estimates (it
+has not seen amp), and ``left out`` rows are estimated by a fit that has not seen their model on
+this GPU. Beside them stands the trivial forecast: the median share of the data sheet's FLOP/s in
+the published runs.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import argparse
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ import pandas as pd
 import torch
 
 from ddlnb.calibration.roofline import total_work
+from ddlnb.errors import require
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.paths import DATA, HARDWARE
@@ -43,11 +46,14 @@ from ddlnb.workloads.tasks import Batch, Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 
-GPU = "H100"
-BLIND = DATA / "forecasts" / "iterations_on_h100.csv"
+GPU = "H100"  # whose rows the roofline is fitted to
+MEASURED_ON = {
+    GPU: DATA / "measured" / "2026-11-22_h100",
+    "H200": DATA / "measured" / "2026-11-23_h200",
+}
+MEASURED = MEASURED_ON[GPU]
 FITTED = DATA / "forecasts" / "iterations_on_h100_fitted.csv"
 LEFT_OUT = HARDWARE / "roofline_left_out.csv"
-MEASURED = DATA / "measured" / "2026-11-22_h100"
 ROWS, WORK = "iterations.csv", "work.csv"
 CELLS = {
     "resnet18": (256,), "resnet50": (64, 256), "resnet101": (128,), "resnet152": (128,),
@@ -64,6 +70,11 @@ KEY = ["model", "batch", "precision"]
 SHOWN = [
     *KEY, "seconds", "forecast_seconds", "error", "trivial_error", "inside", "memory_error",
 ]  # fmt: skip
+
+
+def blind(gpu: str) -> Path:
+    """Return where the cells are forecast that had not been measured."""
+    return DATA / "forecasts" / f"iterations_on_{gpu.lower()}.csv"
 
 
 def cells() -> Iterator[tuple[str, int, str]]:
@@ -91,15 +102,17 @@ def work() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def estimates(gpu: str = GPU) -> pd.DataFrame:
-    """Return a row per measured cell: seconds with their 90 % interval, and the bytes held.
+def estimates(gpu: str = GPU, asked: Iterable[tuple[str, int, str]] | None = None) -> pd.DataFrame:
+    """Return a row per cell: seconds with their 90 % interval, and the bytes held.
+
+    The cells are those that were measured on the H100 if no others are asked for.
 
     The trivial forecast takes the median utilisation of the fitted runs of the same kind.
     """
     kind, rows, traced = get_gpu(gpu), [], _traced()
-    for model, batch, precision in measured_cells():
-        workload, asked = traced(model, batch), PRECISIONS[precision]
-        found = estimate(workload, kind, asked)
+    for model, batch, precision in measured_cells() if asked is None else asked:
+        workload, forecast = traced(model, batch), PRECISIONS[precision]
+        found = estimate(workload, kind, forecast)
         reach = math.exp(Z90 * found.spread)
         rows.append(
             {
@@ -110,7 +123,7 @@ def estimates(gpu: str = GPU) -> pd.DataFrame:
                 "forecast_seconds": found.compute_seconds,
                 "low_seconds": found.compute_seconds / reach,
                 "high_seconds": found.compute_seconds * reach,
-                "utilisation_1_seconds": workload.flops / kind.peak(asked),
+                "utilisation_1_seconds": workload.flops / kind.peak(forecast),
                 "held_bytes": held_bytes(model, batch, precision),
             }
         )
@@ -256,26 +269,38 @@ def left_out() -> pd.DataFrame:
 def main() -> None:
     """Trace, estimate, measure, or print the comparisons."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gpu", choices=list(MEASURED_ON), default=GPU)
+    parser.add_argument("--forecast", action="store_true", help="forecast all cells, once")
+    parser.add_argument("--measure", action="store_true", help="measure on this machine's GPU")
     parser.add_argument("--work", action="store_true", help="trace what was measured, for the fit")
     parser.add_argument("--refit", action="store_true", help="estimate again, keep as fitted rows")
-    parser.add_argument("--measure", action="store_true", help="measure on this machine's GPU")
-    parser.add_argument("--out", type=Path, default=MEASURED, help="the folder of measured rows")
+    parser.add_argument("--out", type=Path, help="the folder of measured rows")
     given = parser.parse_args()
+    forecast, out = blind(given.gpu), given.out or MEASURED_ON[given.gpu]
+    if given.forecast:
+        require(not forecast.exists(), f"{forecast} exists, and a blind forecast is made once")
+        _keep(estimates(given.gpu, cells()), forecast)
     if given.work:
-        write_atomically(MEASURED / WORK, work().to_csv(index=False, float_format="%.6g"))
+        _keep(work(), MEASURED / WORK)
     if given.refit:
-        write_atomically(FITTED, estimates().to_csv(index=False, float_format="%.6g"))
+        _keep(estimates(), FITTED)
     if given.measure:
-        measure_here(given.out / ROWS)
-    if not (given.out / ROWS).exists():
+        measure_here(out / ROWS)
+    if not (out / ROWS).exists():
         return
-    measured = pd.read_csv(given.out / ROWS)
-    blind, fitted = (compared(pd.read_csv(path), measured) for path in (BLIND, FITTED))
-    print(f"blind\n{blind[SHOWN].round(4).to_string(index=False)}")
-    for name, table in (
-        ("blind", summary(blind)), ("fitted", summary(fitted)), ("left out", left_out()),
-    ):  # fmt: skip
+    measured = pd.read_csv(out / ROWS)
+    rows = compared(pd.read_csv(forecast), measured)
+    print(f"blind\n{rows[SHOWN].round(4).to_string(index=False)}")
+    tables = {"blind": summary(rows)}
+    if given.gpu == GPU:
+        fitted = compared(pd.read_csv(FITTED), measured)
+        tables |= {"fitted": summary(fitted), "left out": left_out()}
+    for name, table in tables.items():
         print(f"\n{name}\n{table.to_string()}")
+
+
+def _keep(rows: pd.DataFrame, path: Path) -> None:
+    write_atomically(path, rows.to_csv(index=False, float_format="%.6g"))
 
 
 if __name__ == "__main__":
