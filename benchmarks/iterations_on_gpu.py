@@ -64,6 +64,7 @@ CELLS = {
 }  # fmt: skip
 FORECAST = ("fp32", "tf32", "bf16")
 PRECISIONS = {**{one: one for one in FORECAST}, "amp": "bf16"}  # and whose forecast they have
+TOGETHER = "all but amp"
 ONLY_HALF = ("llama3-8b",)  # whose gradients in 32 bits do not fit
 WARMUP, ITERATIONS = 5, 15
 KEY = ["model", "batch", "precision"]
@@ -239,12 +240,16 @@ def fitted_utilisation() -> dict[str, float]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by precision: cells, median error, share in the interval, of time and of memory."""
+    """Return by precision: cells, median error, share in the interval, of time and of memory.
+
+    The last row is of all precisions that are forecast, which amp is not.
+    """
     sizes = rows.assign(
         **{name: rows[name].abs() for name in ("error", "trivial_error", "memory_error")}
     )
+    together = sizes[sizes["precision"] != "amp"].assign(precision=TOGETHER)
     kinds = {"median_error": ("error", "median"), "worst": ("error", "max")}
-    found = sizes.groupby("precision", sort=False).agg(
+    found = pd.concat([sizes, together]).groupby("precision", sort=False).agg(
         cells=("error", "size"), **kinds, inside=("inside", "mean"),
         constant_utilisation=("trivial_error", "median"), memory=("memory_error", "median"),
     )  # fmt: skip

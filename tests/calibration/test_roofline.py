@@ -7,7 +7,18 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from benchmarks.iterations_on_gpu import FITTED, GPU, MEASURED, ROWS, WORK, blind, compared, summary
+from benchmarks.iterations_on_gpu import (
+    FITTED,
+    GPU,
+    MEASURED,
+    MEASURED_ON,
+    ROWS,
+    TOGETHER,
+    WORK,
+    blind,
+    compared,
+    summary,
+)
 from ddlnb.calibration.roofline import (
     HOST,
     IMAGES,
@@ -79,7 +90,25 @@ def test_measured_iterations_are_in_the_intervals_of_today_and_the_blind_ones_ar
     assert len(ours) == 48
     assert ours["inside"].mean() >= 0.9
     assert summary(fitted)["median_error"].max() < 0.15
-    assert summary(unseen)["median_error"].round(2).to_list() == [0.08, 0.13, 0.34, 0.37]
+    assert summary(unseen)["median_error"].round(2).to_list() == [0.08, 0.13, 0.34, 0.37, 0.17]
+
+
+def test_blind_forecasts_of_a_gpu_known_by_its_data_sheet_hold_and_beat_the_trivial_one():
+    rows = compared(pd.read_csv(blind("H200")), pd.read_csv(MEASURED_ON["H200"] / ROWS))
+    assert len(rows) == 93
+    found = summary(rows)
+    assert found["median_error"].round(3).to_list() == [0.08, 0.137, 0.149, 0.245, 0.118]
+    together = found.loc[TOGETHER]
+    assert together["inside"] == pytest.approx(0.886)
+    assert together["median_error"] < 0.3 * together["constant_utilisation"]
+    key = ["model", "batch", "precision"]
+    known = rows.merge(pd.read_csv(MEASURED / ROWS).dropna(subset="seconds")[key], on=key)
+    ours = rows[rows["precision"] != "amp"]
+    seen = ours.set_index(key).index.isin(known.set_index(key).index)
+    assert seen.sum() == 48
+    assert ours[seen]["error"].abs().median() == pytest.approx(0.1, abs=0.005)
+    assert ours[~seen]["error"].abs().median() == pytest.approx(0.27, abs=0.005)
+    assert ours[~seen]["inside"].sum() == 15
 
 
 def test_memory_of_measured_iterations_is_that_of_the_passes_and_of_gradients_held_throughout():
