@@ -51,18 +51,35 @@ def test_a_repetition_that_lacks_a_contender_is_left_out():
 def test_the_summary_counts_what_is_beyond_noise():
     rows = pd.DataFrame(
         {
+            "plan": ["searched", "MG-WFBP"],
+            "best method": ["MG-WFBP", "WFBP-A2A"],
+            "searched ms": [10.0, 10.0],
+            "forecast ms": [11.0, 12.1],
             **{"over best": [1.2, 0.9], "best low": [1.1, 0.8], "best high": [1.3, 0.95]},
             **{"over DDP": [1.5, 1.5], "DDP low": [0.9, 1.4], "DDP high": [2.0, 1.6]},
             **{"most over best": [1.21, 1.21], "most over DDP": [1.6, 1.6]},
         }
     )
-    best, ddp = summary(rows).splitlines()
+    best, ddp, off = summary(rows).splitlines()
     assert "geometric mean 1.039" in best
     assert "quicker in 1, slower in 1" in best
     assert "geometric mean 1.500" in ddp
     assert "quicker in 1, slower in 0" in ddp
-    assert "allows 1.210" in best
-    assert "allows 1.600" in ddp
+    assert "in 2 cells without servers 1.039, where the bound allows 1.210" in best
+    assert "the bound allows 1.600" in ddp
+    assert "1.154 of the measured seconds" in off
+    assert "15.5% off" in off
+
+
+@pytest.mark.parametrize("column", ["plan", "best method"])
+def test_the_bound_says_nothing_of_cells_with_servers(column):
+    ratios = ["over best", "over DDP", "most over best", "most over DDP"]
+    ends = ["best low", "best high", "DDP low", "DDP high"]
+    rows = pd.DataFrame({name: [1.2, 2.0] for name in [*ratios, *ends]}).assign(
+        **{"plan": "searched", "best method": "MG-WFBP", "searched ms": 1.0, "forecast ms": 1.0}
+    )
+    rows.loc[1, column] = "ByteScheduler-PS"
+    assert "in 1 cell without servers 1.200, where the bound allows 1.200" in summary(rows)
 
 
 def test_an_unknown_cell_is_refused():
