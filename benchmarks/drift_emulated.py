@@ -34,16 +34,14 @@ from benchmarks.drift_runs import (
     table,
 )
 from benchmarks.searched_emulated import ratio
-from ddlnb.engines.searching import measured_cluster
+from ddlnb.engines.searching import measured_cluster, simulated_seconds
 from ddlnb.errors import UnknownName
 from ddlnb.figures import drift_iterations
 from ddlnb.paths import DATA
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.plan import Plan
 from ddlnb.results.statistics import Interval
-from ddlnb.simulator.simulate import simulate
 
-KEPT = DATA / "measured" / "2026-11-22_two-cores_drift"
+KEPT = DATA / "measured" / "2026-11-23_two-cores_drift"
 BEFORE, DRIFTED, LATER = "before", "drifted", "later"
 
 
@@ -76,7 +74,7 @@ def forecasts(name: str, folder: Path) -> dict[tuple[str, str], float]:
 
     def seconds(plan: Plan, phase: str) -> float:
         cluster = measured_cluster(first if phase == BEFORE else then, drift.workers)
-        return float(simulate(drift.workload, cluster, method_of(plan)).iteration_seconds)
+        return simulated_seconds(plan, drift.workload, cluster)
 
     found = {(STAYS, phase): seconds(fast, phase) for phase in (BEFORE, LATER)}
     found |= {(ORACLE, phase): seconds(slow, phase) for phase in (BEFORE, LATER)}

@@ -8,7 +8,7 @@ of every iteration as rank 0 saw them, at full speed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from ddlnb.engines.contenders import Contender
 from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Report
 from ddlnb.engines.network_change import NetworkChange
-from ddlnb.engines.probes import COST_SIZES
 from ddlnb.engines.replanning import REPETITIONS
 from ddlnb.engines.searching import searched_plan
 from ddlnb.engines.settings import MeasurementSettings
@@ -27,7 +26,7 @@ from ddlnb.files import write_atomically
 from ddlnb.launch.load import watched_load
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import Site, emulated
-from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.kept import method_of
 from ddlnb.plans.plan import Plan
 from ddlnb.provenance import provenance
@@ -133,16 +132,8 @@ def _measured_costs(name: str, ranks: Ranks) -> list[dict[str, Any]]:
     found = []
     for site in (settings.site, change.site(settings.site)):
         _become(ranks, site)
-        sizes, seconds = zip(*bench.all_reduce_seconds(COST_SIZES, REPETITIONS), strict=True)
-        cost = fit_alpha_beta(sizes, seconds)
-        found.append(
-            {
-                "drift": name,
-                "network": site.network_name,
-                "latency_seconds": cost.latency_seconds,
-                "seconds_per_byte": cost.seconds_per_byte,
-            }
-        )
+        cost = asdict(bench.measured_cost(REPETITIONS))
+        found.append({"drift": name, "network": site.network_name, **cost})
     _become(ranks, settings.site)
     return found
 
@@ -156,7 +147,10 @@ def kept_costs(name: str, folder: Path) -> list[AlphaBeta]:
     """Return the costs on the first network and on what it becomes; none if none were measured."""
     rows = table(folder, "costs", ["drift"])
     own = rows[rows["drift"] == name]
-    return [AlphaBeta(row.latency_seconds, row.seconds_per_byte) for row in own.itertuples()]
+    return [
+        AlphaBeta(row.latency_seconds, row.seconds_per_byte, row.occupied_share)
+        for row in own.itertuples()
+    ]
 
 
 def _run(plan: Plan, reports: list[Report]) -> dict[str, Any]:

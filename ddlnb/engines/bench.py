@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 
 from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.optimizers import get_optimizer, optimizer_name
-from ddlnb.engines.probes import COST_SIZES, profile_rank, shares_cores, time_all_reduce
+from ddlnb.engines.probes import (
+    COST_PROBES,
+    Probe,
+    cost_of,
+    profile_rank,
+    shares_cores,
+    time_all_reduces,
+)
 from ddlnb.engines.searching import measured_space, searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.takeover import Replanning
@@ -15,7 +23,7 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.site import Site
-from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
@@ -70,8 +78,11 @@ class Bench:
         if self.settings.cost is not None:
             return self.settings.cost
         shared = shares_cores(self.task, self.settings.device)
-        measured = self.all_reduce_seconds(COST_SIZES, 25, while_computing=shared)
-        return fit_alpha_beta(*zip(*measured, strict=True))
+        return self.measured_cost(25, while_computing=shared)
+
+    def measured_cost(self, repetitions: int, *, while_computing: bool = False) -> AlphaBeta:
+        """Return the cost of an all-reduce among the workers, measured now, in real seconds."""
+        return cost_of(self._timed(COST_PROBES, repetitions, while_computing))
 
     def all_reduce_seconds(
         self,
@@ -81,9 +92,16 @@ class Bench:
         while_computing: bool = False,
     ) -> list[tuple[int, float]]:
         """Return (bytes, real seconds) of all-reduces of the workers, as seen by the slowest."""
+        found = self._timed([Probe(size) for size in sizes], repetitions, while_computing)
+        return list(zip(sizes, found, strict=True))
+
+    def _timed(
+        self, probes: Sequence[Probe], repetitions: int, while_computing: bool
+    ) -> list[float]:
+        """Return the real seconds of every probe, as seen by the slowest worker."""
         found = self.ranks.run(
-            time_all_reduce,
-            sizes,
+            time_all_reduces,
+            probes,
             repetitions,
             self.settings.backend,
             self.settings.device,
@@ -93,8 +111,7 @@ class Bench:
             count=self.settings.workers,
             timeout_seconds=self.settings.timeout_seconds,
         )
-        scale = self.ranks.site.scale
-        return [(size, scale * max(rank[i][1] for rank in found)) for i, size in enumerate(sizes)]
+        return [self.ranks.site.scale * max(seconds) for seconds in zip(*found, strict=True)]
 
     def plan(self, method: str | Method) -> Plan:
         """Return the plan of a method for this model on these workers."""

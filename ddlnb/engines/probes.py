@@ -6,25 +6,40 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
+from ddlnb.engines.base import Transport
 from ddlnb.engines.process_group import local_device, process_group
+from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.engines.transports.carrying import CollectiveTransport
 from ddlnb.engines.transports.mesh import MeshTransport
+from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.transfers import Collective
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.tasks import Task
 from ddlnb.workloads.workload import Workload
 
+
+@dataclass(frozen=True)
+class Probe:
+    """So many all-reduces of so many bytes, started together."""
+
+    bytes: int
+    count: int = 1
+
+
 COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)  # bytes to which a + b M is fitted
+SMALL, BURST = 256, 8  # bytes, and how many: one after the other, they take more than all together
+COST_PROBES = (*map(Probe, COST_SIZES), Probe(SMALL), Probe(SMALL, BURST))
 LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must not decide
 
 
@@ -52,17 +67,17 @@ def profile_rank(
     return found
 
 
-def time_all_reduce(
+def time_all_reduces(
     context: RankContext,
-    sizes: tuple[int, ...],
+    probes: Sequence[Probe],
     repetitions: int,
     backend: str = "gloo",
     device: str = "cpu",
     while_computing: bool = False,
     topology: str = "ring",
     collective: Collective | None = None,
-) -> list[tuple[int, float]]:
-    """Return (bytes, seconds) of this rank's all-reduces per size, medians of repetitions.
+) -> list[float]:
+    """Return the seconds of this rank's all-reduces per probe, medians of repetitions.
 
     ``while_computing`` keeps every rank busy with matrix products meanwhile, as a backward pass
     does: where computation and communication share cores, that multiplies the latency. A message
@@ -71,49 +86,65 @@ def time_all_reduce(
     on = local_device(context, device)
     with process_group(context, context.store(), context.count, backend):
         how = (while_computing, topology, collective)
-        return timed_all_reduces(context, sizes, repetitions, on, *how)
+        return timed_all_reduces(context, probes, repetitions, on, *how)
 
 
 def timed_all_reduces(
     context: RankContext,
-    sizes: tuple[int, ...],
+    probes: Sequence[Probe],
     repetitions: int,
     device: torch.device,
     while_computing: bool = False,
     topology: str = "ring",
     collective: Collective | None = None,
-) -> list[tuple[int, float]]:
-    """Return what `time_all_reduce` does, in the default process group, which is there already."""
+) -> list[float]:
+    """Return what `time_all_reduces` does, in the default process group, which is there already."""
     typical = statistics.fmean if while_computing else statistics.median
     found = []
-    with _all_reduce(context, topology, collective) as all_reduce:
-        for size in sizes:
-            tensor = torch.zeros(max(1, size // 4), device=device)
+    with closing(_transport(context, topology, collective)) as transport:
+        for probe in probes:
+            requests = [
+                AllReduce(torch.zeros(max(1, probe.bytes // 4), device=device))
+                for _ in range(probe.count)
+            ]
             seconds = []
             with _computing() if while_computing else nullcontext():
                 for _ in range(repetitions + 1):
                     start = time.perf_counter()
-                    all_reduce(tensor)
+                    started = [transport.start(*each) for each in enumerate(requests)]
+                    for handle in started:
+                        handle.wait()
                     if device.type == "cuda":
                         torch.cuda.synchronize(device)
                     seconds.append(time.perf_counter() - start)
                 dist.barrier()
-            found.append((size, typical(seconds[1:])))
+            found.append(typical(seconds[1:]))
     return found
 
 
-@contextmanager
-def _all_reduce(
-    context: RankContext, topology: str, collective: Collective | None
-) -> Iterator[Callable[[torch.Tensor], Any]]:
-    """Yield what sums a tensor over all ranks as the engine does, and returns when that is done."""
+def cost_of(seconds: Sequence[float]) -> AlphaBeta:
+    """Return the cost of an all-reduce for which these are the seconds of `COST_PROBES`.
+
+    Raises InputError for another number of seconds.
+
+    >>> cost = cost_of([2e-3 + size * 1e-9 for size in COST_SIZES] + [2e-3, 5.5e-3])
+    >>> print(cost, f"{cost.occupied_share:.2f}")
+    2 ms + M / (8 Gb/s) 0.25
+    """
+    require(len(seconds) == len(COST_PROBES), f"{len(seconds)} seconds for {len(COST_PROBES)}")
+    *large, one, together = seconds
+    cost = fit_alpha_beta(COST_SIZES, large)
+    gap = (together - one) / (BURST - 1) - cost.seconds_per_byte * SMALL
+    share = gap / cost.latency_seconds if cost.latency_seconds else 1.0
+    return replace(cost, occupied_share=min(1.0, max(0.0, share)))
+
+
+def _transport(context: RankContext, topology: str, collective: Collective | None) -> Transport:
+    """Return what sums tensors over all ranks as the engine does."""
     if collective is None and topology == "ring":
-        yield dist.all_reduce
-        return
+        return AllReduceTransport()
     reached = context.host, context.timeout_seconds
-    ours = CollectiveTransport(collective, *reached) if collective else MeshTransport(*reached)
-    with ours:
-        yield lambda tensor: ours.start(0, AllReduce(tensor)).wait()
+    return CollectiveTransport(collective, *reached) if collective else MeshTransport(*reached)
 
 
 def shares_cores(task: Task, device: str) -> bool:

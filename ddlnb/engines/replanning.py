@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import astuple
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.engines.drift import Drift
 from ddlnb.engines.job import Job
-from ddlnb.engines.probes import COST_SIZES, shares_cores, timed_all_reduces
+from ddlnb.engines.probes import COST_PROBES, cost_of, shares_cores, timed_all_reduces
 from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.searching import in_order, measured_cluster
+from ddlnb.engines.searching import measured_cluster, quickest_in_order, simulated_seconds
 from ddlnb.engines.takeover import Meeting, Takeover
 from ddlnb.engines.transports.connect import transport_for
 from ddlnb.errors import DdlnbError, PlanError
 from ddlnb.launch.rank import RankContext
-from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
-from ddlnb.plans.kept import method_of, require_same_gradients
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.kept import require_same_gradients
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import plan_from_json, plan_to_json
 from ddlnb.search.search import search_plan
-from ddlnb.simulator.simulate import simulate
+from ddlnb.workloads.workload import Workload
 
 REPETITIONS = 5  # all-reduces per size when the cost is measured anew
 LEAST_GAIN = 1.1  # times as fast, in simulation, as the plan that is there: beyond its errors
@@ -87,11 +89,10 @@ class Replanner:
         device = local_device(self._context, job.device)
         shared = shares_cores(job.task, job.device)
         how = (shared, job.topology, job.collective)
-        found = timed_all_reduces(self._context, COST_SIZES, REPETITIONS, device, *how)
-        sizes, seconds = zip(*found, strict=True)
+        seconds = timed_all_reduces(self._context, COST_PROBES, REPETITIONS, device, *how)
         slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return fit_alpha_beta(sizes, [self._rules.scale * each for each in slowest.tolist()])
+        return cost_of([self._rules.scale * each for each in slowest.tolist()])
 
     def _search(self, cost: AlphaBeta, iteration: int) -> str:
         """Return what rank 0 says: a plan that is quicker at this cost, or that the old one stays.
@@ -100,23 +101,26 @@ class Replanner:
         """
         rules, plan = self._rules, self._replica.plan
         cluster = measured_cluster(cost, self._job.workers)
-        present = simulate(rules.workload, cluster, method_of(plan)).iteration_seconds
-        found = search_plan(
-            rules.workload,
-            cluster,
-            space=rules.space,
-            time_limit=rules.search_seconds,
-            progress=False,
-        )
-        if present < LEAST_GAIN * found.iteration_seconds:
+
+        def search(workload: Workload, on: Cluster) -> Plan:
+            limit = rules.search_seconds / 2  # two searches at most
+            return search_plan(
+                workload, on, space=rules.space, time_limit=limit, progress=False
+            ).plan
+
+        if self._job.device == "cuda":
+            chosen = search(rules.workload, cluster)
+        else:
+            chosen = quickest_in_order(search, rules.workload, cluster)
+        present, found = (simulated_seconds(one, rules.workload, cluster) for one in (plan, chosen))
+        if present < LEAST_GAIN * found:
             return STAYS
-        chosen = found.plan if self._job.device == "cuda" else in_order(found.plan)
         return json.dumps(
             {
                 "iteration": iteration,
                 "digest": chosen.digest,
                 "plan": plan_to_json(chosen),
-                "cost": [cost.latency_seconds, cost.seconds_per_byte],
+                "cost": astuple(cost),
             }
         )
 

@@ -19,7 +19,9 @@ from ddlnb.units import gigabits_per_second, show_seconds
 class AlphaBeta:
     """The time of one primitive as a + b M: latency seconds and seconds per byte.
 
-    Raises InputError for a term that is negative or not finite.
+    Of the latency, ``occupied_share`` holds up the next one, and the rest passes while that is sent
+    (the gap and the latency of LogP: Culler et al. 1993); 1 where it is not known. Raises
+    InputError for a term that is negative or not finite, and for a share that is not in 0 to 1.
 
     >>> import ddlnb
     >>> cost = ddlnb.AlphaBeta(latency_seconds=1e-3, seconds_per_byte=1e-9)
@@ -31,11 +33,14 @@ class AlphaBeta:
 
     latency_seconds: float
     seconds_per_byte: float
+    occupied_share: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("latency_seconds", "seconds_per_byte"):
             value = getattr(self, name)
             require(0 <= value < float("inf"), f"{name} {value} must be finite and not negative")
+        share = self.occupied_share
+        require(0 <= share <= 1, f"occupied_share {share} must be between 0 and 1")
 
     def seconds(self, message_bytes: float) -> float:
         """Return the seconds for a message of this many bytes.

@@ -54,7 +54,12 @@ def folder(tmp_path):
             ]
     pd.DataFrame(runs).to_csv(tmp_path / "runs.csv", index=False)
     pd.DataFrame(iterations).to_csv(tmp_path / "iterations.csv", index=False)
-    costs = {"drift": "latency", "latency_seconds": [1e-3, 2e-2], "seconds_per_byte": 8e-9}
+    costs = {
+        "drift": "latency",
+        "latency_seconds": [1e-3, 2e-2],
+        "seconds_per_byte": 8e-9,
+        "occupied_share": 1.0,
+    }
     pd.DataFrame(costs).to_csv(tmp_path / "costs.csv", index=False)
     return tmp_path
 

@@ -8,7 +8,14 @@ import pytest
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.measure import measure
-from ddlnb.engines.searching import IN_FLIGHT, in_order, measured_cluster, searched_plan
+from ddlnb.engines.searching import (
+    IN_FLIGHT,
+    in_order,
+    measured_cluster,
+    quickest_in_order,
+    searched_plan,
+    simulated_seconds,
+)
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.kept import method_of
@@ -55,11 +62,12 @@ def test_a_searched_and_a_kept_plan_are_measured(engine, six_ranks, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_the_measured_cluster_has_the_measured_cost(workers):
-    cost = AlphaBeta(1e-3, 2e-9)
-    found = measured_cluster(cost, workers).cost
+    cost = AlphaBeta(1e-3, 2e-9, occupied_share=0.25)
+    cluster = measured_cluster(cost, workers)
     if workers > 1:
-        assert found.latency_seconds == pytest.approx(cost.latency_seconds)
-        assert found.seconds_per_byte == pytest.approx(cost.seconds_per_byte)
+        assert cluster.cost.latency_seconds == pytest.approx(cost.latency_seconds)
+        assert cluster.cost.seconds_per_byte == pytest.approx(cost.seconds_per_byte)
+        assert cluster.effects.occupied_share == cost.occupied_share
 
 
 def test_horovod_refuses_a_plan_that_names_collectives():
@@ -78,6 +86,19 @@ def test_large_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
     with_credit = replace(gated, credit_bytes=1000)
     for unchanged in (plan, with_credit):
         assert in_order(unchanged) is unchanged
+
+
+def test_a_plan_that_goes_in_order_does_not_count_on_latencies_that_overlap():
+    workload = read_profile("small-transformer_b16_cpu-1thread")
+    cluster = measured_cluster(AlphaBeta(22e-3, 8e-9, occupied_share=0.4), workers=2)
+    alone = replace(cluster, effects=replace(cluster.effects, occupied_share=1.0))
+    search = replace(SEARCHED_METHOD.planner, space=Space(servers=False, split=False))
+    overlapping, serial = (in_order(search(workload, one)) for one in (cluster, alone))
+    chosen = quickest_in_order(search, workload, cluster)
+    assert chosen == serial
+    assert simulated_seconds(chosen, workload, cluster) < 0.9 * simulated_seconds(
+        overlapping, workload, cluster
+    )
 
 
 def test_on_gpus_where_the_end_of_a_message_is_not_seen_a_searched_plan_has_no_credit():
