@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from ddlnb.errors import PlanError, UnknownName
 from ddlnb.plans.requests import EXCHANGES, SPLIT
@@ -79,8 +80,7 @@ class Message:
         return f"{first.gradient} .. {last.gradient} ({len(self.pieces)} pieces)"
 
 
-@dataclass(frozen=True)
-class Leg:
+class Leg(NamedTuple):
     """One trip of message number ``message`` over the network: all of its exchange, or a half."""
 
     message: int
@@ -219,9 +219,12 @@ class Plan:
 
     def bytes_of(self, message: Message) -> int:
         """Bytes of one message."""
+        gradients, position = self.gradients, self._position
         return sum(
-            piece.elements * self.gradients[self._position[piece.gradient]].bytes_per_element
-            for piece in message.pieces
+            [
+                piece.elements * gradients[position[piece.gradient]].bytes_per_element
+                for piece in message.pieces
+            ]
         )
 
     @cached_property
@@ -232,9 +235,12 @@ class Plan:
     @cached_property
     def gradients_of(self) -> tuple[frozenset[int], ...]:
         """For every message, the positions of the gradients it waits for."""
+        position = self._position
         return tuple(
-            frozenset(self._position[piece.gradient] for piece in message.pieces)
-            for message in self.messages
+            [
+                frozenset([position[piece.gradient] for piece in message.pieces])
+                for message in self.messages
+            ]
         )
 
     @cached_property
@@ -265,7 +271,7 @@ class Plan:
         """
         every = range(len(self.messages))
         if not self.is_split:
-            return tuple(Leg(index, self.exchange) for index in every)
+            return tuple([Leg(index, self.exchange) for index in every])
         needed = sorted(every, key=lambda index: self.messages[index].priority)
         return (
             *(Leg(index, REDUCE_SCATTER) for index in every),

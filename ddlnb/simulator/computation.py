@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ Numbers = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A piece of the computation: it waits for messages, takes time, and makes messages ready."""
 
     kind: str
@@ -81,16 +80,19 @@ def tasks_of(pair: Identity) -> Tasks:
     positions_of: dict[str, list[int]] = {}
     for position, gradient in enumerate(plan.gradients):
         positions_of.setdefault(gradient.layer, []).append(position)
+    sizes = [gradient.bytes for gradient in plan.gradients]
     own = plan.gate is Gate.OWN_LAYER
     # The leg with which a message has arrived: its last one.
     arrives = {leg.message: number for number, leg in enumerate(plan.legs)}
-    # Task, own seconds, positions of the gradients that it updates.
-    rows: list[tuple[Task, float, list[int]]] = []
+    # Task, own seconds, tensors and bytes that it updates.
+    rows: list[tuple[Task, float, int, int]] = []
     for layer in workload.layers:
         if own and layer.name in positions_of:
-            waits_for = tuple(arrives[message] for message in plan.messages_of_layer[layer.name])
-            rows.append((Task("update", layer.name, waits_for), 0.0, positions_of[layer.name]))
-        rows.append((Task("forward", layer.name), layer.forward_seconds, []))
+            waits_for = tuple([arrives[message] for message in plan.messages_of_layer[layer.name]])
+            updated = positions_of[layer.name]
+            task = Task("update", layer.name, waits_for)
+            rows.append((task, 0.0, len(updated), sum([sizes[i] for i in updated])))
+        rows.append((Task("forward", layer.name), layer.forward_seconds, 0, 0))
     last = len(workload.gradients) - 1
     ready: list[list[int]] = [[] for _ in workload.gradients]
     for number, leg in enumerate(plan.legs):
@@ -98,19 +100,19 @@ def tasks_of(pair: Identity) -> Tasks:
         ready[last if at_end else max(plan.gradients_of[leg.message])].append(number)
     for gradient, messages in zip(workload.gradients, ready, strict=True):
         task = Task("backward", gradient.name, readies=tuple(messages))
-        rows.append((task, gradient.backward_seconds, []))
+        rows.append((task, gradient.backward_seconds, 0, 0))
     if not own:
         everything = tuple(sorted(arrives.values()))
-        rows.append((Task("update", "all layers", everything), 0.0, list(range(last + 1))))
-    sizes = [gradient.bytes for gradient in plan.gradients]
+        rows.append((Task("update", "all layers", everything), 0.0, len(sizes), sum(sizes)))
+    listed, seconds, tensors, updated_bytes = zip(*rows, strict=True)
     sent = [leg.message for leg in plan.legs]
     carried = [plan.messages[message] for message in sent]
     return Tasks(
-        listed=tuple(task for task, _, _ in rows),
-        own_seconds=np.array([seconds for _, seconds, _ in rows]),
-        readied=np.array([float(len(task.readies)) for task, _, _ in rows]),
-        updated_tensors=np.array([float(len(positions)) for _, _, positions in rows]),
-        updated_bytes=np.array([float(sum(sizes[i] for i in updated)) for _, _, updated in rows]),
+        listed=listed,
+        own_seconds=np.array(seconds),
+        readied=np.array([len(task.readies) for task in listed], dtype=float),
+        updated_tensors=np.array(tensors, dtype=float),
+        updated_bytes=np.array(updated_bytes, dtype=float),
         message_bytes=np.array(plan.message_bytes, dtype=np.int64)[sent],
         message_pieces=np.array([len(message.pieces) for message in carried]),
         priority=np.array([message.priority for message in carried], dtype=np.int64),

@@ -8,7 +8,7 @@ are sent and take their compression besides, and the cost of the compressor's re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -37,7 +37,8 @@ def plans_for_sent(
     if not base.bucketing.needs_cost or not joined.bytes:
         return []
     sent = base.plan(_as_sent(workload, alone), cost=_cost(cluster, joined))
-    messages = tuple(_of_whole_tensors(message, workload) for message in sent.messages)
+    elements = {gradient.name: gradient.elements for gradient in workload.gradients}
+    messages = tuple(_of_whole_tensors(message, elements) for message in sent.messages)
     return [] if messages == dense.messages else [replace(dense, messages=messages)]
 
 
@@ -64,7 +65,6 @@ def _cost(cluster: Cluster, joined: CompressedMessage) -> AlphaBeta:
     )
 
 
-def _of_whole_tensors(message: Message, workload: Workload) -> Message:
-    elements = {gradient.name: gradient.elements for gradient in workload.gradients}
+def _of_whole_tensors(message: Message, elements: Mapping[str, int]) -> Message:
     names = [name for name, _ in groupby(piece.gradient for piece in message.pieces)]
     return replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in names))
