@@ -88,17 +88,30 @@ def test_large_messages_of_a_plan_whose_order_matters_do_not_share_the_link():
         assert in_order(unchanged) is unchanged
 
 
-def test_a_plan_that_goes_in_order_does_not_count_on_latencies_that_overlap():
+@pytest.mark.parametrize("many_where_latencies_overlap", [True, False])
+def test_of_plans_for_latencies_that_overlap_or_not_the_quickest_in_order_runs(
+    many_where_latencies_overlap,
+):
+    """With a credit large messages do not overlap, whatever the search counted on."""
     workload = read_profile("small-transformer_b16_cpu-1thread")
-    cluster = measured_cluster(AlphaBeta(22e-3, 8e-9, occupied_share=0.4), workers=2)
-    alone = replace(cluster, effects=replace(cluster.effects, occupied_share=1.0))
-    search = replace(SEARCHED_METHOD.planner, space=Space(servers=False, split=False))
-    overlapping, serial = (in_order(search(workload, one)) for one in (cluster, alone))
+    cluster = measured_cluster(AlphaBeta(50e-3, 1e-8, occupied_share=0.1), workers=2)
+    few = METHODS["BSP-A2A"].plan(workload)
+    many = replace(METHODS["WFBP-A2A"].plan(workload), gate=Gate.OWN_LAYER)
+    asked = []
+
+    def search(workload, cluster):
+        overlap = cluster.effects.occupied_share < 1
+        asked.append(overlap)
+        return many if overlap == many_where_latencies_overlap else few
+
+    seconds = {
+        len(plan.messages): simulated_seconds(in_order(plan), workload, cluster)
+        for plan in (few, many)
+    }
     chosen = quickest_in_order(search, workload, cluster)
-    assert chosen == serial
-    assert simulated_seconds(chosen, workload, cluster) < 0.9 * simulated_seconds(
-        overlapping, workload, cluster
-    )
+    assert sorted(asked) == [False, True]
+    assert simulated_seconds(chosen, workload, cluster) == min(seconds.values())
+    assert chosen == in_order(few if seconds[1] < seconds[len(many.messages)] else many)
 
 
 def test_on_gpus_where_the_end_of_a_message_is_not_seen_a_searched_plan_has_no_credit():
