@@ -284,12 +284,22 @@ def main() -> None:
     forecast, out = blind(given.gpu), given.out or MEASURED_ON[given.gpu]
     if given.forecast:
         require(not forecast.exists(), f"{forecast} exists, and a blind forecast is made once")
+        seen = MEASURED_ON[given.gpu] / ROWS
+        require(not seen.exists(), f"{seen} exists: a forecast would not be blind any more")
         _keep(estimates(given.gpu, cells()), forecast)
+    require(
+        given.gpu == GPU or not (given.work or given.refit),
+        f"--work and --refit are for the {GPU}, to whose rows the roofline is fitted; leave out "
+        f"--gpu {given.gpu}",
+    )
     if given.work:
         _keep(work(), MEASURED / WORK)
     if given.refit:
         _keep(estimates(), FITTED)
     if given.measure:
+        require(forecast.exists(), f"there is no {forecast} to compare with; --forecast makes it")
+        here = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+        require(given.gpu in here, f"this machine has {here}; name it by --gpu")
         measure_here(out / ROWS)
     if not (out / ROWS).exists():
         return

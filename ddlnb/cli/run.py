@@ -21,7 +21,7 @@ INTERRUPTED = 130  # the exit status that shells expect after Ctrl-C
 KINDS = {"int": ("a whole number", "4"), "float": ("a number", "0.5")}  # by pydantic's names
 # New objects between two searches for garbage. torch and transformers make millions that stay, and
 # by default (700) looking through them again and again is a fifth of what loading them takes. They
-# go with the process: freezing them as it ends spares up to two seconds of looking once more.
+# go with the process: frozen as it ends, they are not looked through once more.
 NEW_OBJECTS = 200_000
 
 # The base of all complaints about the words of a call, which typer does not export by itself.

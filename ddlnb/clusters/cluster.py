@@ -178,7 +178,9 @@ class Cluster:
     def cost(self) -> AlphaBeta:
         """Seconds of one all-reduce among the workers while they compute."""
         latency, per_byte, computing = self.all_reduce_seconds
-        return AlphaBeta(latency / self.effects.latency_share, per_byte / computing)
+        effects = self.effects
+        latency /= effects.latency_share
+        return AlphaBeta(latency, per_byte / computing, effects.occupied_share)
 
     @property
     def all_reduce_seconds(self) -> tuple[float, float, float]:

@@ -134,8 +134,8 @@ def cost_of(seconds: Sequence[float]) -> AlphaBeta:
     require(len(seconds) == len(COST_PROBES), f"{len(seconds)} seconds for {len(COST_PROBES)}")
     *large, one, together = seconds
     cost = fit_alpha_beta(COST_SIZES, large)
-    gap = (together - one) / (BURST - 1) - cost.seconds_per_byte * SMALL
-    share = gap / cost.latency_seconds if cost.latency_seconds else 1.0
+    each = (together - one) / (BURST - 1) - cost.seconds_per_byte * SMALL
+    share = each / cost.latency_seconds if cost.latency_seconds else 1.0
     return replace(cost, occupied_share=min(1.0, max(0.0, share)))
 
 

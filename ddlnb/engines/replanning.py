@@ -22,7 +22,12 @@ from ddlnb.engines.job import Job
 from ddlnb.engines.probes import COST_PROBES, cost_of, shares_cores, timed_all_reduces
 from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.searching import measured_cluster, quickest_in_order, simulated_seconds
+from ddlnb.engines.searching import (
+    measured_cluster,
+    quickest_in_order,
+    searched_on,
+    simulated_seconds,
+)
 from ddlnb.engines.takeover import Meeting, Takeover
 from ddlnb.engines.transports.connect import transport_for
 from ddlnb.errors import DdlnbError, PlanError
@@ -34,7 +39,7 @@ from ddlnb.plans.plan_file import plan_from_json, plan_to_json
 from ddlnb.search.search import search_plan
 from ddlnb.workloads.workload import Workload
 
-REPETITIONS = 5  # all-reduces per size when the cost is measured anew
+REPETITIONS = 5  # all-reduces per probe when the cost is measured anew
 LEAST_GAIN = 1.1  # times as fast, in simulation, as the plan that is there: beyond its errors
 STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
 
@@ -101,17 +106,18 @@ class Replanner:
         """
         rules, plan = self._rules, self._replica.plan
         cluster = measured_cluster(cost, self._job.workers)
+        in_order = self._job.device != "cuda"
+        limit = rules.search_seconds / (len(searched_on(cluster)) if in_order else 1)
 
         def search(workload: Workload, on: Cluster) -> Plan:
-            limit = rules.search_seconds / 2  # two searches at most
             return search_plan(
                 workload, on, space=rules.space, time_limit=limit, progress=False
             ).plan
 
-        if self._job.device == "cuda":
-            chosen = search(rules.workload, cluster)
-        else:
+        if in_order:
             chosen = quickest_in_order(search, rules.workload, cluster)
+        else:
+            chosen = search(rules.workload, cluster)
         present, found = (simulated_seconds(one, rules.workload, cluster) for one in (plan, chosen))
         if present < LEAST_GAIN * found:
             return STAYS

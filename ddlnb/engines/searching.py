@@ -63,9 +63,14 @@ def quickest_in_order(
     Large messages that go one after the other pay all of their latency, on which the search does
     not count where latencies overlap: so it is tried on a cluster without that, too.
     """
-    alone = replace(cluster, effects=replace(cluster.effects, occupied_share=1.0))
-    found = [in_order(search(workload, one)) for one in dict.fromkeys((cluster, alone))]
+    found = [in_order(search(workload, one)) for one in searched_on(cluster)]
     return min(found, key=lambda plan: simulated_seconds(plan, workload, cluster))
+
+
+def searched_on(cluster: Cluster) -> tuple[Cluster, ...]:
+    """Return the cluster and, if latencies overlap on it, the same without that."""
+    alone = replace(cluster, effects=replace(cluster.effects, occupied_share=1.0))
+    return tuple(dict.fromkeys((cluster, alone)))
 
 
 def simulated_seconds(plan: Plan, workload: Workload, cluster: Cluster) -> float:

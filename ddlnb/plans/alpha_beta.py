@@ -19,9 +19,10 @@ from ddlnb.units import gigabits_per_second, show_seconds
 class AlphaBeta:
     """The time of one primitive as a + b M: latency seconds and seconds per byte.
 
-    Of the latency, ``occupied_share`` holds up the next one, and the rest passes while that is sent
-    (the gap and the latency of LogP: Culler et al. 1993); 1 where it is not known. Raises
-    InputError for a term that is negative or not finite, and for a share that is not in 0 to 1.
+    Of the latency, ``occupied_share`` holds up the next message, and the rest passes while the next
+    one is sent (the gap and the latency of LogP: Culler et al. 1993); 1 where this was not
+    measured. Raises InputError for a term that is negative or not finite, and for a share that is
+    not in 0 to 1.
 
     >>> import ddlnb
     >>> cost = ddlnb.AlphaBeta(latency_seconds=1e-3, seconds_per_byte=1e-9)

@@ -130,7 +130,7 @@ def estimate(
     if efficiency.winograd.value > 1 and any(one.forward_winograd_flops for one in workload.layers):
         source += f", convolutions of 3 x 3 with {efficiency.winograd.value:.2g} times fewer FLOPs"
     if recurring:
-        source += "; recurrent layers as calls of cuDNN, which nobody measured"
+        source += "; recurrent layers as calls of cuDNN, which no fit has seen"
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
         return replace(seconds, spread=_spread(workload, kind, chosen, efficiency))

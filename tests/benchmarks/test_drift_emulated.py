@@ -83,6 +83,24 @@ def test_a_takeover_that_gains_says_how_much_and_when_it_is_paid_back(folder):
     assert rows.loc[ANEW, "load"] == 0.5
 
 
+def test_where_no_plan_took_over_nothing_is_paid_back(folder):
+    runs = pd.read_csv(folder / "runs.csv")
+    runs.assign(takeover=float("nan"), then_messages=float("nan")).to_csv(
+        folder / "runs.csv", index=False
+    )
+    said = gains("latency", folder)
+    assert "took over in 0 of 2 runs (the network" in said
+    assert "of the plan that stayed takes" in said
+    assert "paid back by no iterations" in said
+    assert "from then on" not in said
+
+
+def test_a_gain_that_no_rank_takes_is_not_forecast(folder, monkeypatch):
+    monkeypatch.setattr("benchmarks.drift_emulated.LEAST_GAIN", 1e3)
+    found = forecasts("latency", folder)
+    assert found[ANEW, "later"] == found[STAYS, "later"]
+
+
 def test_the_plan_of_the_second_network_is_forecast_to_be_quicker_there(folder):
     found = forecasts("latency", folder)
     assert found[ORACLE, "later"] < found[STAYS, "later"]

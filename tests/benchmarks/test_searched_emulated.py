@@ -67,6 +67,7 @@ def test_the_summary_counts_what_is_beyond_noise():
     assert "quicker in 1, slower in 0" in ddp
     assert "in 2 cells without servers 1.039, where the bound allows 1.210" in best
     assert "the bound allows 1.600" in ddp
+    assert "won by a plan that was found in 1 cell, by a method in 1;" in off
     assert "1.154 of the measured seconds" in off
     assert "15.5% off" in off
 

@@ -209,6 +209,27 @@ def test_a_network_that_is_as_it_was_keeps_the_searched_plan():
     assert Replanner(context, job, None, replica)._search(cost, iteration=10) == "stays"
 
 
+@pytest.mark.parametrize(
+    ("share", "device", "searches"), [(1.0, "cpu", 1), (0.4, "cpu", 2), (0.4, "cuda", 1)]
+)
+def test_all_searches_of_a_re_plan_together_take_no_longer_than_allowed(
+    share, device, searches, monkeypatch
+):
+    limits = []
+
+    def search(*args, time_limit, **options):
+        limits.append(time_limit)
+        return search_plan(*args, most_plans=20, **options)
+
+    monkeypatch.setattr("ddlnb.engines.replanning.search_plan", search)
+    plan = search_plan(SMALL, measured_cluster(SLOW, WORKERS), space=WHOLE, progress=False).plan
+    rules = Replanning(SMALL, WHOLE, WINDOW)
+    job = SimpleNamespace(workers=WORKERS, device=device, replanning=rules)
+    replanner = Replanner(SimpleNamespace(rank=0), job, None, SimpleNamespace(plan=plan))
+    replanner._search(replace(SLOW, occupied_share=share), iteration=10)
+    assert limits == [rules.search_seconds / searches] * searches
+
+
 def test_only_searched_plans_of_our_engine_are_made_anew():
     settings = MeasurementSettings(replan=10, iterations=21)
     listed = contenders(["searched", "MG-WFBP"], settings)

@@ -362,13 +362,13 @@ def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
             os.killpg(started.pid, signal.SIGINT)
         else:
             started.kill()
-        started.communicate(timeout=60)
+        _, said = started.communicate(timeout=60)
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
     assert not _eventually_left(started.pid)
     finished = list(runs.glob("*.json"))
-    assert 0 < len(finished) < 40
+    assert 0 < len(finished) < 40, said
     assert all(len(json.loads(path.read_text())["step"]) > 1 for path in finished)
 
 

@@ -143,6 +143,6 @@ def test_what_nobody_measured_is_less_certain_and_says_so():
     usual = efficiency_of(get_gpu("V100"), "fp32", recurs=True).spread
     assert efficiency_of(get_gpu("H100"), "fp32", recurs=True).spread == usual
     assert usual <= large.spread < small.spread
-    assert "recurrent layers as calls of cuDNN, which nobody measured" in small.source
+    assert "recurrent layers as calls of cuDNN, which no fit has seen" in small.source
     told = estimate(trace(lstm(8, 500), 2), "V100", samples_per_second=100.0)
     assert told.spread == 0

@@ -46,7 +46,7 @@ def described(fitted: FittedCollectives) -> list[dict[str, object]]:
 def _shown(value: float) -> str:
     """Return three digits of a number, and of a large one all before the point.
 
-    >>> _shown(0.04261), _shown(1474.6)
-    ('0.0426', '1,475')
+    >>> _shown(0.04261), _shown(999.6), _shown(1474.6)
+    ('0.0426', '1,000', '1,475')
     """
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"

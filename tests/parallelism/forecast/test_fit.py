@@ -35,19 +35,21 @@ def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> N
 
 
 @pytest.mark.parametrize(
-    ("most", "expected", "seen"), [(16, 27, {23, 35}), (32, 25.5, {26})]
+    ("most", "ends"), [(16, [(27.2, 35), (26.3, 23)]), (32, [(25.5, 26)])]
 )  # of the runs on 64 GPUs
 def test_slow_runs_are_expected_about_as_often_as_seen(
-    most: int, expected: float, seen: set[int]
+    most: int, ends: list[tuple[float, int]]
 ) -> None:
     """From 16 GPUs it hangs on how a processor rounds which runs the fit takes for slow."""
     runs = observed()
     fitted = fit(runs.select(runs.cases.gpus <= most))
     more = runs.select(runs.cases.gpus == 64)
     found = forecast(more.cases, fitted)
-    assert found.chance.sum() == pytest.approx(expected, abs=1)
-    slow = is_slow(more, found.step).sum()
-    assert any(slow == pytest.approx(number, abs=1) for number in seen)
+    chance, slow = found.chance.sum(), is_slow(more, found.step).sum()
+    assert any(
+        chance == pytest.approx(expected, abs=0.5) and slow == pytest.approx(seen, abs=1)
+        for expected, seen in ends
+    )
 
 
 @pytest.mark.parametrize(("path", "median"), [(H100, 0.03), (FOUNDRY, 0.03), (PAPERS, 0.03)])
