@@ -77,8 +77,8 @@ def _in_processes(
     # Forked children of a process with threads, such as torch's, may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
-    futures = [pool.submit(function, *arguments) for arguments in work]
-    try:
+    try:  # from the first submission on, which starts processes: else they would do all the work
+        futures = [pool.submit(function, *arguments) for arguments in work]
         for _ in _finished(futures):
             advance()
         return [future.result() for future in futures]
