@@ -321,8 +321,11 @@ def _pid() -> int:
     return os.getpid()
 
 
+# Shells start what they put into the background with Ctrl-C ignored, and so may be this test.
 INTERRUPTED = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ddlnb.training.runs.compare import compare
 if __name__ == "__main__":
     compare("digits", ["bsp"], seeds=40, workers=8, steps=100, folder=sys.argv[1], jobs=2)
