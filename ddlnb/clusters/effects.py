@@ -44,7 +44,7 @@ def _number_from(text: str) -> float:
 SECONDS = Unit("seconds", 0.0, 10.0, seconds_from, show_seconds, 4.0)
 BANDWIDTH = Unit("bytes per second", 1e3, UNLIMITED, bandwidth_from, show_bandwidth, 2.0)
 FACTOR = Unit("a factor from 0.01 to 100", 0.01, 100.0, _number_from, "{:.3g}".format, 1.5)
-SHARE = Unit("a share from 0.01 to 1", 0.01, 1.0, _number_from, "{:.3g}".format, 1.5)
+SHARE = Unit("a share", 0.01, 1.0, _number_from, "{:.3g}".format, 1.5)
 
 
 @dataclass(frozen=True)

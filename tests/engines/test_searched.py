@@ -73,6 +73,12 @@ def test_the_measured_cluster_has_the_measured_cost(workers):
         assert cluster.effects == Effects()
 
 
+def test_messages_that_share_all_of_their_latency_have_a_cluster():
+    """On a long link a burst of small messages takes no longer than one, or less by chance."""
+    cost = AlphaBeta(1e-2, 1e-9, occupied_share=0.0)
+    assert 0 < measured_cluster(cost, 2).effects.occupied_share < 0.05
+
+
 def test_horovod_refuses_a_plan_that_names_collectives():
     plan = METHODS["WFBP-A2A"].plan(TOY)
     chosen = method_of(replace(plan, method="mine", collectives=("ring", "", "tree")))
