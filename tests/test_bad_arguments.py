@@ -40,7 +40,7 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.time_to_target(None, 0.2, TOY, SURVEY), "rows None must be a pandas"),
         (lambda: SURVEY.with_effects(between_bandwidth="10 Gb"), "units kB/s, .* '9.1 Gb/s'"),
         (lambda: SURVEY.with_effects(between_bandwidth=None), "bandwidth None must be bytes per"),
-        (lambda: SURVEY.with_effects(between_share="a half"), "'a half' must be a share from"),
+        (lambda: SURVEY.with_effects(between_share="a half"), "'a half' must be a share, from"),
         (lambda: ddlnb.speedups(pd.DataFrame()), "lacks the columns method, throughput_samples"),
         (lambda: ddlnb.speedups(None), "rows None must be a pandas DataFrame, such as"),
         (lambda: ddlnb.check(None), "rows None must be a pandas DataFrame, such as"),
