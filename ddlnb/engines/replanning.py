@@ -24,7 +24,7 @@ from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.searching import (
     measured_cluster,
-    quickest_in_order,
+    quickest_plan,
     searched_on,
     simulated_seconds,
 )
@@ -106,18 +106,15 @@ class Replanner:
         """
         rules, plan = self._rules, self._replica.plan
         cluster = measured_cluster(cost, self._job.workers)
-        in_order = self._job.device != "cuda"
-        limit = rules.search_seconds / (len(searched_on(cluster)) if in_order else 1)
+        device = self._job.device
+        limit = rules.search_seconds / len(searched_on(cluster, device))
 
         def search(workload: Workload, on: Cluster) -> Plan:
             return search_plan(
                 workload, on, space=rules.space, time_limit=limit, progress=False
             ).plan
 
-        if in_order:
-            chosen = quickest_in_order(search, rules.workload, cluster)
-        else:
-            chosen = search(rules.workload, cluster)
+        chosen = quickest_plan(search, rules.workload, cluster, device)
         present, found = (simulated_seconds(one, rules.workload, cluster) for one in (plan, chosen))
         if present < LEAST_GAIN * found:
             return STAYS

@@ -50,25 +50,30 @@ def searched_plan(
     """
     search = replace(planner, space=measured_space(planner, settings))
     cluster = measured_cluster(cost, settings.workers)
-    if settings.device == "cuda":
-        return search(workload, cluster)
-    return quickest_in_order(search, workload, cluster)
+    return quickest_plan(search, workload, cluster, settings.device)
 
 
-def quickest_in_order(
-    search: Callable[[Workload, Cluster], Plan], workload: Workload, cluster: Cluster
+def quickest_plan(
+    search: Callable[[Workload, Cluster], Plan], workload: Workload, cluster: Cluster, device: str
 ) -> Plan:
-    """Return the quickest plan, in simulation, of those that are found and then go `in_order`.
+    """Return the quickest plan, in simulation, of those that are found, as the device runs them.
 
-    Large messages that go one after the other pay all of their latency, on which the search does
-    not count where latencies overlap: so it is tried on a cluster without that, too.
+    On CPUs they go `in_order`.
     """
-    found = [in_order(search(workload, one)) for one in searched_on(cluster)]
+    found = [search(workload, one) for one in searched_on(cluster, device)]
+    if device != "cuda":  # there the end of a message is not seen, so that no credit works
+        found = [in_order(plan) for plan in found]
     return min(found, key=lambda plan: simulated_seconds(plan, workload, cluster))
 
 
-def searched_on(cluster: Cluster) -> tuple[Cluster, ...]:
-    """Return the cluster and, if latencies overlap on it, the same without that."""
+def searched_on(cluster: Cluster, device: str) -> tuple[Cluster, ...]:
+    """Return the clusters for which plans are searched: the one there is, and maybe another.
+
+    Large messages that go `in_order` pay all of their latency, on which a search does not count
+    where latencies overlap; the other cluster is the same without that.
+    """
+    if device == "cuda":
+        return (cluster,)
     alone = replace(cluster, effects=replace(cluster.effects, occupied_share=1.0))
     return tuple(dict.fromkeys((cluster, alone)))
 

@@ -13,7 +13,7 @@ from ddlnb.engines.searching import (
     IN_FLIGHT,
     in_order,
     measured_cluster,
-    quickest_in_order,
+    quickest_plan,
     searched_plan,
     simulated_seconds,
 )
@@ -117,7 +117,7 @@ def test_of_plans_for_latencies_that_overlap_or_not_the_quickest_in_order_runs(
         len(plan.messages): simulated_seconds(in_order(plan), workload, cluster)
         for plan in (few, many)
     }
-    chosen = quickest_in_order(search, workload, cluster)
+    chosen = quickest_plan(search, workload, cluster, "cpu")
     assert sorted(asked) == [False, True]
     assert simulated_seconds(chosen, workload, cluster) == min(seconds.values())
     assert chosen == in_order(few if seconds[1] < seconds[len(many.messages)] else many)
