@@ -15,10 +15,9 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from ddlnb.files import machine
 from ddlnb.launch.ranks import Ranks
-from ddlnb.provenance import machine
-from ddlnb.training.executors.distributed import train_on_ranks
-from ddlnb.training.executors.servers import SERVERS
+from ddlnb.training.executors.distributed import SERVERS, train_on_ranks
 from ddlnb.training.settings import training_settings
 
 LATE = 1  # the rank that sleeps

@@ -23,9 +23,8 @@ import pandas as pd
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS, cell_as_run, fig4_workload
 from ddlnb.clusters.named import cluster_of
-from ddlnb.files import write_atomically
+from ddlnb.files import DATA, write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
-from ddlnb.paths import DATA
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.published import fig4_cells

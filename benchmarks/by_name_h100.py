@@ -20,8 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.clusters.named import cluster_of
-from ddlnb.files import write_atomically
-from ddlnb.paths import DATA, PUBLISHED
+from ddlnb.files import DATA, PUBLISHED, write_atomically
 from ddlnb.simulator.forecast import forecast
 
 KEPT = DATA / "forecasts" / "by_name_h100.csv"

@@ -10,9 +10,9 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
-from ddlnb.provenance import machine
 from ddlnb.units import MS, show_bytes
 
 TORCH = "torch's own"
@@ -27,8 +27,8 @@ def alternate(
     import torch.distributed as dist
 
     from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.course import Course
-    from ddlnb.engines.transports.streams import Streams
+    from ddlnb.engines.transports.collective import Streams
+    from ddlnb.engines.transports.rank_schedule import Course
     from ddlnb.networks.collectives.catalogue import get_collective
 
     found: dict[tuple[str, int], list[float]] = {}

@@ -23,7 +23,7 @@ from torch import Tensor
 from ddlnb.compression.base import Codec, Round
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.packing import flat_values, pack_signs
-from ddlnb.provenance import machine
+from ddlnb.files import machine
 
 SPECS = ("qsgd(7)", "qsgd(7, 512)", "top-k(0.001)")
 ROUND = Round(rank=0, workers=1, step=0)

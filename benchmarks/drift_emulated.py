@@ -38,7 +38,7 @@ from ddlnb.engines.replanning import LEAST_GAIN
 from ddlnb.engines.searching import measured_cluster, simulated_seconds
 from ddlnb.errors import UnknownName
 from ddlnb.figures import drift_iterations
-from ddlnb.paths import DATA
+from ddlnb.files import DATA
 from ddlnb.plans.plan import Plan
 from ddlnb.results.statistics import Interval
 

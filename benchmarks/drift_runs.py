@@ -15,22 +15,20 @@ from typing import Any
 import pandas as pd
 
 from ddlnb.engines.bench import Bench
-from ddlnb.engines.contenders import Contender
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Report
 from ddlnb.engines.network_change import NetworkChange
 from ddlnb.engines.replanning import REPETITIONS
 from ddlnb.engines.searching import searched_plan
-from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.files import write_atomically
-from ddlnb.launch.load import watched_load
+from ddlnb.engines.settings import MEASURING, MeasurementSettings
+from ddlnb.engines.targets import Contender
+from ddlnb.files import provenance, write_atomically
+from ddlnb.launch.capacity import watched_load
+from ddlnb.launch.options import Site, emulated
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import Site, emulated
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.plan import Plan
-from ddlnb.provenance import provenance
-from ddlnb.search.method import SEARCHED_METHOD, Searching
+from ddlnb.plans.plan_file import method_of
+from ddlnb.search.search import SEARCHED_METHOD, Searching
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Workload, read_profile
 

@@ -33,20 +33,19 @@ from benchmarks.emulated_methods import (
 )
 from benchmarks.socket_transfers import Begins, Flow, transfer_seconds
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.launch.emulation.links import get_link
+from ddlnb.files import DATA
+from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
-from ddlnb.networks.changes import changed
-from ddlnb.networks.channels import Startup
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
 from ddlnb.networks.emulated import wiring
-from ddlnb.networks.network import Network
+from ddlnb.networks.flows import Startup
+from ddlnb.networks.network import Network, changed
 from ddlnb.networks.play import play, share
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import get_topology
 from ddlnb.networks.transfers import Collective
-from ddlnb.paths import DATA
 
 KEPT = DATA / "measured" / "2026-11-22_two-cores_networks" / "cells.csv"
 TREE_LINK = "50Mb/s 1ms"  # slow enough that two cores have little to do
@@ -240,8 +239,8 @@ def _carry_out(
     import torch
 
     from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.course import Course
-    from ddlnb.engines.transports.streams import Streams
+    from ddlnb.engines.transports.collective import Streams
+    from ddlnb.engines.transports.rank_schedule import Course
 
     begins, found = Begins(context), []
     with (

@@ -4,7 +4,7 @@ python -m benchmarks.fault_forecast --out FOLDER [--kept]
 
 `ddlnb measure` writes each finished cell at once; killed with SIGKILL and started again, it goes on
 with the first one that is missing. One undisturbed sweep tells how long it takes to start and how
-long a cell takes. From these and from moments drawn before, `ddlnb.parallelism.goodput.finish`
+long a cell takes. From these and from moments drawn before, `tests.parallelism.finish`
 forecasts when a sweep is done that is killed at those moments; then it is run and killed so.
 """
 
@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddlnb.files import provenance
 from ddlnb.parallelism.goodput.checkpoints import useful_share
-from ddlnb.parallelism.goodput.finish import finish, lives
-from ddlnb.parallelism.goodput.month import Job
-from ddlnb.provenance import provenance
+from ddlnb.parallelism.goodput.simulate import Job
+from tests.parallelism.finish import finish, lives
 
 LOOK_SECONDS = 0.02
 PROFILE = "small-conv_b64_cpu-1thread"

@@ -16,8 +16,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ddlnb.calibration.fig4 import fig4_cells_to_forecast
-from ddlnb.calibration.testbed import as_run, fig4_workload
+from ddlnb.calibration.testbed import as_run, fig4_cells_to_forecast, fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import Cell, steady_seconds

@@ -14,11 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.calibration.baselines import TRIVIAL_FORECASTS
-from ddlnb.calibration.fig4 import HELD_OUT
-from ddlnb.calibration.survey import cell_observations, quoted_observations
-from ddlnb.calibration.testbed import survey_setup
-from ddlnb.calibration.validation import cross_validate
+from ddlnb.calibration.testbed import HELD_OUT, cell_observations, quoted_observations, survey_setup
+from ddlnb.calibration.validation import TRIVIAL_FORECASTS, cross_validate
 from ddlnb.files import write_atomically
 
 LABELS = ("gpus", "model", "network", "method")
@@ -54,7 +51,7 @@ def main() -> None:
     if not asked.kept:
         rows = held_out(asked.by or list(LABELS))
         write_atomically(asked.csv, rows.to_csv(index=False, float_format="%.6g"))
-    from ddlnb.studies.calibration import held_out_table
+    from ddlnb.survey.calibration import held_out_table
 
     print(held_out_table(asked.csv).to_string())
 

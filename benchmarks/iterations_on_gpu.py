@@ -34,15 +34,14 @@ import torch
 
 from ddlnb.calibration.roofline import total_work
 from ddlnb.errors import require
-from ddlnb.files import write_atomically
+from ddlnb.files import DATA, HARDWARE, write_atomically
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.paths import DATA, HARDWARE
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.footprint import Footprint, footprint
+from ddlnb.workloads.memory import Footprint, footprint
 from ddlnb.workloads.roofline import estimate
-from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 

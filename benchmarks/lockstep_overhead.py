@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from ddlnb.provenance import machine
+from ddlnb.files import machine
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings

@@ -21,23 +21,21 @@ from statistics import mean
 import pandas as pd
 from tqdm.auto import tqdm
 
+from ddlnb.calibration.calibrated_model import calibrate_here
 from ddlnb.calibration.micro_benchmark import (
     PROBING,
     MicroBenchmark,
     micro_benchmark,
     read_micro_benchmark,
 )
-from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.profile import CompressionProfile
-from ddlnb.engines.imports import TRAINING
+from ddlnb.engines.settings import TRAINING
 from ddlnb.errors import ResultsError, UnknownName, require_whole
 from ddlnb.figures import lossy_against_emulated
-from ddlnb.files import write_atomically
+from ddlnb.files import BUILD, provenance, write_atomically
+from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import emulated
-from ddlnb.paths import BUILD
-from ddlnb.provenance import provenance
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.distributed import train_on_ranks
 from ddlnb.training.job import TrainingJob
@@ -45,7 +43,7 @@ from ddlnb.training.method import training_method
 from ddlnb.training.optimizers import get_optimizer
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.workload import read_profile
 
 # Batches are chosen so that computing takes about as long as an all-reduce. Nothing is slowed,

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import get_method
 from ddlnb.plans.plan import Plan
-from ddlnb.provenance import machine
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 WAYS = ("gloo", "courier on gloo", "courier on mesh", "courier alone")
@@ -109,8 +109,7 @@ def _courier(plan: Plan, transport: Any) -> Callable[[], None]:
     """Return a burst of the plan's messages, as an iteration of training makes them."""
     import torch
 
-    from ddlnb.engines.courier import Courier
-    from ddlnb.engines.memory import GradientMemory
+    from ddlnb.engines.scheduler import Courier, GradientMemory
 
     courier = Courier(plan, GradientMemory(plan, torch.float32), transport)
 

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ddlnb.figures import simulation_speed
-from ddlnb.networks.channels import Startup
 from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
-from ddlnb.networks.topologies import FatTree, Star, Torus, TwoTier
-from ddlnb.networks.topology import Topology
+from ddlnb.networks.topologies import FatTree, Star, Topology, Torus, TwoTier
 from ddlnb.networks.transfers import Collective, Primitive
 
 STARTUP = Startup(inside=1e-6, between=5e-6)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.paths import BUILD
+from ddlnb.files import BUILD
 from ddlnb.results.statistics import Verdict
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.orderings import judged, methods_of, reached
+from ddlnb.training.runs.summaries import judged, methods_of, reached
 
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
 COLUMNS += ["better_diverged", "worse_diverged"]

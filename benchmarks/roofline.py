@@ -26,11 +26,10 @@ from ddlnb.calibration.roofline import (
     leave_out,
     measured,
 )
-from ddlnb.files import write_atomically
-from ddlnb.paths import HARDWARE
+from ddlnb.files import HARDWARE, write_atomically
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
-from ddlnb.workloads.efficiency import (
+from ddlnb.workloads.roofline import (
     CONVOLUTIONS,
     OTHER_CONVOLUTIONS,
     RECURRENT,

@@ -24,12 +24,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddlnb.cli.notebooks import all_notebooks
-from ddlnb.cli.reproduce import last_outcomes, notebook_runs
-from ddlnb.cli.run_times import TIMES, is_more, kept_commands, kept_notebooks, sentence
-from ddlnb.files import write_atomically
-from ddlnb.paths import BUILD, NOTEBOOKS, ROOT
-from ddlnb.provenance import provenance
+from ddlnb.files import BUILD, NOTEBOOKS, ROOT, provenance, write_atomically
+from ddlnb.survey.notebooks import all_notebooks
+from ddlnb.survey.runner import last_outcomes, notebook_runs
+from ddlnb.survey.times import TIMES, is_more, kept_commands, kept_notebooks, sentence
 
 PAGES = ("README.md", "docs/forecast.md", "docs/measure.md", "docs/emulate.md", "docs/lossy.md")
 LEFT_OUT = ("calibrate CLUSTER",)  # needs rows that the reader measured

@@ -11,15 +11,16 @@ import argparse
 
 import pandas as pd
 
-from ddlnb.files import write_atomically
-from ddlnb.parallelism.forecast.fit.fit import fit
-from ddlnb.parallelism.forecast.fit.observations import observed
-from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
-from ddlnb.parallelism.forecast.fit.unseen import with_unseen
-from ddlnb.parallelism.forecast.fit.unseen_validation import unseen_rows, unseen_scores
-from ddlnb.parallelism.forecast.fit.validation import cross_validate, scores
-from ddlnb.parallelism.forecast.parameters import KEPT, written
-from ddlnb.paths import DATA
+from ddlnb.files import DATA, write_atomically
+from ddlnb.parallelism.forecast.fit import fit, observed, with_frameworks
+from ddlnb.parallelism.forecast.frameworks import KEPT, written
+from ddlnb.parallelism.forecast.validation import (
+    cross_validate,
+    scores,
+    unseen_rows,
+    unseen_scores,
+    with_unseen,
+)
 
 ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
 UNSEEN = DATA / "forecasts" / "scale_unseen.csv"

@@ -4,7 +4,7 @@
 
 Random instances of up to 40 gradients, the same for the same seed: layers, gradients and their
 seconds are drawn on a logarithmic scale, and so is how long all bytes take beside the computation.
-The class is that of `ddlnb.search.exact`; the search is held to it by its `Space`.
+The class is that of `tests.search.exact`; the search is held to it by its `Space`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.paths import ROOT
+from ddlnb.files import ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate
-from ddlnb.search.exact import MOST_GRADIENTS, proven_best
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Space
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.search.exact import MOST_GRADIENTS, proven_best
 
 OUT = ROOT / "data" / "search" / "regret.csv"
 WORKERS = 4

@@ -11,19 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.emulated import CREDIT, NETWORKS, PARTITION
+from ddlnb.calibration.calibrated_model import calibrate_here
 from ddlnb.calibration.comparison import PROBE_ITERATIONS, WARMUP
 from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
-from ddlnb.calibration.twin import calibrate_here
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.file import read_cluster
-from ddlnb.clusters.write import write_cluster
+from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.engines.searching import in_order
 from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.launch.site import EMULATED, Site
-from ddlnb.paths import DATA
-from ddlnb.plans.kept import method_of
+from ddlnb.files import DATA
+from ddlnb.launch.options import EMULATED, Site
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Gate, Plan
+from ddlnb.plans.plan_file import method_of
 from ddlnb.search.result import SearchResult
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import SEARCHED, Space

@@ -26,16 +26,14 @@ import pandas as pd
 
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
 from ddlnb.calibration.comparison import WARMUP
-from ddlnb.calibration.kept_load import keeping_load, kept_loads
-from ddlnb.engines.imports import MEASURING
+from ddlnb.calibration.micro_benchmark import keeping_load, kept_loads
 from ddlnb.engines.measure import measure
-from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.errors import UnknownName
-from ddlnb.files import write_atomically
+from ddlnb.files import DATA, write_atomically
 from ddlnb.launch.ranks import Ranks
-from ddlnb.paths import DATA
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan_file import method_of
 from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.search.space import SEARCHED
 from ddlnb.units import counted

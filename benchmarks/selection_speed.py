@@ -13,8 +13,7 @@ import time
 
 import torch
 
-from ddlnb.compression.selection import largest
-from ddlnb.compression.sparsifier import kept
+from ddlnb.compression.sparse import kept, largest
 
 TENSORS = {
     "normal": torch.randn,

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddlnb.calibration.calibrated_model import calibrate_here
 from ddlnb.calibration.comparison import forecast_errors, kept_comparison
-from ddlnb.calibration.kept_load import load_sentence
-from ddlnb.calibration.micro_benchmark import read_micro_benchmark
-from ddlnb.calibration.twin import calibrate_here
-from ddlnb.paths import DATA
+from ddlnb.calibration.micro_benchmark import load_sentence, read_micro_benchmark
+from ddlnb.files import DATA
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
 BUSY = DATA / "measured" / "2026-11-22_two-cores_busy"

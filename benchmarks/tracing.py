@@ -13,11 +13,11 @@ import time
 
 import pandas as pd
 
-from ddlnb.provenance import processor
+from ddlnb.files import processor
 from ddlnb.units import KIB, MB
 from ddlnb.workloads.catalogue import TASKS, get_task
 from ddlnb.workloads.resolve import resolve
-from ddlnb.workloads.tasks import build_on_meta
+from ddlnb.workloads.task import build_on_meta
 from ddlnb.workloads.tracing import trace
 
 

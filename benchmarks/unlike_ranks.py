@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddlnb.files import provenance
 from ddlnb.launch.ranks import Ranks
-from ddlnb.parallelism.executed.unlike.table import SPEEDS, unlike_rows
-from ddlnb.provenance import provenance
+from ddlnb.parallelism.executed.slowed import SPEEDS, unlike_rows
 
 
 def measured(rounds: int) -> pd.DataFrame:

@@ -31,15 +31,11 @@ from typing import Any
 
 _HOME = {
     "advice.advise": ("advise",),
-    "advice.layouts.advise": ("advise_layouts",),
-    "advice.prices": ("Prices",),
+    "advice.layouts": ("advise_layouts",),
+    "advice.question": ("Prices",),
     "advice.scaling": ("scaling",),
     "calibration.calibrate": ("calibrate",),
     "calibration.collectives.forecast": ("collectives",),
-    "choices": ("several",),
-    "cli.notebooks": ("catalogue",),
-    "cli.reproduce": ("reproduce",),
-    "cli.survey": ("survey",),
     "clusters.cluster": ("Cluster",),
     "clusters.file": ("get_cluster",),
     "clusters.named": ("cluster_of",),
@@ -62,16 +58,19 @@ _HOME = {
     "launch.ranks": ("Ranks",),
     "networks.collectives.catalogue": ("register_collective",),
     "parallelism.forecast.layouts": ("scale",),
-    "parallelism.forecast.shapes": ("get_shape",),
-    "parallelism.goodput.month": ("Job", "goodput"),
+    "parallelism.goodput.simulate": (
+        "Job",
+        "goodput",
+    ),
+    "parallelism.heterogeneous": ("unlike",),
     "parallelism.layout": ("Layout",),
+    "parallelism.model": ("get_shape",),
     "parallelism.simulated.iteration": ("play_iteration",),
-    "parallelism.unlike.sharing": ("unlike",),
     "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",
-        "SURVEYED",
         "Method",
+        "SURVEYED",
         "get_method",
         "register_method",
     ),
@@ -80,38 +79,45 @@ _HOME = {
         "read_plan",
         "write_plan",
     ),
+    "registry": ("several",),
     "results.checks": ("check",),
-    "results.claims": (
-        "CLAIMS",
-        "evaluate_claims",
-    ),
+    "results.collective_rows": ("read_collectives",),
     "results.collectives.logs": ("read_collective_logs",),
-    "results.collectives.rows": ("read_collectives",),
-    "results.display": ("throughput_table",),
     "results.published": ("quotes",),
     "results.rows": ("read_rows",),
-    "results.speedups": ("speedups",),
+    "results.tables": (
+        "speedups",
+        "throughput_table",
+    ),
     "search.search": ("search_plan",),
     "search.space": ("Space",),
     "simulator.forecast": ("forecast",),
     "simulator.simulate": ("simulate",),
+    "survey.claims": (
+        "CLAIMS",
+        "evaluate_claims",
+    ),
+    "survey.notebooks": ("catalogue",),
+    "survey.runner": ("reproduce",),
     "traces.jobs.what_if": ("what_if",),
     "traces.read": ("read_trace",),
     "training.cost.estimate": ("iteration_cost",),
-    "training.cost.sent": ("Compressed",),
+    "training.cost.planned": ("Compressed",),
     "training.cost.time_to_target": ("time_to_target",),
-    "training.method": ("training_method",),
+    "training.method": (
+        "register_synchronisation",
+        "training_method",
+    ),
     "training.runs.compare": ("compare",),
     "training.runs.train": ("train",),
     "training.settings": ("TrainingSettings",),
-    "training.synchronisation.catalogue": ("register_synchronisation",),
     "workloads.profiling": (
         "from_throughput",
         "profile",
     ),
     "workloads.replay": ("replayed",),
     "workloads.roofline": ("estimate",),
-    "workloads.tasks": (
+    "workloads.task": (
         "Task",
         "task",
     ),
@@ -122,7 +128,7 @@ _HOME = {
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-_NAMESPACES = ("figures", "studies")  # packages that are public as a whole
+_NAMESPACES = ("figures", "survey")  # packages that are public as a whole
 
 __all__ = sorted([*_MODULE_OF, *_NAMESPACES])
 

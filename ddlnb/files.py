@@ -1,16 +1,51 @@
-"""Files that are written whole or not at all, and files of data that are validated when read."""
+"""Folders of the checkout, absolute, so that nothing depends on the working directory.
+
+Files that are written whole or not at all, and files of data that are validated when read.
+
+A lock on a results file: two measurements at once would run all twice, and time each other.
+
+The kernel holds the lock, on a file beside the results, and drops it when its process ends, however
+it ends: what a dead process held is free.
+
+Provenance: what a result was measured on, and with which software.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import platform
+import socket
+import subprocess
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ddlnb.errors import InputError, NotWritten, UnknownName, reason_of
+from ddlnb.errors import InputError, NotWritten, ResultsError, UnknownName, reason_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data"
+CALIBRATION = DATA / "calibration"
+CLUSTERS = DATA / "clusters"
+HARDWARE = DATA / "hardware"
+MODELS = DATA / "models"
+PROFILES = DATA / "profiles"
+PUBLISHED = DATA / "published"
+SURVEY_NOTES = DATA / "text" / "survey_notes.txt"
+DIGITS = DATA / "digits" / "digits.csv.gz"
+NOTEBOOKS = ROOT / "notebooks"
+BUILD = ROOT / "build"
+
 
 PICTURES = (".png", ".svg", ".pdf")  # kinds that open elsewhere
 PAGE = 4096  # bytes: the least that a disk has room for, if it has any
@@ -123,3 +158,128 @@ def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
     raised = problem.get("ctx", {}).get("error")
     rule = str(raised) if raised else f"{problem['input']!r}: {problem['msg'].lower()}"
     return f"{where}{key} {rule}"
+
+
+@contextmanager
+def held(path: str | Path | None) -> Iterator[None]:
+    """Keep other processes from measuring into the same file; None is no file.
+
+    Raises ResultsError that names who holds it. Where the file system knows no locks, a warning
+    says so.
+    """
+    if path is None:
+        yield
+        return
+    beside = lock_path(path)
+    lock = _taken(beside, Path(path))
+    try:
+        yield
+    finally:
+        beside.unlink(missing_ok=True)  # while it is locked: nobody can hold one that is gone
+        os.close(lock)
+
+
+def lock_path(path: str | Path) -> Path:
+    """Return the path of the file that is locked while somebody measures into this one."""
+    return Path(path).with_name(f".{Path(path).name}.lock")
+
+
+def _taken(beside: Path, path: Path) -> int:
+    """Return the open lock file, which now says that this process holds it."""
+    while True:
+        try:
+            lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise NotWritten(f"{beside} cannot be made: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 1000, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise ResultsError(
+                f"{path} is being written by {holder or 'another process'}; wait until it has "
+                f"ended, or write into another file"
+            ) from None
+        except OSError as error:
+            warnings.warn(
+                f"{beside} cannot be locked ({error.strerror}): start no second measurement into "
+                f"{path.name}",
+                UserWarning,
+                stacklevel=4,
+            )
+        if _is_at(lock, beside):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, _this_process().encode(), 0)
+            return lock
+        os.close(lock)  # whoever held it removed it after we had opened it
+
+
+def _is_at(lock: int, beside: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), beside.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _this_process() -> str:
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    return f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
+
+
+_RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")
+
+
+@cache
+def machine() -> str:
+    """Return the processor and the number of cores, such as ``'Xeon Gold 6230, 2 cores'``."""
+    return f"{processor()}, {cores()} cores"
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def versions() -> str:
+    """Return the versions of Python and of the packages that can change a result."""
+    found = [f"python {platform.python_version()}"]
+    for package in _RECORDED:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return "; ".join(found)
+
+
+@cache
+def commit() -> str:
+    """Return the checkout's short commit, with ``+`` if files differ from it; empty outside git."""
+    try:
+        head = _git("rev-parse", "--short", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def provenance() -> dict[str, str]:
+    """Return the columns machine, versions, commit and time (UTC) of a results row."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"machine": machine(), "versions": versions(), "commit": commit(), "time": now}

@@ -33,12 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # What ranks import once for all: a function that a test sends to them is in the test's module.
 IMPORTS = (
     *("tests.not_there", "torch._dynamo", "ddlnb.engines.worker", "ddlnb.engines.probes"),
-    *("ddlnb.parallelism.executed.run", "ddlnb.parallelism.executed.unlike.ranks"),
+    *("ddlnb.parallelism.executed.trainer", "ddlnb.parallelism.executed.slowed"),
     *("tests.engines.test_byteps", "tests.engines.test_byteps_asynchronous"),
     *("tests.engines.test_collectives", "tests.engines.test_engines"),
     *("tests.engines.test_horovod", "tests.engines.test_measure"),
     *("tests.engines.test_replanning", "tests.launch.test_ranks", "tests.test_extending"),
-    *("tests.studies.test_sec3_3_1_protocols", "tests.training.test_executors"),
+    *("tests.survey.test_sec3_3_1_protocols", "tests.training.test_executors"),
 )
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.distributed import RecordingRule
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.servers import RecordingRule
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ddlnb.errors import require
 from ddlnb.networks.network import Network
-from ddlnb.networks.rings import Ring
-from ddlnb.networks.structure import Structure
+from ddlnb.networks.structure import Ring, Structure
 from ddlnb.networks.topologies import BCube
 
 

@@ -14,8 +14,7 @@ import pytest
 import ddlnb
 from ddlnb.errors import NotWritten, RankError, UnknownName
 from ddlnb.workloads.profiling import from_throughput
-
-from .toy import TOY
+from tests.toy import TOY
 
 SURVEY = ddlnb.get_cluster("survey-10GbE")
 

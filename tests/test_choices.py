@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.choices import abridged, parsed, parts_of, shown
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.training.executors.stragglers import STRAGGLERS
-from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.optimizers import OPTIMIZERS
-from ddlnb.training.schedules import SCHEDULES
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
-from ddlnb.training.tasks.splits import SPLITS
+from ddlnb.registry import abridged, parsed, parts_of, shown
+from ddlnb.training.executors.clock import STRAGGLERS
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.training.optimizers import OPTIMIZERS, SCHEDULES
+from ddlnb.training.tasks.task import SPLITS
 
 CATALOGUES: dict[str, dict] = {
     "synchronisation": SYNCHRONISATIONS,

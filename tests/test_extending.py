@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.clusters.file import get_cluster
-from ddlnb.compression.base import Codec, Memory, Round, as_bytes
+from ddlnb.compression.base import QUANTISATION, Codec, Memory, Round, as_bytes
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.literature import QUANTISATION
 from ddlnb.compression.top_k import TopK
 from ddlnb.engines.catalogue import support
 from ddlnb.engines.measure import measure
@@ -29,17 +28,16 @@ from ddlnb.plans.plan import Gate, Launch, Message
 from ddlnb.plans.requests import Flow
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
-from ddlnb.studies.fig2_taxonomy import combinations, taxonomy
+from ddlnb.survey import fig2_taxonomy as combinations
+from ddlnb.survey.fig2_taxonomy import taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.loop import NextGradient, StepDone
-from ddlnb.training.method import training_method
-from ddlnb.training.runs import kept_runs
-from ddlnb.training.runs.kept_runs import key
+from ddlnb.training.method import SYNCHRONISATIONS, training_method
+from ddlnb.training.runs import runner as kept_runs
+from ddlnb.training.runs.runner import key
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation.base import BulkSynchronousParallel
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.workload import Workload, read_profile
 from tests.toy import TOY
 

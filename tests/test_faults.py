@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.launch.emulation.network import lacking
-from ddlnb.results.columns import RUN_COLUMNS
+from ddlnb.results.schema import RUN_COLUMNS
 from tests.faults.campaign import KINDS, append, read, summary
 from tests.faults.injection import Moment
 from tests.faults.outcome import Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlnb.paths import ROOT
+from ddlnb.files import ROOT
 
 SCRIPT = "install_engines.sh"
 PYTHON = """#!/bin/sh

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from setuptools import find_packages
 
 import ddlnb
-from ddlnb.paths import ROOT
+from ddlnb.files import ROOT
 
 DOCS = list((ROOT / "docs").glob("*.md"))
 HEAVY = ("torch", "pandas", "matplotlib", "numpy", "transformers", "ipyparallel", "zmq")

@@ -7,9 +7,9 @@ import ast
 import nbformat
 import pytest
 
-from ddlnb.paths import ROOT
+from ddlnb.files import ROOT
 from ddlnb.progress import bar, in_notebook
-from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs.runner import in_parallel
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -46,7 +46,7 @@ def test_a_notebook_shows_bars_as_widgets_unless_they_are_disabled(disabled, mon
 
     monkeypatch.setenv("TQDM_DISABLE", disabled)
     cell = nbformat.v4.new_code_cell(
-        "from ddlnb.training.runs.parallel import in_parallel\n"
+        "from ddlnb.training.runs.runner import in_parallel\n"
         "in_parallel(abs, [(-1,), (-2,)], jobs=1)"
     )
     notebook = nbformat.v4.new_notebook(cells=[cell])

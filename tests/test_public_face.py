@@ -14,7 +14,7 @@ from importlib import import_module
 import pytest
 
 import ddlnb
-from ddlnb.paths import ROOT
+from ddlnb.files import ROOT
 
 
 def examples_of(name: str) -> list[doctest.Example]:

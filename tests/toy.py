@@ -10,7 +10,7 @@ from torch import nn
 
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.tasks import Task, task
+from ddlnb.workloads.task import Task, task
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 # Forward a, b, c: 1 s each. Backward c: 1 s, b: 2 s, a: 3 s; 100, 20 and 10 elements.

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddlnb.calibration.observations import Observation, observe
+from ddlnb.calibration.observations import IterationTime, Observation, observe, predictions
 from ddlnb.calibration.parameters import Parameter, ParameterValues
-from ddlnb.calibration.quantities import IterationTime, predictions
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.plans.alpha_beta import AlphaBeta

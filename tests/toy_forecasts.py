@@ -8,7 +8,7 @@ import pandas as pd
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.columns import KEY, RATE
+from ddlnb.results.schema import KEY, RATE
 
 
 def forecasts(gpus: tuple[int, ...] = (4, 8, 32)) -> pd.DataFrame:

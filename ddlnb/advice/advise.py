@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddlnb.advice.counterfactuals import counterfactual_table
-from ddlnb.advice.gap import Gap, explain_gap
-from ddlnb.advice.judge import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
-from ddlnb.advice.layouts.advise import LayoutAdvice
-from ddlnb.advice.layouts.hand_over import hand_over
-from ddlnb.advice.layouts.question import sample_that_does_not_fit, states_that_do_not_fit
-from ddlnb.advice.lossy_options import LOSSY, lossy_options
+from ddlnb.advice.explain import Gap, LastMessage, counterfactual_table, explain_gap, last_message
+from ddlnb.advice.layouts import (
+    LayoutAdvice,
+    hand_over,
+    sample_that_does_not_fit,
+    states_that_do_not_fit,
+)
 from ddlnb.advice.options import (
+    LOSSY,
     Kind,
     Option,
+    lossy_options,
     method_options,
     other_options,
     searched_option,
 )
-from ddlnb.advice.prices import Prices
-from ddlnb.advice.question import Question, question_about
-from ddlnb.advice.recommend import sentences
-from ddlnb.advice.unknowns import unknowns
-from ddlnb.advice.waits import LastMessage, last_message
+from ddlnb.advice.question import Prices, Question, question_about
+from ddlnb.advice.score import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
+from ddlnb.advice.sentences import sentences, unknowns
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_positive, require_whole
@@ -38,7 +38,7 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.workloads.tasks import Task
+    from ddlnb.workloads.task import Task
 
 
 SEARCHED_PLANS = 250  # in two seconds or so: an answer comes within ten
@@ -49,7 +49,7 @@ class Advice:
     """What to do, and why; ``str`` is the answer in sentences.
 
     ``options`` has a row per option, the best one first (columns: see
-    `ddlnb.advice.judge.option_rows`); ``reasons`` one per counterfactual of the best option;
+    `ddlnb.advice.score.option_rows`); ``reasons`` one per counterfactual of the best option;
     ``unknowns`` are sentences. ``search`` is the searched plan with its lower bound, None for one
     GPU; ``gap`` explains a measured throughput, None without one.
     """

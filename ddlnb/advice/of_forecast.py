@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddlnb.advice.recommend import POOR, TIE
-from ddlnb.results.columns import RATE
+from ddlnb.advice.sentences import POOR, TIE
+from ddlnb.results.schema import RATE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddlnb.advice.counterfactuals import LIMITS, NEGLIGIBLE
-from ddlnb.choices import several
+from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method
+from ddlnb.registry import several
 from ddlnb.simulator.draws import DRAWS
 from ddlnb.simulator.forecast import forecast_cells, sound_pairs
 from ddlnb.simulator.profiles import workload_on
@@ -22,7 +22,7 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.workloads.tasks import Task
+    from ddlnb.workloads.task import Task
 
 GOOD = 0.8  # of linear scaling
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from ddlnb.calibration.fit import Calibration
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
-from ddlnb.clusters.file import get_cluster
-from ddlnb.clusters.write import write_cluster
+from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError, require
-from ddlnb.files import require_writable
-from ddlnb.paths import BUILD
+from ddlnb.files import BUILD, require_writable
 from ddlnb.progress import Show
 
 if TYPE_CHECKING:
@@ -123,7 +121,7 @@ def _refuse_unused(what: str | Cluster, **given: object) -> None:
 
 
 def _survey(write: bool, seed: int, progress: Show) -> Calibrated:
-    from ddlnb.calibration.survey import calibrate_survey, survey_setup, write_survey
+    from ddlnb.calibration.testbed import calibrate_survey, survey_setup, write_survey
 
     found = calibrate_survey(seed=seed, progress=progress)
     clusters = tuple(found.clusters(survey_setup().clusters))
@@ -131,8 +129,8 @@ def _survey(write: bool, seed: int, progress: Show) -> Calibrated:
 
 
 def _here(folder: Path, workers: list[int], seed: int, progress: Show) -> Calibrated:
+    from ddlnb.calibration.calibrated_model import calibrate_here
     from ddlnb.calibration.micro_benchmark import micro_benchmark
-    from ddlnb.calibration.twin import calibrate_here
 
     require_writable(folder)
     found, clusters = calibrate_here(

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.calibration.kept_load import keeping_load
+from ddlnb.calibration.calibrated_model import calibrate_here
 from ddlnb.calibration.measured import as_measured
-from ddlnb.calibration.micro_benchmark import keep_profile, micro_benchmark, profile_path
-from ddlnb.calibration.twin import calibrate_here
+from ddlnb.calibration.micro_benchmark import (
+    keep_profile,
+    keeping_load,
+    micro_benchmark,
+    profile_path,
+)
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
-from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show
 from ddlnb.results.rows import read_rows
@@ -21,7 +24,7 @@ from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import MS
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

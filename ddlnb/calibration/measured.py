@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ddlnb.calibration.fit import Calibration, calibrate_parameters
-from ddlnb.calibration.observations import Observation, observe
+from ddlnb.calibration.observations import IterationTime, Observation, observe
 from ddlnb.calibration.parameters import Parameter
-from ddlnb.calibration.quantities import IterationTime
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, require

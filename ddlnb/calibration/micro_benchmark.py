@@ -1,40 +1,161 @@
-"""Measure for two minutes what the simulated twin of this machine is calibrated with.
+"""The load under which the rows of a folder were measured, kept beside them.
 
-The real engine trains two made-up models (`ddlnb.calibration.probes`) with every method and some
+Made-up models to calibrate with: one of many small tensors, and one of few large ones.
+
+On an emulated network they are replayed, with as much computation as there is communication.
+
+Measure for two minutes what the simulated twin of this machine is calibrated with.
+
+The real engine trains two made-up models (`ddlnb.calibration.micro_benchmark`) with every method
+and some
 numbers of workers; all-reduces are timed beside them. The models whose speed is to be forecast take
 no part.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.calibration.kept_load import keeping_load
-from ddlnb.calibration.probes import PROBES, probes
+import torch
+from torch import nn
+
 from ddlnb.engines.bench import Bench
-from ddlnb.engines.contenders import contenders, ranks_needed
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
-from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.settings import MEASURING, MeasurementSettings
+from ddlnb.engines.targets import contenders, ranks_needed
 from ddlnb.errors import ResultsError, require, require_whole
-from ddlnb.files import write_atomically
+from ddlnb.files import machine, write_atomically
+from ddlnb.launch.capacity import Load, watched_load
+from ddlnb.launch.options import HERE, Site
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import HERE, Site
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
 from ddlnb.progress import Show
-from ddlnb.provenance import machine
 from ddlnb.results.rows import read_rows
 from ddlnb.units import KIB, MIB
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.task import Batch, Task
+from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+LOADS = "load.csv"
+COLUMNS = ("rows", "before", "during", "stolen")
+
+
+@contextmanager
+def keeping_load(rows: Path) -> Iterator[None]:
+    """Watch the load while the body runs; keep it beside the rows if any were added to the file."""
+    before = _stamp(rows)
+    with watched_load() as watch:
+        yield
+    if _stamp(rows) != before:
+        kept = [*kept_loads(rows.parent), (rows.name, watch.load)]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for name, load in kept:
+            shares = (load.before, load.during, load.stolen)
+            writer.writerow([name, *(f"{share:.4f}" for share in shares)])
+        write_atomically(rows.parent / LOADS, text.getvalue())
+
+
+def kept_loads(folder: str | Path) -> list[tuple[str, Load]]:
+    """Return the loads that a folder keeps, with the names of the files that got rows then.
+
+    There are none in folders of earlier editions. Raises ResultsError for a file that is no table
+    of loads.
+    """
+    path = Path(folder) / LOADS
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        try:
+            return [
+                (row["rows"], Load(*(float(row[name]) for name in COLUMNS[1:])))
+                for row in csv.DictReader(file)
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ResultsError(f"{path} is no table of loads ({error}); remove it") from error
+
+
+def load_sentence(folder: str | Path) -> str:
+    """Return how busy the machine was while the rows of a folder were measured, in a sentence."""
+    loads = [load for _, load in kept_loads(folder)]
+    if not loads:
+        return "How busy the machine was while this was measured is not known."
+    return str(max(loads, key=lambda load: load.during + load.stolen))
+
+
+def _stamp(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _mlp(layers: int, width: int) -> nn.Module:
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
+    return nn.Sequential(*blocks)
+
+
+def _vectors(width: int, local_batch: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(local_batch, width, generator=generator),)
+
+
+def _mean_square(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return module(batch[0]).square().mean()
+
+
+def _probe(name: str, layers: int, width: int, local_batch: int) -> Task:
+    return Task(
+        name,
+        partial(_mlp, layers, width),
+        partial(_vectors, width),
+        _mean_square,
+        local_batch,
+        "vectors",
+        f"{layers} layers of width {width}, made up to calibrate with",
+    )
+
+
+PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
+CARRIED = 2.0  # times the gradient: what a link carries while a replayed probe computes
+
+
+def probes(site: Site) -> tuple[Task, ...]:
+    """Return the made-up models as they are trained at this site."""
+    if not site.is_emulated:
+        return PROBES
+    return tuple(replayed(_with_seconds(trace(probe), site.link.bandwidth)) for probe in PROBES)
+
+
+def _with_seconds(workload: Workload, bandwidth: float) -> Workload:
+    """Return the workload with made-up seconds, a third of them forward, shared out by bytes."""
+    seconds = CARRIED * workload.gradient_bytes / bandwidth
+    size = Counter[str]()
+    for gradient in workload.gradients:
+        size[gradient.layer] += gradient.bytes
+    share = {layer: bytes_ / workload.gradient_bytes for layer, bytes_ in size.items()}
+    return workload.with_seconds(
+        {layer: seconds / 3 * part for layer, part in share.items()},
+        {
+            gradient.name: 2 * seconds / 3 * gradient.bytes / workload.gradient_bytes
+            for gradient in workload.gradients
+        },
+        f"made up: what {CARRIED:g} times the gradient take on a link of this bandwidth",
+    )
+
 
 ALL_REDUCES = "all_reduces.json"  # the files in the folder
 ROWS = "rows.csv"

@@ -1,14 +1,207 @@
-"""Observations: what was seen, how exactly, and which of it may be fitted."""
+"""Quantities that can be observed and predicted: seconds of an iteration, a hop, an all-reduce.
+
+A quantity says which cells have to be simulated for it, and what its value is given their seconds;
+`predictions` simulates those of many quantities, and of many values of parameters, together.
+
+Observations: what was seen, how exactly, and which of it may be fitted.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from ddlnb.calibration.quantities import Labels, Quantity
+import numpy as np
+
+from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
+from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.results.published import MOST_GPUS
+from ddlnb.results.schema import SOURCES
+from ddlnb.simulator.simulate import Cell, steady_seconds
+
+# Effects that matter between nodes only.
+OF_NETWORK = (
+    *("between_latency", "between_bandwidth", "between_share", "connection_bandwidth"),
+    *("duplex_bandwidth", "server_latency", "server_bandwidth", "sum_bandwidth"),
+)
+CELLS_AT_ONCE = 512  # simulated together: a hundred megabytes of the largest plans
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What an observation is of; None where a label means nothing.
+
+    Observations of one ``group`` repeat one another: a test must not fit one and predict another.
+    """
+
+    model: str | None
+    network: str
+    method: str | None
+    gpus: int | None
+    group: str
+    source: str = "simulated"
+
+    def __post_init__(self) -> None:
+        require(self.source in SOURCES, f"source {self.source!r} must be one of {SOURCES}")
+
+
+class Quantity(ABC):
+    """Something that can be observed, and predicted for any values of parameters."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> Labels:
+        """Return what it is of."""
+
+    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
+        """Return what has to be simulated to predict it."""
+        return ()
+
+    @abstractmethod
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its value, given the iteration seconds of its cells."""
+
+
+@dataclass(frozen=True)
+class IterationTime(Quantity):
+    """Seconds of one steady iteration of a cell."""
+
+    cell: Cell
+
+    @property
+    def labels(self) -> Labels:
+        """Return those of the cell; within one node the group does not depend on the network."""
+        cell = self.cell
+        group = f"{_what(cell)} {cell.method.name}, {_where(cell.cluster)}"
+        return _labels(cell, cell.method.name, group)
+
+    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
+        """Return the cell itself."""
+        return (with_values(self.cell, values),)
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its seconds."""
+        return seconds[0]
+
+
+@dataclass(frozen=True)
+class HopTime(Quantity):
+    """Seconds of one message over one link between nodes: latency and bytes over bandwidth."""
+
+    cluster: Cluster
+    message_bytes: float
+
+    @property
+    def labels(self) -> Labels:
+        """Return the network alone."""
+        network = self.cluster.network
+        group = f"hop of {self.message_bytes:g} B, {network}"
+        return Labels(None, network, None, None, group)
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its seconds."""
+        effects = values.on(self.cluster).effects
+        return effects.between_latency + self.message_bytes / effects.between_bandwidth
+
+
+@dataclass(frozen=True)
+class AllReduceTime(Quantity):
+    """Seconds of one all-reduce among the workers while nothing computes."""
+
+    cluster: Cluster
+    message_bytes: float
+
+    def __post_init__(self) -> None:
+        require(self.cluster.workers > 1, "an all-reduce needs at least two workers")
+
+    @property
+    def labels(self) -> Labels:
+        """Return network and workers."""
+        group = f"all-reduce of {self.message_bytes:g} B, {_where(self.cluster)}"
+        return Labels(None, self.cluster.network, None, self.cluster.workers, group)
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return its seconds."""
+        latency, per_byte, _ = values.on(self.cluster).all_reduce_seconds
+        return latency + per_byte * self.message_bytes
+
+
+def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValues]) -> np.ndarray:
+    """Predict every quantity (columns) for several values of parameters (rows).
+
+    All cells are simulated together, one that is the same for several values once.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    cells: list[Cell] = []
+    wanted: list[tuple[ParameterValues, Quantity, list[int]]] = []
+    for values in several:
+        for quantity in quantities:
+            of_quantity = []
+            for cell in quantity.cells(values):
+                key = _alike(cell)
+                if key not in numbers:
+                    numbers[key] = len(cells)
+                    cells.append(cell)
+                of_quantity.append(numbers[key])
+            wanted.append((values, quantity, of_quantity))
+    seconds = list(_simulated(cells))
+    found = [
+        quantity.value(values, [seconds[number] for number in of_quantity])
+        for values, quantity, of_quantity in wanted
+    ]
+    return np.array(found).reshape(len(several), len(quantities))
+
+
+def _simulated(cells: Sequence[Cell]) -> Iterator[float]:
+    for start in range(0, len(cells), CELLS_AT_ONCE):
+        for found in steady_seconds(cells[start : start + CELLS_AT_ONCE]):
+            yield found.iteration_seconds
+
+
+def with_values(cell: Cell, values: ParameterValues) -> Cell:
+    """Return the cell on its cluster with these values, planned with those that they name."""
+    of = (cell.cluster, cell.workload.model, cell.method.name)
+    planned_with = values.planned_with
+    planned_on = cell.planned_on if planned_with is None else planned_with.on(*of)
+    return replace(cell, cluster=values.on(*of), planned_on=planned_on)
+
+
+def _alike(cell: Cell) -> tuple[object, ...]:
+    """Return a key that cells share which take the same seconds."""
+    cluster, planned_on = cell.cluster, cell.planned_on
+    if cluster.nodes_in_use == 1:
+        cluster, planned_on = _without_network(cluster), planned_on and _without_network(planned_on)
+    return (id(cell.workload), cluster, planned_on, cell.method, cell.servers)
+
+
+@lru_cache(maxsize=4096)
+def _without_network(cluster: Cluster) -> Cluster:
+    """Return one node of the cluster, which has no use for what joins it to others."""
+    of_network = {name: getattr(NO_EFFECT, name) for name in OF_NETWORK}
+    cluster = replace(
+        cluster, name="", network="", nodes=1, server_place=None, placement="balanced"
+    )
+    return cluster.with_effects(**of_network)
+
+
+def _what(cell: Cell) -> str:
+    return f"{cell.workload.model} batch {cell.workload.local_batch}"
+
+
+def _where(cluster: Cluster) -> str:
+    if cluster.nodes_in_use == 1:
+        return f"{cluster.workers} GPUs in one node"
+    return f"{cluster.workers} GPUs, {cluster.network}"
+
+
+def _labels(cell: Cell, method: str | None, group: str) -> Labels:
+    cluster = cell.cluster
+    return Labels(cell.workload.model, cluster.network, method, cluster.workers, group)
+
 
 LABELS = ("model", "network", "method", "gpus", "group")  # by which observations are left out
 

@@ -11,7 +11,7 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.simulator.identity import Identity
+from ddlnb.simulator.tasks import Identity
 
 MOST_PARAMETERS = 30  # of one fit; more than that no set of observations here can tell apart
 NO_EFFECT = Effects()

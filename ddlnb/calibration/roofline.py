@@ -18,20 +18,22 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ddlnb.calibration.testbed import BATCHES, HARDWARE, fig4_workload
+from ddlnb.files import DATA, PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.paths import DATA, PUBLISHED
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
-from ddlnb.workloads.efficiency import (
+from ddlnb.workloads.roofline import (
     MATRIX_CONVOLUTIONS,
     OTHER,
     OTHER_CONVOLUTIONS,
     WINOGRAD_PRECISION,
+    Work,
+    convolves,
     kind_of,
     others_of,
+    passes_of,
 )
-from ddlnb.workloads.roofline import Work, convolves, passes_of
 from ddlnb.workloads.workload import Workload
 
 MEMORY, IMAGES, HOST, WINOGRAD = "memory", "memory of convolutions", "host", "winograd"

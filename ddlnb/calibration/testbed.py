@@ -1,29 +1,166 @@
-"""The survey's comparative study (section 4, Fig. 4): what was run there, and how.
+"""Read from a YAML file what a calibration fits: clusters, and parameters with their priors.
+
+The survey's comparative study (section 4, Fig. 4): what was run there, and how.
 
 The methods there were configured by public scripts (github HKBU-HPML/ddl-benchmarks), not always
 as their papers say, and some of their cost is that of the scripts. `as_run` gives each method the
 way it was run. The clusters in data/clusters and METHODS are what a user has today: the same
 network, and every method proper.
+
+The forecast of Fig. 4: its cells as the survey ran them, with the values that were fitted.
+
+The fit kept in data/calibration is all that it knows; cells with more than 8 GPUs were never seen.
+
+Calibrate the survey's testbed to what is published of runs with at most eight GPUs.
+
+The cells of Fig. 4 are fitted, except those that `ddlnb check` calls suspicious, and the times of
+single messages that the survey's text quotes. Everything is fitted as it was run; what belongs to
+a script and not to a network has parameters of its own, which no cluster in data gets.
 """
 
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from ddlnb.calibration.setup import Setup, read_setup
+import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveFloat,
+    field_validator,
+    model_validator,
+)
+
+from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.observations import HopTime, IterationTime, Observation, observe, with_values
+from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import UnknownName
-from ddlnb.paths import CALIBRATION, PUBLISHED
+from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.files import CALIBRATION, DATA, PUBLISHED, read_yaml
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import Bucketing, merged
-from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.methods import METHODS, SURVEYED, Method, get_method
 from ddlnb.plans.plan import Message
+from ddlnb.progress import Show
+from ddlnb.results.checks import check_table, without_suspicious
+from ddlnb.results.published import FIG4_CELLS, fig4_cells, quoted
+from ddlnb.results.schema import Column, Kind, Schema
+from ddlnb.results.tables import SINGLE
+from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.simulate import Cell
-from ddlnb.units import MB
+from ddlnb.units import BITS_PER_BYTE, KIB, MB, MIB, seconds_from
 from ddlnb.workloads.workload import Workload, read_profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _listed(value: object) -> object:
+    """Return one name as a tuple of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The clusters to calibrate, the parameters to fit, and the least model error to assume."""
+
+    clusters: tuple[Cluster, ...]
+    parameters: tuple[Parameter, ...]
+    model_error: float
+
+
+class ParameterEntry(BaseModel):
+    """A parameter as the file writes it; ``why`` gives the reason for its prior."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+    effect: str
+    prior: str
+    spread: PositiveFloat
+    low: str
+    high: str
+    why: str
+    network: str | None = None
+    model: Names = ()
+    method: Names = ()
+
+    @field_validator("effect")
+    @classmethod
+    def _is_known(cls, effect: str) -> str:
+        if effect not in UNITS:
+            raise UnknownName("effect", effect, UNITS)
+        return effect
+
+    @model_validator(mode="after")
+    def _is_of_one_thing(self) -> ParameterEntry:
+        require(not (self.network and self.model), "must name a network or models, not both")
+        for name in self.method:
+            get_method(name)
+        return self
+
+    def parameter(self, workloads: Mapping[str, Workload]) -> Parameter:
+        """Return the parameter; seconds of a model become a factor of those of its workload."""
+        low, high, prior = (
+            self._parsed(value, workloads) for value in (self.low, self.high, self.prior)
+        )
+        return Parameter(
+            self.effect,
+            (self.network,) if self.network else self.model,
+            methods=self.method,
+            low=low,
+            high=high,
+            prior=prior,
+            prior_spread=self.spread,
+        )
+
+    def _parsed(self, value: str, workloads: Mapping[str, Workload]) -> float:
+        if self.effect != "compute_factor" or not self.model:
+            return UNITS[self.effect].parse(value)
+        (model,) = self.model
+        if model not in workloads:
+            raise UnknownName("model with a workload", model, workloads)
+        return seconds_from(value) / workloads[model].compute_seconds
+
+
+class SetupFile(BaseModel):
+    """The file: names of clusters, parameters, and the least model error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    clusters: list[str]
+    parameters: list[ParameterEntry]
+    model_error: float = 0.0
+
+
+def read_setup(path: Path, workloads: Mapping[str, Workload]) -> Setup:
+    """Return the set-up in a file. Raises InputError that names the entry and the key.
+
+    A compute_factor of one model is written as the seconds of an iteration, and becomes a factor of
+    those of its workload in ``workloads``.
+    """
+    file = read_yaml(path, SetupFile)
+    parameters = []
+    for number, entry in enumerate(file.parameters, start=1):
+        try:
+            parameters.append(entry.parameter(workloads))
+        except InputError as error:
+            raise InputError(f"{path}: parameters {number}: {error}") from error
+    clusters = tuple(get_cluster(name) for name in file.clusters)
+    return Setup(clusters, tuple(parameters), file.model_error)
+
 
 HARDWARE = "rtx2080ti"
 BATCHES = {"resnet50": 64, "bert-base": 64, "bert-large": 8}
@@ -132,3 +269,200 @@ def survey_setup() -> Setup:
     return read_setup(
         CALIBRATION / "survey.yaml", {model: fig4_workload(model) for model in BATCHES}
     )
+
+
+FORECAST_COLUMNS = [
+    *("model", "local_batch", "network", "method", "gpus"),
+    *("throughput_samples_per_s", "low", "high"),
+]
+AS_RUN = "as-run"  # in the column settings: by the scripts of the survey's authors
+FITTED = CALIBRATION / "survey_fitted.csv"  # the values of parameters: fitted, and drawn
+HELD_OUT = CALIBRATION / "survey_held_out.csv"  # predictions of cells that were not fitted
+
+
+def fitted_values(path: Path = FITTED) -> list[ParameterValues]:
+    """Return the fitted values of the survey's parameters, followed by draws of them.
+
+    Raises ResultsError for a file that is not of the parameters in data/calibration/survey.yaml.
+    """
+    parameters = survey_setup().parameters
+    names = [parameter.name for parameter in parameters]
+    schema = Schema(
+        tuple(Column(name, Kind.POSITIVE) for name in names),
+        exact=True,
+        what="table of fitted values",
+        way_out="fit them again: ddlnb calibrate survey --write",
+    )
+    rows = schema.read(path).to_numpy(float).tolist()
+    if not rows:
+        raise ResultsError(f"{path} has no values; {schema.way_out}")
+    return [ParameterValues(parameters, tuple(row)) for row in rows]
+
+
+def fig4_cells_to_forecast(
+    models: tuple[str, ...] = tuple(BATCHES),
+    networks: tuple[str, ...] = tuple(CLUSTERS),
+    gpus: tuple[int, ...] = GPUS,
+    values: ParameterValues | None = None,
+) -> list[Cell]:
+    """Return the cells of Fig. 4 as run, 252 by default, in the order of the figure's panels.
+
+    ``values`` are those of the fit by default.
+    """
+    values = fitted_values()[0] if values is None else values
+    clusters = {network: fig4_clusters(network) for network in networks}
+    return [
+        with_values(cell_as_run(workload, clusters[network][count], method), values)
+        for workload in map(fig4_workload, models)
+        for network in networks
+        for count in gpus
+        for method in SURVEYED
+    ]
+
+
+def forecast_fig4(
+    models: tuple[str, ...] = tuple(BATCHES),
+    networks: tuple[str, ...] = tuple(CLUSTERS),
+    gpus: tuple[int, ...] = GPUS,
+    *,
+    draws: int = 200,
+    seed: int = 0,
+    progress: Show = None,
+) -> pd.DataFrame:
+    """Forecast cells of Fig. 4 as run: the rows of `ddlnb.forecast`, with settings AS_RUN.
+
+    Draws are those of all parameters together that the fit left; raises InputError for more than it
+    left.
+    """
+    from ddlnb.simulator.forecast import forecast_cells
+
+    fitted, *drawn = fitted_values()
+    require(
+        draws <= len(drawn), f"draws {draws} must be at most {len(drawn)}, those in {FITTED.name}"
+    )
+    cells = fig4_cells_to_forecast(models, networks, gpus, fitted)
+    rows = forecast_cells(
+        cells,
+        draws=draws,
+        seed=seed,
+        progress=progress,
+        drawn=(
+            [replace(with_values(cell, values), planned_on=cell.cluster) for cell in cells]
+            for values in drawn[:draws]
+        ),
+    )
+    return rows.assign(settings=(AS_RUN + " " + rows["settings"]).str.strip())
+
+
+def write_forecast(
+    path: str | Path | None, *, draws: int = 200, seed: int = 0, progress: Show = None
+) -> pd.DataFrame:
+    """Forecast all cells of Fig. 4, and write them as CSV with the columns FORECAST_COLUMNS.
+
+    The forecast is made from the files in data alone.
+    """
+    from ddlnb.files import write_atomically
+
+    rows = forecast_fig4(draws=draws, seed=seed, progress=progress)
+    if path is not None:
+        text = rows[FORECAST_COLUMNS].to_csv(index=False, float_format="%.6g")
+        write_atomically(path, text)
+    return rows
+
+
+# Relative standard deviations of what is published.
+CELL = 0.01  # of a cell, the mean of five runs of a hundred iterations
+ALONE = 0.003  # of one GPU, which no network disturbs
+# Of a single message between two processes, taken for a hop of a collective. A judgement.
+HOP = 0.3
+DRAWS = 300  # of the parameters together, kept for forecasts
+
+
+def calibrate_survey(
+    *, starts: int = 1, seed: int = 0, cells: Path = FIG4_CELLS, progress: Show = None
+) -> Calibration:
+    """Fit the survey's testbed to its quotes and its published cells."""
+    setup = survey_setup()
+    observations = [*quoted_observations(setup.clusters), *cell_observations(cells)]
+    found = calibrate_parameters(
+        observations, setup.parameters, starts=starts, seed=seed, robust=True, progress=progress
+    )
+    return replace(found, model_error=max(found.model_error, setup.model_error))
+
+
+def quoted_observations(clusters: Sequence[Cluster]) -> list[Observation]:
+    """Return what the survey's text says of single messages (A14, A15)."""
+    found = []
+    for cluster in clusters:
+        for key, words, size in (("A14", "1 MB", MIB), ("A15", "16 KB", 16 * KIB)):
+            rate = quoted(key, f"rate of a {words} message over {cluster.network}")
+            seconds = size * BITS_PER_BYTE / (rate * 1e9)
+            found.append(observe(HopTime(cluster, size), seconds, HOP, "published"))
+    return found
+
+
+def cell_observations(path: Path = FIG4_CELLS) -> list[Observation]:
+    """Return the published cells of Fig. 4 with up to 8 GPUs, except suspicious ones.
+
+    What runs on one GPU is the same whatever its row says of methods and networks.
+    """
+    rows = fig4_cells(path)
+    rows = without_suspicious(rows, check_table(rows))
+    found = []
+    for row in rows.to_dict("records"):
+        is_alone = row["method"] == SINGLE
+        cluster = fig4_cluster(row["network"] or next(iter(CLUSTERS)), int(row["gpus"]))
+        method = "BSP-A2A" if is_alone else row["method"]
+        cell = cell_as_run(fig4_workload(row["model"]), cluster, method)
+        seconds = cell.samples / row["throughput_samples_per_s"]
+        spread = ALONE if is_alone else CELL
+        found.append(observe(IterationTime(cell), seconds, spread, "published"))
+    return found
+
+
+def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
+    """Write the fitted clusters, profiles and values into the folder of data; return the files."""
+    from ddlnb.clusters.file import write_cluster
+    from ddlnb.workloads.profiling import write_profile
+
+    paths = [
+        write_cluster(cluster, folder / "clusters" / f"{cluster.name}.yaml")
+        for cluster in found.clusters([get_cluster(name) for name in CLUSTERS.values()])
+    ]
+    for model in BATCHES:
+        name = f"compute_factor@{model}"
+        if name in found.value_of:
+            workload = _rescaled(fig4_workload(model), found, name)
+            profile = f"{model}_b{BATCHES[model]}_{HARDWARE}"
+            paths.append(write_profile(workload, profile, folder / "profiles"))
+    return [*paths, write_values(found, folder / "calibration" / FITTED.name)]
+
+
+def write_values(found: Calibration, path: Path) -> Path:
+    """Write the fitted values of all parameters, and below them draws of them together.
+
+    A factor of computation is told relative to the profile that is written with the fitted one.
+    """
+    from ddlnb.files import write_atomically
+
+    values = np.array([found.values, *found.posterior.samples(DRAWS)])
+    names = [parameter.name for parameter in found.parameters]
+    for column, parameter in enumerate(found.parameters):
+        if parameter.effect == "compute_factor" and parameter.of:
+            values[:, column] /= found.values[column]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([[f"{value:.6g}" for value in row] for row in values])
+    return write_atomically(path, text.getvalue())
+
+
+def _rescaled(workload: Workload, found: Calibration, name: str) -> Workload:
+    """Return the workload with the fitted seconds and their spread."""
+    low, high = found.intervals[name]
+    source = (
+        f"FLOPs and bytes of the trace shared out over seconds fitted by ddlnb calibrate survey "
+        f"to {len(found.observations)} observations"
+    )
+    spread = math.log(high / low) / (2 * Z90)
+    return replace(workload.scaled(found.value_of[name], source), spread=spread)

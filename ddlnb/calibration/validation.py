@@ -1,20 +1,134 @@
-"""Measure how well a fit predicts what it has not seen, and what each effect contributes."""
+"""Forecasts that need no fit, which a calibrated simulator has to beat.
+
+Each takes an observation of an iteration and the observations that were seen, and returns the
+seconds that it expects, or NaN where it cannot say.
+
+Measure how well a fit predicts what it has not seen, and what each effect contributes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.calibration.baselines import TrivialForecast
 from ddlnb.calibration.fit import calibrate_parameters
-from ddlnb.calibration.observations import Observation, Row, label_values, row_of
+from ddlnb.calibration.observations import (
+    IterationTime,
+    Observation,
+    Row,
+    label_values,
+    predictions,
+    row_of,
+)
 from ddlnb.calibration.parameters import Parameter, ParameterValues
-from ddlnb.calibration.quantities import predictions
 from ddlnb.clusters.effects import UNITS
 from ddlnb.errors import UnknownName, require
+from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.progress import Show, bar
+from ddlnb.simulator.simulate import Cell
+from ddlnb.units import bandwidth_from, seconds_from
+
+TrivialForecast = Callable[[Observation, Sequence[Observation]], float]
+
+
+def _link(latency: str, bandwidth: str) -> AlphaBeta:
+    return AlphaBeta(seconds_from(latency), 1 / bandwidth_from(bandwidth))
+
+
+# Bandwidths as sold. Latencies from the times of the survey's messages of 16 KB and 1 MB
+# (A14, A15).
+NOMINAL_LINKS = {
+    "10GbE": _link("95.6 us", "10 Gb/s"),
+    "100GbE": _link("22.4 us", "100 Gb/s"),
+    "100GbIB": _link("6.5 us", "100 Gb/s"),
+}
+NOMINAL_INSIDE = _link("0 s", "15.75 GB/s")  # PCIe 3.0 x16 (survey, section 4.1)
+
+
+def textbook_ring(
+    links: Mapping[str, AlphaBeta] = NOMINAL_LINKS, inside: AlphaBeta = NOMINAL_INSIDE
+) -> TrivialForecast:
+    """Return the forecast of computation, then a ring all-reduce over the nominal link.
+
+    ``links`` are those of networks by name; ``inside`` is that of workers in one node.
+    """
+
+    def forecast(observation: Observation, seen: Sequence[Observation]) -> float:
+        cell = _cell(observation)
+        if cell is None:
+            return math.nan
+        cluster, workload = cell.cluster, cell.workload
+        link = inside if cluster.nodes_in_use == 1 else links.get(cluster.network)
+        if link is None:
+            return math.nan
+        ring = ring_all_reduce(link, cluster.workers)
+        return _alone(cell, seen) + ring.seconds(workload.gradient_bytes)
+
+    return forecast
+
+
+def linear_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
+    """Return the seconds with fewer workers: throughput grows with their number."""
+    smaller = _smaller(observation, seen)
+    return math.nan if smaller is None else smaller.value
+
+
+def ring_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
+    """Return the seconds with fewer workers, of which communication grows as 2 (n-1) / n."""
+    cell, smaller = _cell(observation), _smaller(observation, seen)
+    before = _cell(smaller) if smaller else None
+    if cell is None or smaller is None or before is None or before.cluster.workers == 1:
+        return math.nan
+    compute = _alone(cell, seen)
+    communication = max(0.0, smaller.value - compute)
+    n, m = cell.cluster.workers, before.cluster.workers
+    return compute + communication * ((n - 1) / n) / ((m - 1) / m)
+
+
+TRIVIAL_FORECASTS: dict[str, TrivialForecast] = {
+    "textbook ring": textbook_ring(),
+    "linear scaling": linear_scaling,
+    "ring scaling": ring_scaling,
+}
+
+
+def _cell(observation: Observation) -> Cell | None:
+    quantity = observation.quantity
+    return quantity.cell if isinstance(quantity, IterationTime) else None
+
+
+def _alone(cell: Cell, seen: Sequence[Observation]) -> float:
+    """Return the seconds of one worker of this workload: those seen, or those of its profile."""
+    found = (other.value for other in seen if (there := _cell(other)) and _is_alone(there, cell))
+    return next(found, cell.workload.compute_seconds)
+
+
+def _is_alone(there: Cell, cell: Cell) -> bool:
+    return there.cluster.workers == 1 and there.workload == cell.workload
+
+
+def _smaller(observation: Observation, seen: Sequence[Observation]) -> Observation | None:
+    """Return the observation of the same cell with the most workers below its own."""
+    if (cell := _cell(observation)) is None:
+        return None
+    found = {
+        there.cluster.workers: other
+        for other in reversed(seen)
+        if (there := _cell(other)) and _configuration(there) == _configuration(cell)
+    }
+    below = [workers for workers in found if workers < cell.cluster.workers]
+    return found[max(below)] if below else None
+
+
+def _configuration(cell: Cell) -> tuple[object, ...]:
+    """Return what cells share that differ in the number of workers alone."""
+    workload, cluster = cell.workload, cell.cluster
+    of = (workload.model, workload.local_batch, cluster.network, cluster.name)
+    return (*of, cell.method.name)
+
 
 FITTED = "fitted"  # the name of our own forecast beside the trivial ones
 

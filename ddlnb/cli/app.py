@@ -22,7 +22,6 @@ from ddlnb.cli import (
     iteration,
     lossy,
     measure,
-    methods,
     models,
     networks,
     scale,
@@ -34,12 +33,14 @@ from ddlnb.cli import (
     train,
     unlike,
 )
-from ddlnb.cli.options import Csv, parameters_from, print_table
-from ddlnb.cli.patience import Yes, announce
+from ddlnb.cli import (
+    plan as methods,
+)
+from ddlnb.cli.options import Csv, Yes, announce, parameters_from, print_table
 from ddlnb.cli.run import run
-from ddlnb.cli.run_times import command_help, reproduce_help
 from ddlnb.errors import require
-from ddlnb.paths import BUILD
+from ddlnb.files import BUILD
+from ddlnb.survey.times import command_help, reproduce_help
 
 app = typer.Typer(
     name="ddlnb",
@@ -117,7 +118,7 @@ def reproduce(
     yes: Yes = False,
 ) -> None:
     """Execute the notebooks and write the report: every figure and table, one command."""
-    from ddlnb.cli.reproduce import reproduce as run_all
+    from ddlnb.survey.runner import reproduce as run_all
 
     report = run_all(
         profile,

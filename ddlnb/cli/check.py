@@ -28,7 +28,7 @@ def check(
     Exits with 1 when cells are suspicious.
     """
     from ddlnb.results.checks import SUSPICIOUS, check_table, findings_frame
-    from ddlnb.results.table import read_table
+    from ddlnb.results.tables import read_table
 
     rows = read_table(table)
     findings = check_table(rows, gpus_per_node=gpus_per_node)

@@ -10,7 +10,7 @@ import typer
 
 from ddlnb.cli.options import Csv, print_table
 from ddlnb.errors import require
-from ddlnb.paths import PUBLISHED
+from ddlnb.files import PUBLISHED
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def collectives(
     printed: a few parameters for each cluster.
     """
     from ddlnb.files import require_writable_file
-    from ddlnb.results.collectives.rows import read_collectives
+    from ddlnb.results.collective_rows import read_collectives
 
     require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
     for path, example in ((out, "out.csv"), (figure, "figure.png")):
@@ -86,14 +86,14 @@ def collectives(
 
 def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
     from ddlnb.calibration.collectives.forecast import forecast
-    from ddlnb.results.collectives.questions import completed, read_questions
+    from ddlnb.results.collective_rows import completed, read_questions
 
     asked = read_questions(table)
     _write(asked.assign(**forecast(fitted, completed(asked))), out)
 
 
 def _validate(rows: pd.DataFrame, out: Path | None, seed: int, csv: bool) -> None:
-    from ddlnb.calibration.collectives.validation import summary, validate_collectives
+    from ddlnb.calibration.collectives.forecast import summary, validate_collectives
 
     found = validate_collectives(rows, seed=seed, progress=sys.stderr.isatty())
     print_table(summary(found), csv, "Median error of rows that were left out, and coverage")
@@ -113,6 +113,6 @@ def _write(table: pd.DataFrame, out: Path | None) -> None:
 
 
 def _parameter_rows(fitted: FittedCollectives) -> list[dict[str, object]]:
-    from ddlnb.calibration.collectives.describe import described
+    from ddlnb.calibration.collectives.fit import described
 
     return described(fitted)

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddlnb.engines.catalogue import ENGINES
+from ddlnb.files import cores, machine
 from ddlnb.launch import leftovers, slurm
 from ddlnb.launch.emulation.network import lacking
-from ddlnb.provenance import cores, machine
 
 TRY_SECONDS = 20.0  # for a launcher that is tried
 

@@ -43,10 +43,9 @@ def goodput(
     """Forecast what failures, checkpoints, restarts and stragglers leave of the time of a job."""
     from ddlnb.errors import require_positive
     from ddlnb.files import require_writable_file, write_atomically
-    from ddlnb.parallelism.goodput.advice import goodput_sentences
-    from ddlnb.parallelism.goodput.compare import goodput_table
-    from ddlnb.parallelism.goodput.month import Job
-    from ddlnb.parallelism.goodput.records import DAY
+    from ddlnb.parallelism.goodput.compare import goodput_sentences, goodput_table
+    from ddlnb.parallelism.goodput.failures import DAY
+    from ddlnb.parallelism.goodput.simulate import Job
     from ddlnb.units import seconds_from
 
     require_positive(days=days)

@@ -80,7 +80,7 @@ def _gpu_row(gpu: Gpu) -> dict[str, Any]:
 
 def _gpu_facts(gpu: Gpu) -> list[dict[str, str]]:
     from ddlnb.units import show_bandwidth
-    from ddlnb.workloads.efficiency import efficiency_of
+    from ddlnb.workloads.roofline import efficiency_of
 
     rows = [
         {"what": f"{precision}, dense", "value": f"{rate / 1e12:.4g} TFLOP/s",

@@ -38,9 +38,8 @@ from ddlnb.cli.options import Model, print_table
 from ddlnb.cli.run import run
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.errors import MissingPart, require
-from ddlnb.launch.moments import Actions
-from ddlnb.launch.rank import RankContext, address_towards, prepare
-from ddlnb.launch.site import Site
+from ddlnb.launch.options import Site
+from ddlnb.launch.rank import Actions, RankContext, address_towards, prepare
 from ddlnb.units import counted
 
 
@@ -218,8 +217,8 @@ def main(
     """Train with every method once on all processes of horovodrun, and print the throughput."""
     from ddlnb.engines.measure import measure
     from ddlnb.launch.ranks import Ranks
-    from ddlnb.results.columns import CELL
     from ddlnb.results.rows import ResultsFile
+    from ddlnb.results.schema import CELL
 
     slots = Slots(timeout)
     settings = MeasurementSettings(

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.groups import grouped
-from ddlnb.cli.hardware_options import KeptHardware, PrecisionName
-from ddlnb.cli.options import Batch, Csv, WorkerCounts, print_table
-from ddlnb.cli.workloads import ModelName, Sequence, Throughput, workload_for
+from ddlnb.cli.options import Batch, Csv, WorkerCounts, grouped, print_table
+from ddlnb.cli.questions import (
+    KeptHardware,
+    ModelName,
+    PrecisionName,
+    Sequence,
+    Throughput,
+    workload_for,
+)
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def lossy(
     from ddlnb.errors import require
     from ddlnb.plans.plan_file import read_plan
     from ddlnb.training.cost.estimate import BASE
-    from ddlnb.training.executors.stragglers import get_straggler
+    from ddlnb.training.executors.clock import get_straggler
 
     require(bool(model), "give --model and --cluster; see `ddlnb clusters`")
     require((curves is None) == (target is None), "give --curves and --target together")
@@ -216,7 +221,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(rows: list[dict[str, Any]]) -> list[str]:
     """Return what a reader of the table must know."""
-    from ddlnb.training.cost.iteration import NOTHING
+    from ddlnb.training.cost.overlapped import NOTHING
 
     notes = [
         "An iteration takes ms, and a method is so many times as fast as the best lossless one "
@@ -266,8 +271,7 @@ def _print_times(
     how: str,
     csv: bool,
 ) -> None:
-    from ddlnb.training.cost.recommendation import MARGIN, recommendations
-    from ddlnb.training.cost.time_to_target import time_to_target
+    from ddlnb.training.cost.time_to_target import MARGIN, recommendations, time_to_target
 
     table = time_to_target(measured, target, workload, [cluster], **options)
     if csv:

@@ -8,12 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, Model, numbers, print_table
-from ddlnb.cli.patience import Yes, announce
-from ddlnb.engines.profiles import MEASUREMENT_PROFILES, get_measurement_profile
-from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.cli.options import Csv, Model, Yes, announce, numbers, print_table
+from ddlnb.engines.settings import (
+    DEFAULTS,
+    MEASUREMENT_PROFILES,
+    MeasurementSettings,
+    get_measurement_profile,
+)
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.site import EMULATED, HERE, Site, meanings
+from ddlnb.launch.options import EMULATED, HERE, Site, meanings
 from ddlnb.units import counted
 
 _MEANINGS = meanings(MeasurementSettings) | meanings(Site)
@@ -151,7 +154,7 @@ def measure(
             typer.echo(left_out, err=True)
     from ddlnb.engines.duration import estimated_seconds
     from ddlnb.engines.measure import measure_scaling
-    from ddlnb.launch.load import watched_load
+    from ddlnb.launch.capacity import watched_load
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
@@ -208,15 +211,14 @@ def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
     """Return what to run: methods by name and kept plans, or all methods where neither is given."""
     if not plans:
         return named or "all"
-    from ddlnb.plans.kept import method_of
-    from ddlnb.plans.plan_file import read_plan
+    from ddlnb.plans.plan_file import method_of, read_plan
 
     return [*(named or []), *(method_of(read_plan(path)) for path in plans)]
 
 
 def _say_left_out(settings: MeasurementSettings) -> None:
     """Say which methods "all" does not have on GPUs, and why."""
-    from ddlnb.engines.contenders import left_out_on_gpus
+    from ddlnb.engines.targets import left_out_on_gpus
 
     if names := left_out_on_gpus(settings):
         typer.echo(

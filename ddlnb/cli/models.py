@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.options import Batch, Csv, Model, print_table, refuse_unused
-from ddlnb.cli.workloads import Sequence
+from ddlnb.cli.questions import Sequence
 from ddlnb.units import MB
 
 GIGA = 1e9
@@ -32,7 +32,7 @@ def models(
     if name:
         return _traced(name, batch, sequence, csv)
     from ddlnb.workloads.catalogue import TASKS
-    from ddlnb.workloads.tasks import build_on_meta
+    from ddlnb.workloads.task import build_on_meta
 
     refuse_unused("only models that are named are traced", batch=batch, sequence=sequence)
     rows = []
@@ -52,10 +52,9 @@ def models(
 
 
 def _traced(names: list[str], batch: int | None, sequence: int | None, csv: bool) -> None:
-    from ddlnb.workloads.intensity import intensity
     from ddlnb.workloads.resolve import resolve
     from ddlnb.workloads.tracing import trace
-    from ddlnb.workloads.workload import Workload
+    from ddlnb.workloads.workload import Workload, intensity
 
     rows = []
     for name in names:

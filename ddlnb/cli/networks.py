@@ -44,11 +44,11 @@ def networks(
     csv: Csv = False,
 ) -> None:
     """List topologies, routings, changes and collectives, or show one topology."""
-    from ddlnb.choices import usage
-    from ddlnb.networks.changes import CHANGES
     from ddlnb.networks.collectives.catalogue import COLLECTIVES
+    from ddlnb.networks.network import CHANGES
     from ddlnb.networks.routes import ROUTINGS
     from ddlnb.networks.topologies import TOPOLOGIES
+    from ddlnb.registry import usage
 
     if topology is not None:
         return _show(topology, change or [], infragraph, csv)
@@ -71,8 +71,8 @@ def networks(
 
 def _show(text: str, changes: list[str], infragraph: Path | None, csv: bool) -> None:
     from ddlnb.errors import InputError
-    from ddlnb.networks.changes import changed
     from ddlnb.networks.infragraph import write_infragraph
+    from ddlnb.networks.network import changed
     from ddlnb.networks.topologies import get_topology
     from ddlnb.units import GB, show_bandwidth
 

@@ -1,13 +1,21 @@
-"""Options that mean the same in every command, and the printing of tables."""
+"""Options that mean the same in every command, and the printing of tables.
+
+Groups of options: written once, and taken by every command that declares the group.
+
+Work that takes long says so before it begins, and asks, if there is somebody to ask.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -15,6 +23,7 @@ from ddlnb.errors import InputError, require
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 WIDTH = 160  # columns of a table where there is no terminal
 
@@ -170,3 +179,90 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
 def _columns() -> int:
     given = os.environ.get("COLUMNS", "")
     return int(given) if given.isdecimal() and int(given) > 0 else WIDTH
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command in whose place of a group are the options of the group.
+
+    A group is a frozen dataclass with an annotated option and its default per field; the command
+    takes it as a keyword, and is given one that is made of the options.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Size:
+    ...     wide: int = 1
+    ...     high: int = 1
+    >>> @grouped
+    ... def draw(*, name: str, size: Size) -> None:
+    ...     print(name, size)
+    >>> list(inspect.signature(draw).parameters)
+    ['name', 'wide', 'high']
+    >>> draw(name="a", wide=2, high=1)
+    a Size(wide=2, high=1)
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        kind = hints[one.name]
+        parameters += _options(kind) if one.name in groups else [one.replace(annotation=kind)]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**given, **made)
+
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
+
+
+def _options(group: Any) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+
+
+LONG_SECONDS = 120.0
+DECLINED = 1  # the exit status of a "no"
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before work of over two minutes.")]
+
+
+def announce(seconds: float | None, yes: bool, what: str = "This") -> None:
+    """Say how long the work takes if that is long, and end here unless it is to be done.
+
+    Nobody is asked where ``yes`` is given, or where no terminal is there to answer. None is an
+    unknown time, of which nothing is said.
+    """
+    if seconds is None or seconds <= LONG_SECONDS:
+        return
+    typer.echo(f"{what} takes about {minutes(seconds)} here.", err=True)
+    if yes or not somebody_is_there():
+        return
+    if not typer.confirm("Go on?", default=True, err=True):
+        raise typer.Exit(DECLINED)
+
+
+def somebody_is_there() -> bool:
+    """Return whether a person at a terminal can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def minutes(seconds: float) -> str:
+    """Return a long time in words.
+
+    >>> minutes(130), minutes(1000), minutes(9000)
+    ('2 minutes', '17 minutes', '2.5 hours')
+    """
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.2g} hours"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.hardware_options import MachineName
 from ddlnb.cli.options import Csv, price, print_table, refuse_others, refuse_unused
+from ddlnb.cli.questions import MachineName
 from ddlnb.units import counted, digits
 
 if TYPE_CHECKING:
@@ -109,12 +109,15 @@ def scale(
     refuse_unused("there is no --table whose rows could be left empty", keep_going=keep_going)
     if model is None:
         raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
-    from ddlnb.advice.layouts.advise import DRAWS, advise_on_layouts
-    from ddlnb.advice.layouts.options import split_options
-    from ddlnb.advice.layouts.question import PricedQuestion
-    from ddlnb.advice.layouts.sentences import layout_sentences
-    from ddlnb.advice.prices import Prices
-    from ddlnb.cli.layout_advice import print_layout_advice
+    from ddlnb.advice.layouts import (
+        DRAWS,
+        PricedQuestion,
+        advise_on_layouts,
+        layout_sentences,
+        split_options,
+    )
+    from ddlnb.advice.question import Prices
+    from ddlnb.cli.advise import print_layout_advice
     from ddlnb.files import require_writable_file
 
     if advise and csv:
@@ -157,8 +160,7 @@ def _node(
 ) -> tuple[str | Gpu, int, str | Interconnect | None]:
     """Return the GPU of a node, how many it has, and what joins nodes."""
     if machine:
-        from ddlnb.hardware.catalogue import get_machine
-        from ddlnb.hardware.parts import parts_of
+        from ddlnb.hardware.catalogue import get_machine, parts_of
 
         return parts_of(get_machine(machine), gpu, gpus_per_node, network)
     return gpu or GPU, GPUS_PER_NODE if gpus_per_node is None else gpus_per_node, network or None

@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.groups import grouped
-from ddlnb.cli.hardware_options import Hardware, PrecisionName
-from ddlnb.cli.options import Batch, Draws, RowsFile, numbers, print_table
-from ddlnb.cli.simulated import Methods
-from ddlnb.cli.workloads import ModelName, Sequence, Throughput
+from ddlnb.cli.options import Batch, Draws, RowsFile, grouped, numbers, print_table
+from ddlnb.cli.questions import Hardware, Methods, ModelName, PrecisionName, Sequence, Throughput
 
 
 def add_to(app: typer.Typer) -> None:

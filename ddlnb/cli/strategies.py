@@ -35,8 +35,15 @@ def strategies(
     recomputation, alone and together. Ends with status 1 if anything differs.
     """
     from ddlnb.errors import UnknownName
-    from ddlnb.parallelism.executed.cases import CASES, DENSE, MIXTURE, SCORES, Case
-    from ddlnb.parallelism.executed.table import strategy_rows, strategy_table
+    from ddlnb.parallelism.executed.table import (
+        CASES,
+        DENSE,
+        MIXTURE,
+        SCORES,
+        Case,
+        strategy_rows,
+        strategy_table,
+    )
     from ddlnb.parallelism.layout import Layout
 
     models = {"dense": DENSE, "mixture": MIXTURE, "scores": SCORES}

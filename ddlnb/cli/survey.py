@@ -8,12 +8,12 @@ import typer
 
 from ddlnb.cli.options import Csv, print_table
 from ddlnb.errors import UnknownName
-from ddlnb.paths import BUILD
+from ddlnb.files import BUILD
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.cli.survey_index import Entry
+    from ddlnb.survey.evidence import Entry
 
 
 def survey(profile: str = "quick") -> pd.DataFrame:
@@ -27,7 +27,8 @@ def survey(profile: str = "quick") -> pd.DataFrame:
     Raises UnknownName for an unknown profile.
 
     >>> import ddlnb
-    >>> index = ddlnb.survey()
+    >>> from ddlnb.cli.survey import survey
+    >>> index = survey()
     >>> index.loc["A16", ["section", "how", "verdict"]].to_list()
     ['1-2', 'computed', 'holds']
     """
@@ -50,8 +51,8 @@ def survey(profile: str = "quick") -> pd.DataFrame:
 
 
 def _last_run(profile: str) -> dict[str, Entry]:
-    from ddlnb.cli.reproduce import last_outcomes
-    from ddlnb.cli.survey_index import entries
+    from ddlnb.survey.evidence import entries
+    from ddlnb.survey.runner import last_outcomes
 
     return entries(last_outcomes(profile), BUILD / profile)
 
@@ -74,7 +75,7 @@ def command(
 
     Runs nothing: verdicts of notebooks are those of the last `ddlnb reproduce`.
     """
-    from ddlnb.cli.survey_index import NOT_REPRODUCED
+    from ddlnb.survey.evidence import NOT_REPRODUCED
 
     if item is None:
         table = survey(profile)

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.groups import grouped
-from ddlnb.cli.hardware_options import KeptHardware
-from ddlnb.cli.options import Workers, print_table
-from ddlnb.cli.simulated import Methods, Simulation
-from ddlnb.cli.workloads import ModelName
+from ddlnb.cli.options import Workers, grouped, print_table
+from ddlnb.cli.questions import KeptHardware, Methods, ModelName, Simulation
 
 if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline

@@ -1,18 +1,252 @@
-"""The command that reads traces of other tools."""
+"""Timelines as `ddlnb trace` prints, writes and draws them.
+
+What `ddlnb trace` prints and writes of a job, and of an engine's messages.
+
+What `ddlnb trace` prints and writes of a rank that torch.profiler recorded.
+
+The command that reads traces of other tools.
+"""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.groups import grouped
-from ddlnb.cli.hardware_options import Hardware
-from ddlnb.cli.options import Batch, Csv, refuse_unused
-from ddlnb.cli.workloads import Throughput
-from ddlnb.units import counted
+from ddlnb.cli.options import Batch, Csv, grouped, print_table, refuse_unused
+from ddlnb.cli.questions import Hardware, Throughput
+from ddlnb.errors import InputError, require
+from ddlnb.files import write_atomically
+from ddlnb.units import counted, show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from ddlnb.clusters.cluster import Cluster
+    from ddlnb.results.timeline import Timeline
+    from ddlnb.traces.jobs.table import Job
+    from ddlnb.traces.kineto.trace import KinetoTrace
+    from ddlnb.workloads.workload import Workload
+
+
+def show_lines(lines: Mapping[str, Timeline]) -> None:
+    """Print what one rank does in an iteration of each timeline."""
+    rows: list[dict[str, Any]] = []
+    for name, line in lines.items():
+        each = 1 / line.iterations
+        kinds = ("forward", "backward", "message", "wait", "update")
+        ranks = len({span.rank for span in line.spans})
+        seconds = {kind: line.seconds(kind) * each / ranks for kind in kinds}
+        rows.append({"": name, **{kind: show_seconds(value) for kind, value in seconds.items()}})
+    if rows:
+        print_table(rows, False, "Seconds of an iteration on one rank, by what is done in them")
+
+
+def write_lines(lines: Mapping[str, Timeline], perfetto: Path | None, figure: Path | None) -> None:
+    """Write timelines as Chrome traces, and draw them, into the files that are asked for."""
+    for name, line in lines.items():
+        if perfetto is not None:
+            require(perfetto.suffix == ".json", f"trace file {str(perfetto)!r} must end in .json")
+            path = perfetto if len(lines) == 1 else perfetto.with_stem(f"{perfetto.stem}-{name}")
+            typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
+    if figure is not None:
+        from ddlnb.figures import timelines
+
+        drawn = {name: line.on(min(s.rank for s in line.spans)) for name, line in lines.items()}
+        typer.echo(f"picture: {write_picture(timelines(drawn, rank=None), figure)}")
+
+
+def write_picture(figure: Any, path: Path) -> Path:
+    """Write a figure as its suffix says, and return its path."""
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
+    return write_atomically(path, image.getvalue())
+
+
+def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None:
+    """Replay a job and say what its stragglers cost."""
+    from ddlnb.traces.jobs.what_if import sentences, what_if
+
+    found = what_if(job)
+    if csv:
+        typer.echo(found.iterations.to_csv(index=False), nl=False)
+    else:
+        rows = [
+            {
+                "step": int(row["step"]),
+                "traced (s)": f"{row['traced_seconds']:.3f}",
+                "replayed (s)": f"{row['replayed_seconds']:.3f}",
+                "error": f"{row['error']:+.2%}",
+                "nobody straggles (s)": f"{row['ideal_seconds']:.3f}",
+            }
+            for row in found.iterations.to_dict("records")
+        ]
+        print_table(rows, False, f"{job!r}, replayed")
+        causes = [
+            {
+                "cause": row["cause"],
+                "costs (s per iteration)": f"{row['seconds']:+.3f}",
+                "of the iteration": f"{row['share']:+.1%}",
+            }
+            for row in found.causes.to_dict("records")
+        ]
+        print_table(causes, False, "What each cause costs: the iteration, less one without it")
+        for said in sentences(found):
+            typer.echo(said)
+    if out is not None:
+        write_atomically(out, found.iterations.to_csv(index=False))
+        typer.echo(f"Rows of {counted(len(found.iterations), 'iteration')} in {out}", err=csv)
+    if figure is not None:
+        from ddlnb.figures import job_stragglers
+
+        typer.echo(f"picture: {write_picture(job_stragglers(found), figure)}", err=csv)
+
+
+def show_messages(
+    line: Timeline, out: Path | None, perfetto: Path | None, figure: Path | None, csv: bool
+) -> None:
+    """Say how long an engine's messages took."""
+    frame = line.to_frame()
+    if csv:
+        typer.echo(frame.to_csv(index=False), nl=False)
+    else:
+        messages = frame.assign(seconds=frame["stop_seconds"] - frame["start_seconds"])
+        largest = messages.groupby("name").agg({"bytes": "max", "seconds": ["median", "max"]})
+        largest.columns = ["bytes", "median", "longest"]
+        rows = [
+            {
+                "tensor": name,
+                "size": show_bytes(int(row["bytes"])) if row["bytes"] else "unknown",
+                "median": show_seconds(row["median"]),
+                "longest": show_seconds(row["longest"]),
+            }
+            for name, row in largest.nlargest(10, "median").iterrows()
+        ]
+        sent = f"{counted(len(frame), 'message')} of {counted(len(largest), 'tensor')}"
+        title = f"{sent} in {counted(line.iterations, 'iteration')}"
+        print_table(rows, False, f"{line.method}: {title}; the slowest {len(rows)}")
+    if out is not None:
+        write_atomically(out, frame.to_csv(index=False))
+        typer.echo(f"Rows of {counted(len(frame), 'message')} in {out}", err=csv)
+    write_lines({line.method: line}, perfetto, figure)
+
+
+MUCH_LONGER = 1.1  # a host that takes less than this times the GPU's seconds is not what bounds it
+
+
+def show_kineto(
+    trace: KinetoTrace,
+    model: str,
+    batch: int | None,
+    cluster: Cluster | None,
+    methods: list[str] | None,
+    throughput: float | None,
+    out: Path | None,
+    perfetto: Path | None,
+    figure: Path | None,
+) -> None:
+    """Say what a traced rank did, and simulate the same on a cluster."""
+    typer.echo(repr(trace))
+    _show_operations(trace)
+    needed = bool(model or batch or cluster or out or perfetto or figure)
+    try:
+        if trace.gpu:
+            _show_gpu(trace)
+        workload = trace.workload(*_structure(model, batch))
+        line = trace.timeline(workload)
+    except InputError as error:
+        if needed:
+            raise
+        typer.echo(f"No workload: {error}.")
+        return
+    typer.echo(
+        f"{workload!r}: {counted(len(workload.layers), 'layer')}, forward "
+        f"{show_seconds(workload.forward_seconds)}, backward "
+        f"{show_seconds(workload.backward_seconds)} (medians over "
+        f"{counted(line.iterations, 'iteration')})."
+    )
+    lines = {"traced": line}
+    if cluster is not None:
+        lines |= _simulated(workload, cluster, methods or ["MG-WFBP"], throughput)
+    show_lines(lines)
+    if out is not None:
+        write_atomically(out, workload.to_json() + "\n")
+        typer.echo(f"profile: {out}")
+    write_lines(lines, perfetto, figure)
+
+
+def _structure(model: str, batch: int | None) -> tuple[Workload | None, int | None]:
+    """Return the structure of the model that was traced, and the batch."""
+    if not model:
+        return None, batch
+    from ddlnb.workloads.resolve import resolve
+    from ddlnb.workloads.tracing import trace
+    from ddlnb.workloads.workload import Workload
+
+    found = resolve(model)
+    if isinstance(found, Workload):
+        return found, batch
+    return trace(found, batch or found.local_batch), batch
+
+
+def _show_operations(trace: KinetoTrace) -> None:
+    graph = trace.operations
+    typer.echo(
+        f"{counted(len(graph.operations), 'operation')} with "
+        f"{counted(len(graph.edges), 'dependency', 'dependencies')}, and no circle among "
+        f"them. From these alone they would take "
+        f"{show_seconds(graph.replayed_seconds)}; traced: {show_seconds(trace.seconds)}."
+    )
+    spent = graph.critical_seconds()
+    shares = ", ".join(
+        f"{what} {show_seconds(seconds)} ({seconds / graph.replayed_seconds:.0%})"
+        for what, seconds in spent.items()
+    )
+    typer.echo(f"On the critical path: {shares}.")
+
+
+def _show_gpu(trace: KinetoTrace) -> None:
+    """Say how busy the GPU was, and which of host and GPU the trace waits for."""
+    times = trace.gpu_times
+    busy = sum(one.busy_seconds for one in times)
+    kinds = {
+        kind: median(one.busy_seconds for one in times if one.kind == kind)
+        for kind in ("forward", "backward", "update")
+    }
+    each = ", ".join(f"{kind} {show_seconds(seconds)}" for kind, seconds in kinds.items())
+    typer.echo(
+        f"The GPU was busy for {show_seconds(busy)} ({busy / trace.seconds:.0%}): {each} of an "
+        f"iteration (medians), and {show_seconds(times[-1].busy_seconds)} outside of these passes."
+    )
+    host, gpu = (trace.operations.seconds_if(**{who: 0}) for who in ("gpu", "host"))
+    said = f"The host alone would take {show_seconds(host)}, the GPU alone {show_seconds(gpu)}: "
+    if host > MUCH_LONGER * gpu:
+        said += (
+            "the GPU waits for the host. The profiler makes the host slower, and the seconds below "
+            "contain this waiting; `ddlnb profile --device cuda` measures without it."
+        )
+    elif gpu > MUCH_LONGER * host:
+        said += "the host waits for the GPU."
+    else:
+        said += "both bound the iteration."
+    typer.echo(said)
+    sent = [event for event in trace.events if event.is_communication]
+    if sent and not any(event.category == "kernel" for event in sent):
+        why = "; there is one rank, and nothing to send" if trace.ranks == 1 else ""
+        typer.echo(f"Its {len(sent)} collectives launched no kernel of their library{why}.")
+
+
+def _simulated(
+    workload: Workload, cluster: Cluster, methods: list[str], throughput: float | None
+) -> dict[str, Timeline]:
+    from ddlnb.simulator.profiles import workload_on
+    from ddlnb.simulator.simulate import simulate
+
+    there = workload_on(workload, cluster, throughput=throughput)
+    return {name: simulate(there, cluster, name) for name in methods}
 
 
 @dataclass(frozen=True)
@@ -66,8 +300,7 @@ def trace(
     csv: Csv = False,
 ) -> None:
     """Read a trace of another tool: what it holds, where its time goes, what would save some."""
-    from ddlnb.cli.trace_kineto import show_kineto
-    from ddlnb.cli.trace_show import show_job, show_messages
+
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file
     from ddlnb.results.timeline import Timeline

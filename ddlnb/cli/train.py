@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, numbers, print_table
-from ddlnb.cli.patience import Yes, announce
-from ddlnb.launch.site import meanings
+from ddlnb.cli.options import Csv, Yes, announce, numbers, print_table
+from ddlnb.launch.options import meanings
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.units import counted
 
@@ -93,8 +92,7 @@ def train(
     """Train with lossy methods, by default in lockstep, and print losses and traffic."""
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable_file, write_atomically
-    from ddlnb.training.executors.clock import Clock
-    from ddlnb.training.executors.stragglers import get_straggler
+    from ddlnb.training.executors.clock import Clock, get_straggler
     from ddlnb.training.runs.compare import compare
     from ddlnb.training.runs.summaries import require_target
     from ddlnb.training.tasks.catalogue import get_learning_task
@@ -221,15 +219,14 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 
 
 def _print_choices(csv: bool) -> None:
-    from ddlnb.choices import usage
     from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
-    from ddlnb.training.executors.stragglers import STRAGGLERS
-    from ddlnb.training.optimizers import OPTIMIZERS
-    from ddlnb.training.schedules import SCHEDULES
-    from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+    from ddlnb.registry import usage
+    from ddlnb.training.executors.clock import STRAGGLERS
+    from ddlnb.training.method import SYNCHRONISATIONS
+    from ddlnb.training.optimizers import OPTIMIZERS, SCHEDULES
     from ddlnb.training.synchronisation.graphs import GRAPHS
     from ddlnb.training.tasks.catalogue import FROM_FILES, LEARNING_TASKS
-    from ddlnb.training.tasks.splits import SPLITS
+    from ddlnb.training.tasks.task import SPLITS
 
     rows = [("task", task.name, task.about) for task in LEARNING_TASKS.values()]
     rows += [("task (with --data)", name, _first_line(make)) for name, make in FROM_FILES.items()]

@@ -12,7 +12,7 @@ from ddlnb.cli.options import Csv, print_table
 from ddlnb.units import digits, show_rate
 
 if TYPE_CHECKING:
-    from ddlnb.parallelism.unlike.sharing import Sharing
+    from ddlnb.parallelism.heterogeneous import Sharing
 
 COUNTED = re.compile(r"\s*(\d+)\s*x\s*(\S.*)")
 
@@ -48,7 +48,7 @@ def unlike(
     from data sheets: an iteration takes as long as its slowest worker.
     """
     from ddlnb.files import require_writable_file
-    from ddlnb.parallelism.unlike.sharing import unlike as shared
+    from ddlnb.parallelism.heterogeneous import unlike as shared
 
     if picture is not None:
         require_writable_file(picture, "ways.png")

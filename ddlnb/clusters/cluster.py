@@ -13,15 +13,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
-from ddlnb.clusters.delays import Delay
 from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoads, server_loads
-from ddlnb.clusters.unlike import ALIKE, Factors, Unlike, named
+from ddlnb.clusters.heterogeneous import ALIKE, Delay, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
 from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.placement import PLACEMENTS
+from ddlnb.plans.bucketing import PLACEMENTS
 from ddlnb.units import counted
 
 # Of forecasts on clusters that are fitted, medians are off by 3 to 25 % (docs/forecast.md).

@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.networks.changes import changed, get_change
-from ddlnb.networks.channels import NO_CAP, Startup
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
-from ddlnb.networks.fast_play import Replay
-from ddlnb.networks.network import Network
+from ddlnb.networks.flows import NO_CAP, Startup
+from ddlnb.networks.network import Network, changed, get_change
+from ddlnb.networks.play import Replay, of_collective
 from ddlnb.networks.routes import ROUTINGS, route
-from ddlnb.networks.topologies import Star, get_topology
-from ddlnb.networks.topology import Topology
-from ddlnb.networks.traffic import of_collective
+from ddlnb.networks.topologies import Star, Topology, get_topology
 from ddlnb.networks.transfers import Collective, Primitive
 
 Numbers = NDArray[np.float64]

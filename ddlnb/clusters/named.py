@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect, Known
-from ddlnb.hardware.machine import Machine
-from ddlnb.hardware.nodes import link_inside, node_costs
-from ddlnb.hardware.parts import parts_of
+from ddlnb.hardware.machine import Machine, link_inside, node_costs
 from ddlnb.units import GB, gigabits_per_second, show_bandwidth
 
 MOST_NODES = 100_000

@@ -1,8 +1,24 @@
-"""Compressors: how n workers average a tensor with less traffic, and how much less.
+"""What the literature says of a compressor, as values: family, quoted ratio, error bound.
+
+Every compressor declares its own (`ddlnb.compression.base.Compressor`); the tests compare the
+declarations with what the compressor does.
+
+Compressors: how n workers average a tensor with less traffic, and how much less.
 
 A compressor is a frozen dataclass of its parameters. It owns no memory and does no communication:
 what it must remember is kept for it in a dictionary, what it must send it yields as requests
 (`ddlnb.plans.requests`). So one definition serves every executor, and error feedback stays outside.
+
+Error feedback: what was not sent is kept and added to the next tensor.
+
+Source: Seide et al. 2014; Karimireddy et al. 2019 (arXiv 1901.09847). It costs as much memory as
+the gradient on every worker.
+
+The residual is a gradient, as in Seide et al. Algorithm 1 of Karimireddy et al. keeps an update, a
+gradient times the learning rate of its step. At a constant rate the two are equal; under a
+schedule, what is sent late moves the model here by the rate of the step in which it arrives.
+
+The payloads of several tensors joined into one, as they travel to a parameter server.
 """
 
 from __future__ import annotations
@@ -11,15 +27,61 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ddlnb.choices import shown
-from ddlnb.compression.literature import NONE, Bound, Quote
+from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllGather, Flow, made_once
+from ddlnb.registry import shown
 from ddlnb.seeding import generator
+
+# What travels of a tensor: few bits of every entry, few entries, or few directions.
+QUANTISATION, SPARSIFICATION, LOW_RANK = "quantisation", "sparsification", "low rank"
+FAMILIES = (QUANTISATION, SPARSIFICATION, LOW_RANK)
+
+# The kinds of law that bound an error.
+CONTRACTION, UNBIASED, ROUNDING, NONE = "contraction", "unbiased", "rounding", "no bound"
+
+# Where a quote is from: the survey's section, common knowledge of the literature that was not read
+# again, or a derivation from the format of the message.
+SURVEY, KNOWN, DERIVED = "[A s.3.1.3]", "[k]", "[d]"
+
+
+@dataclass(frozen=True)
+class Quote:
+    """How many times fewer bytes a message is said to have than dense float32 numbers.
+
+    The ratio is between ``low`` and ``high``; ``tag`` says where it is from.
+    """
+
+    low: float
+    high: float
+    tag: str
+
+    @classmethod
+    def of(cls, ratio: float, tag: str = DERIVED) -> Quote:
+        """Return the quote of a single ratio."""
+        return cls(ratio, ratio, tag)
+
+    def __str__(self) -> str:
+        values = [f"{value:.4g}" for value in dict.fromkeys((self.low, self.high))]
+        return f"{' to '.join(values)} {self.tag}"
+
+
+class Bound(NamedTuple):
+    """A bound of the error of one round without memory, averaged over the random draws.
+
+    The mean of |Q(v) - v|^2 is at most ``loss`` times |v|^2, and equal to it if ``exact``.
+    """
+
+    loss: float
+    law: str
+    formula: str
+    exact: bool = False
+
 
 Memory = dict[str, Any]  # what one worker remembers of one piece; empty at first
 
@@ -68,7 +130,7 @@ class Traffic(NamedTuple):
 class Compressor(ABC):
     """A lossy way to average.
 
-    ``family`` is one of `ddlnb.compression.literature.FAMILIES`, and empty only for what carries
+    ``family`` is one of `ddlnb.compression.base.FAMILIES`, and empty only for what carries
     other compressors. ``why_no_feedback`` gives the reason where error feedback is refused,
     ``why_no_payload`` the reason why a compressor is no `Codec`.
     """
@@ -194,3 +256,100 @@ class Codec(Encoder):
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return the memory of a tensor as flat uint8, not copied if it is contiguous."""
     return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+RESIDUAL = "residual"
+
+
+def average_with_feedback(
+    compressor: Compressor, tensor: Tensor, round_: Round, memory: Memory
+) -> Flow:
+    """Average the tensor plus the residual as the compressor does, and keep what is not sent.
+
+    At every moment what was sent and the residual add up to the sum of the tensors.
+    """
+    corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
+    averaged: Averaged = yield from compressor.average(corrected, round_, memory)
+    memory[RESIDUAL] = corrected - averaged.sent
+    return averaged
+
+
+def encode_with_feedback(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+    """Return the payload of the tensor plus the residual, and keep what it does not hold."""
+    corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
+    payload = codec.encode(corrected, round_, memory)
+    memory[RESIDUAL] = corrected - codec.decode(payload, tensor.numel()).view_as(tensor)
+    return payload
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """The payloads of tensors with these numbers of ``elements``, one after the other.
+
+    Raises InputError for a codec that was made for another number of tensors.
+    """
+
+    codec: Encoder
+    elements: tuple[int, ...]
+
+    @cached_property
+    def codecs(self) -> tuple[Encoder, ...]:
+        """The codec of every tensor."""
+        return self.codec.for_pieces(len(self.elements))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The length of every payload."""
+        pairs = zip(self.codecs, self.elements, strict=True)
+        return [codec.payload_bytes(elements) for codec, elements in pairs]
+
+    @property
+    def payload_bytes(self) -> int:
+        """The length of the joined payload."""
+        return sum(self.sizes)
+
+    def decode(self, payload: Tensor) -> Tensor:
+        """Return the flat float32 tensor that a joined payload stands for.
+
+        Raises InputError for a payload of another length.
+
+        >>> from ddlnb.compression.top_k import TopK
+        >>> payloads = Payloads(TopK(0.5), (2, 4))
+        >>> payloads.decode(torch.zeros(payloads.payload_bytes, dtype=torch.uint8)).tolist()
+        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+        """
+        parts = []
+        for codec, part, size in zip(self.codecs, self._split(payload), self.elements, strict=True):
+            assert isinstance(codec, Codec), f"payloads of {codec} stand for no tensor"
+            parts.append(codec.decode(part, size))
+        return torch.cat(parts)
+
+    def tally(self, payloads: Sequence[Tensor], clock: int) -> Tensor:
+        """Return the joined payload of the outcome of a vote, the ``clock``-th of all.
+
+        Raises InputError for a payload of another length.
+        """
+        split = [self._split(payload) for payload in payloads]
+        parts = []
+        for piece, (codec, size) in enumerate(zip(self.codecs, self.elements, strict=True)):
+            assert isinstance(codec, Voting), f"payloads of {codec} are no votes"
+            draw = generator(clock, piece)
+            parts.append(codec.tally([one[piece] for one in split], size, draw))
+        return torch.cat(parts)
+
+    def outcome(self, payload: Tensor) -> Tensor:
+        """Return the flat float32 tensor that the joined payload of an outcome stands for."""
+        parts = []
+        for codec, part, size in zip(self.codecs, self._split(payload), self.elements, strict=True):
+            assert isinstance(codec, Voting), f"payloads of {codec} are no votes"
+            parts.append(codec.outcome(part, size))
+        return torch.cat(parts)
+
+    def _split(self, payload: Tensor) -> list[Tensor]:
+        if len(payload) != self.payload_bytes:
+            raise InputError(
+                f"a payload has {len(payload)} bytes and must have {self.payload_bytes}, those of "
+                f"{self.codec} for tensors of {self.elements} elements"
+            )
+        # A copy is aligned for floats; a slice of bytes need not be.
+        return [part.clone() for part in payload.split(self.sizes)]

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Memory, Round, Traffic
-from ddlnb.compression.literature import KNOWN, Quote
-from ddlnb.compression.sparse import ENTRY_BYTES, largest_entries, total_of
-from ddlnb.compression.sparsifier import Sparsifier, kept
+from ddlnb.compression.base import KNOWN, Averaged, Memory, Quote, Round, Traffic
+from ddlnb.compression.sparse import ENTRY_BYTES, Sparsifier, kept, largest_entries, total_of
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import AllGather, Flow, made_once
 

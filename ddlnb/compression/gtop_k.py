@@ -19,9 +19,15 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import Averaged, Memory, Round, Traffic
-from ddlnb.compression.selection import largest
-from ddlnb.compression.sparse import ENTRY_BYTES, Sparse, from_payload, largest_entries
-from ddlnb.compression.sparsifier import Sparsifier, kept
+from ddlnb.compression.sparse import (
+    ENTRY_BYTES,
+    Sparse,
+    Sparsifier,
+    from_payload,
+    kept,
+    largest,
+    largest_entries,
+)
 from ddlnb.plans.requests import Flow, Messages
 
 Step = tuple[list[int], list[int]]

@@ -18,14 +18,17 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import (
+    QUANTISATION,
+    ROUNDING,
     Averaged,
+    Bound,
     Codec,
     Memory,
+    Quote,
     Round,
     Traffic,
     as_bytes,
 )
-from ddlnb.compression.literature import QUANTISATION, ROUNDING, Bound, Quote
 from ddlnb.compression.packing import require_finite, squared_norm
 from ddlnb.plans.requests import AllReduce, Flow
 

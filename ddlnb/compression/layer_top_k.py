@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round, Traffic
-from ddlnb.compression.literature import SPARSIFICATION, Bound
-from ddlnb.compression.sparsifier import require_density
+from ddlnb.compression.base import SPARSIFICATION, Bound, Codec, Memory, Round, Traffic
+from ddlnb.compression.sparse import require_density
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import require

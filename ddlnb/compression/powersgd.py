@@ -13,8 +13,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Compressor, Memory, Round, Traffic
-from ddlnb.compression.literature import CONTRACTION, LOW_RANK, Bound, Quote
+from ddlnb.compression.base import (
+    CONTRACTION,
+    LOW_RANK,
+    Averaged,
+    Bound,
+    Compressor,
+    Memory,
+    Quote,
+    Round,
+    Traffic,
+)
 from ddlnb.errors import require_whole
 from ddlnb.plans.requests import AllReduce, Flow
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round
-from ddlnb.compression.literature import QUANTISATION, UNBIASED, Bound, Quote
+from ddlnb.compression.base import QUANTISATION, UNBIASED, Bound, Codec, Memory, Quote, Round
 from ddlnb.compression.packing import (
     bucket_norms,
     code_bits,

@@ -14,11 +14,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Codec, Memory, Round, Traffic, as_bytes
-from ddlnb.compression.literature import CONTRACTION, UNBIASED, Bound, Quote
+from ddlnb.compression.base import (
+    CONTRACTION,
+    UNBIASED,
+    Averaged,
+    Bound,
+    Codec,
+    Memory,
+    Quote,
+    Round,
+    Traffic,
+    as_bytes,
+)
 from ddlnb.compression.packing import seed_from
-from ddlnb.compression.sparse import Sparse
-from ddlnb.compression.sparsifier import Sparsifier, kept
+from ddlnb.compression.sparse import Sparse, Sparsifier, kept
 from ddlnb.plans.requests import AllReduce, Flow
 
 SEED_BYTES = 8

@@ -11,8 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round, as_bytes
-from ddlnb.compression.literature import CONTRACTION, QUANTISATION, SURVEY, Bound, Quote
+from ddlnb.compression.base import (
+    CONTRACTION,
+    QUANTISATION,
+    SURVEY,
+    Bound,
+    Codec,
+    Memory,
+    Quote,
+    Round,
+    as_bytes,
+)
 from ddlnb.compression.packing import (
     flat_values,
     leading_floats,

@@ -17,8 +17,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Memory, Round, Traffic, Voting
-from ddlnb.compression.literature import NONE, QUANTISATION, SURVEY, Bound, Quote
+from ddlnb.compression.base import (
+    NONE,
+    QUANTISATION,
+    SURVEY,
+    Averaged,
+    Bound,
+    Memory,
+    Quote,
+    Round,
+    Traffic,
+    Voting,
+)
 from ddlnb.compression.packing import (
     flat_values,
     magnitudes,

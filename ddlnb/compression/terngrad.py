@@ -12,9 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round, as_bytes
+from ddlnb.compression.base import (
+    NONE,
+    QUANTISATION,
+    UNBIASED,
+    Bound,
+    Codec,
+    Memory,
+    Quote,
+    Round,
+    as_bytes,
+)
 from ddlnb.compression.kernels import TRITS
-from ddlnb.compression.literature import NONE, QUANTISATION, UNBIASED, Bound, Quote
 from ddlnb.compression.packing import (
     flat_values,
     leading_floats,

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ddlnb.compression.base import Codec, Memory, Round
-from ddlnb.compression.sparse import ENTRY_BYTES, add_payload, largest_entries, total_of
-from ddlnb.compression.sparsifier import Sparsifier, kept
+from ddlnb.compression.sparse import (
+    ENTRY_BYTES,
+    Sparsifier,
+    add_payload,
+    kept,
+    largest_entries,
+    total_of,
+)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from ddlnb.compression.base import (
+    CONTRACTION,
     Averaged,
+    Bound,
     Codec,
     Memory,
     Round,
     Traffic,
     as_bytes,
 )
-from ddlnb.compression.literature import CONTRACTION, Bound
 from ddlnb.plans.requests import AllReduce, Flow
 
 ELEMENT_BYTES = 4

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 
-from ddlnb.engines.contenders import Contender
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.optimizers import get_optimizer, optimizer_name
 from ddlnb.engines.probes import (
     COST_PROBES,
     Probe,
@@ -17,22 +15,22 @@ from ddlnb.engines.probes import (
     time_all_reduces,
 )
 from ddlnb.engines.searching import measured_space, searched_plan
-from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, get_optimizer, optimizer_name
 from ddlnb.engines.takeover import Replanning
+from ddlnb.engines.targets import Contender
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
+from ddlnb.launch.options import Site
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import Site
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
-from ddlnb.search.method import Searching
+from ddlnb.search.search import Searching
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.requirements import require_finite
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task, require_finite
 from ddlnb.workloads.workload import Workload
 
 ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)

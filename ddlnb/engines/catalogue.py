@@ -16,9 +16,9 @@ from typing import Any
 from ddlnb.engines.byteps import runtime
 from ddlnb.engines.horovod import runtime as horovod_runtime
 from ddlnb.errors import InputError, MissingPart, UnknownName
-from ddlnb.plans.kept import KeptPlan
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import KeptPlan
 from ddlnb.plans.requests import SPLIT
 
 
@@ -100,9 +100,9 @@ def _named(path: str) -> Callable[..., Any]:
 
 _LISTED = [
     Engine("single", "one worker, no communication",
-           "ddlnb.engines.baselines:single", baseline="single"),
+           "ddlnb.engines.torch_engine:single", baseline="single"),
     Engine("ddp", "PyTorch's DistributedDataParallel with its defaults",
-           "ddlnb.engines.baselines:ddp", baseline="DDP"),
+           "ddlnb.engines.torch_engine:ddp", baseline="DDP"),
     Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
            "ddlnb.engines.torch_engine:start", "ddlnb.engines.torch_engine:serve",
            exchanges=frozenset({"all_reduce", "push_pull", SPLIT}), refusal=_cannot_compress),

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ddlnb.compression.base import Compressor, Memory, Round
-from ddlnb.compression.feedback import average_with_feedback
-from ddlnb.compression.together import JOINED, compression_named, together
+from ddlnb.compression.base import Compressor, Memory, Round, average_with_feedback
+from ddlnb.compression.catalogue import JOINED, compression_named, together
 from ddlnb.errors import MissingPart, ModelError
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import Flow

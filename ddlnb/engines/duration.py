@@ -14,19 +14,18 @@ from pathlib import Path
 
 import torch
 
-from ddlnb.choices import several
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.engines.cells import cells_of, missing_runs
-from ddlnb.engines.contenders import Contender, Methods, contenders
 from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.targets import Contender, Methods, cells_of, contenders, missing_runs
+from ddlnb.files import cores
 from ddlnb.plans.methods import METHODS, Method
-from ddlnb.provenance import cores
+from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import FLOPS_PER_BYTE, from_throughput, torch_threads
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 

@@ -10,26 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.choices import several
 from ddlnb.engines.bench import Bench, slowed
 from ddlnb.engines.catalogue import require_installed
-from ddlnb.engines.cells import cells_of, missing_runs
-from ddlnb.engines.contenders import Contender, Methods, contenders, ranks_needed
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.engines.settings import DEFAULTS, MEASURING, MeasurementSettings
+from ddlnb.engines.targets import (
+    Contender,
+    Methods,
+    cells_of,
+    contenders,
+    missing_runs,
+    ranks_needed,
+)
 from ddlnb.errors import MissingPart, require, require_whole
-from ddlnb.files import require_writable_file
+from ddlnb.files import held, provenance, require_writable_file
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
-from ddlnb.provenance import provenance
-from ddlnb.results.lock import held
+from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
-from ddlnb.results.speedups import speedups
+from ddlnb.results.tables import speedups
 from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

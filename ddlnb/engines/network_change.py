@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ddlnb.choices import several
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.emulation.links import Link
-from ddlnb.launch.emulation.wiring import Wiring
-from ddlnb.launch.site import EMULATED, Network, Site
+from ddlnb.launch.emulation.topology import Link, Wiring
+from ddlnb.launch.options import EMULATED, Network, Site
+from ddlnb.registry import several
 
 HOW = "write the network and the iteration, such as '100Mb/s 50us from 30'"
 

@@ -1,4 +1,7 @@
-"""What ranks measure before a plan is made: layer times, and the time of an all-reduce."""
+"""What ranks measure before a plan is made: layer times, and the time of an all-reduce.
+
+The seconds of collectives on real ranks, in alternating runs.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,17 @@ import torch.distributed as dist
 from ddlnb.engines.base import Transport
 from ddlnb.engines.process_group import local_device, process_group
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
-from ddlnb.engines.transports.carrying import CollectiveTransport
-from ddlnb.engines.transports.mesh import MeshTransport
+from ddlnb.engines.transports.collective import CollectiveTransport, MeshTransport, Streams
+from ddlnb.engines.transports.rank_schedule import Course
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
+from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.transfers import Collective
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.requests import AllReduce
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.profiling import profile
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import Workload
 
 
@@ -171,3 +175,33 @@ def _computing() -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+BYTES_PER_ELEMENT = 4
+
+
+def time_collectives(
+    context: RankContext, names: Sequence[str], sizes: Sequence[int], repetitions: int
+) -> dict[tuple[str, int, int], float]:
+    """Return this rank's seconds by all-reduce, bytes and repetition, each after a barrier.
+
+    Every repetition runs all collectives and sizes once, so that a drift of the machine hits all
+    alike. The first round is not counted: in it the windows of connections open.
+    """
+    found = {}
+    with (
+        process_group(context, context.store(), context.count),
+        Streams(context.host, context.timeout_seconds) as streams,
+    ):
+        courses = {
+            name: Course(get_collective(name, context.count), context.rank) for name in names
+        }
+        for repetition in range(-1, repetitions):
+            for size in sizes:
+                for name, course in courses.items():
+                    tensor = torch.ones(max(1, size // BYTES_PER_ELEMENT))
+                    dist.barrier()
+                    start = time.perf_counter()
+                    streams.carry(course, 0, tensor).wait()
+                    found[name, size, repetition] = time.perf_counter() - start
+    return {key: seconds for key, seconds in found.items() if key[2] >= 0}

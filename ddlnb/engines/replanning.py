@@ -33,9 +33,8 @@ from ddlnb.engines.transports.connect import transport_for
 from ddlnb.errors import DdlnbError, PlanError
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.kept import require_same_gradients
 from ddlnb.plans.plan import Plan
-from ddlnb.plans.plan_file import plan_from_json, plan_to_json
+from ddlnb.plans.plan_file import plan_from_json, plan_to_json, require_same_gradients
 from ddlnb.search.search import search_plan
 from ddlnb.workloads.workload import Workload
 

@@ -9,9 +9,9 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.plan import Gate, Plan
-from ddlnb.search.method import Searching
+from ddlnb.plans.plan_file import method_of
+from ddlnb.search.search import Searching
 from ddlnb.search.space import Space
 from ddlnb.simulator.simulate import simulate
 from ddlnb.units import MIB

@@ -1,26 +1,89 @@
-"""The settings of a measurement: every option once, with its meaning, default and validation.
+"""What ranks that train import: those of one machine can import it once for all.
+
+The optimizers by name, each with the settings it has throughout this edition.
+
+The settings of a measurement: every option once, with its meaning, default and validation.
 
 Importing it loads neither torch nor pandas: the command line takes its help and defaults from here.
+
+Measurement profiles: how long and how often to measure, and with how many workers, by name.
+
+Importing it loads neither torch nor pandas: the command line takes its defaults from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.engines.drift import LEAST_WINDOW
 from ddlnb.engines.network_change import NetworkChange, network_changes, wired
-from ddlnb.engines.optimizers import MakeOptimizer, get_optimizer
 from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.launch.site import HERE, Site
+from ddlnb.launch.options import HERE, Site
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.transfers import Collective
 from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from ddlnb.plans.alpha_beta import AlphaBeta
-    from ddlnb.workloads.tasks import Task
+    from ddlnb.workloads.task import Task
+
+
+TRAINING = ("torch._dynamo",)  # which torch imports with the first optimizer
+MEASURING = ("ddlnb.engines.worker", "ddlnb.engines.probes", *TRAINING)
+
+
+MakeOptimizer = Callable[[Iterable["nn.Parameter"]], "torch.optim.Optimizer"]
+
+
+def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    from torch.optim import SGD
+
+    return SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
+
+
+def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    from torch.optim import Adam
+
+    return Adam(parameters, lr=1e-3)
+
+
+def _adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    from torch.optim import AdamW
+
+    return AdamW(parameters, lr=1e-3)
+
+
+OPTIMIZERS: dict[str, MakeOptimizer] = {"sgd": _sgd, "adam": _adam, "adamw": _adamw}
+
+
+def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
+    """Return the optimizer factory of that name, or the factory itself. Raises UnknownName."""
+    if callable(name):
+        return name
+    if name not in OPTIMIZERS:
+        raise UnknownName("optimizer", name, OPTIMIZERS)
+    return OPTIMIZERS[name]
+
+
+def optimizer_name(optimizer: str | MakeOptimizer) -> str:
+    """Return what tables call an optimizer: its name, and the keywords of a partial.
+
+    >>> from functools import partial
+    >>> optimizer_name(partial(sorted, reverse=True))
+    'sorted(reverse=True)'
+    """
+    if isinstance(optimizer, str):
+        return optimizer
+    inner = getattr(optimizer, "func", optimizer)
+    keywords = getattr(optimizer, "keywords", {})
+    shown = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
+    return getattr(inner, "__name__", type(optimizer).__name__) + (f"({shown})" * bool(shown))
+
 
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
@@ -232,3 +295,45 @@ class MeasurementSettings:
 
 
 DEFAULTS = MeasurementSettings()
+
+
+@dataclass(frozen=True)
+class MeasurementProfile:
+    """The numbers of workers to measure, as far as there are that many, and the settings of each.
+
+    ``options`` are fields of `MeasurementSettings`, which checks them.
+    """
+
+    workers: tuple[int, ...]
+    options: dict[str, Any]
+
+    @property
+    def settings(self) -> MeasurementSettings:
+        """The settings, with as many workers as the profile goes up to."""
+        return DEFAULTS.changed(workers=max(self.workers), **self.options)
+
+
+# Section 4.1: 10 iterations to warm up, 100 that are timed, 5 runs; on up to 32 GPUs. A run of
+# BERT-Large on the slowest of the survey's networks takes minutes, and a queue takes its time.
+PAPER = MeasurementProfile(
+    workers=(1, 2, 4, 8, 16, 32),
+    options={
+        "warmup": 10,
+        "iterations": 100,
+        "repetitions": 5,
+        "timeout_seconds": 3600.0,
+        "start_timeout_seconds": 86400.0,
+    },
+)
+MEASUREMENT_PROFILES = {"paper": PAPER}
+
+
+def get_measurement_profile(name: str) -> MeasurementProfile:
+    """Return the measurement profile of that name. Raises UnknownName.
+
+    >>> get_measurement_profile("paper").settings.iterations
+    100
+    """
+    if name not in MEASUREMENT_PROFILES:
+        raise UnknownName("measurement profile", name, MEASUREMENT_PROFILES)
+    return MEASUREMENT_PROFILES[name]

@@ -1,19 +1,132 @@
-"""Our own engine: a `Replica` on torch.distributed's all-reduces or on our parameter servers."""
+"""The baselines, in the same harness as our methods: one worker, and PyTorch's own DDP.
+
+Our own engine: a `Replica` on torch.distributed's all-reduces or on our parameter servers.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from ddlnb.engines.job import Job
+from ddlnb.engines.job import Job, Tracer, recorded
 from ddlnb.engines.replica import Replica
+from ddlnb.engines.settings import MakeOptimizer
 from ddlnb.engines.transports.connect import transport_for
 from ddlnb.engines.transports.server import serve_workers
 from ddlnb.launch.rank import RankContext
+from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.server_rules import BulkSynchronous
+
+
+class SingleWorker:
+    """A plain training loop without communication: the denominator of every speed-up."""
+
+    waited_seconds = 0.0
+    bytes_sent = 0.0
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer):
+        self._optimizer = make_optimizer(module.parameters())
+        self._tracer: Tracer | None = None
+
+    def step(self, loss: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Run forward, backward and update, and return the loss of the batch."""
+        with recorded(self._tracer, "forward", "all layers"):
+            value = loss()
+        with recorded(self._tracer, "backward", "all layers"):
+            self._backward(value)
+        with recorded(self._tracer, "update", "all layers"):
+            self._update()
+        return value.detach()
+
+    def _backward(self, value: torch.Tensor) -> None:
+        value.backward()
+
+    def _update(self) -> None:
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def synchronize(self) -> None:
+        """Do nothing: no message is ever in flight."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Record spans from the next step on, or stop recording."""
+        self._tracer = tracer
+
+
+class _WithLoss(nn.Module):
+    def __init__(self, module: nn.Module, loss: Callable[[nn.Module, Any], torch.Tensor]):
+        super().__init__()
+        self.module, self._loss = module, loss
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self._loss(self.module, batch)
+
+
+class DistributedDataParallelBaseline(SingleWorker):
+    """torch.nn.parallel.DistributedDataParallel with its default settings.
+
+    ``waited_seconds`` is the time from the last gradient to the end of backward, in which DDP
+    waits for its last buckets. The defaults include sending rank 0's buffers (those of batch
+    normalisation) to all before every forward pass. ``step`` must get a closure over ``loss``.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[nn.Module, Any], torch.Tensor],
+        make_optimizer: MakeOptimizer,
+        workers: int,
+    ):
+        super().__init__(module, make_optimizer)
+        # Around the loss, because a loss may call parts of the module, which DDP hides.
+        self.loss = DistributedDataParallel(_WithLoss(module, loss))
+        trained = [p for p in module.parameters() if p.requires_grad]
+        size = sum(p.numel() * p.element_size() for p in trained)
+        self._bytes_per_step = ring_bytes_sent(size, workers)
+        self._last_gradient = 0.0
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in trained]
+
+    def _on_gradient(self, _: nn.Parameter) -> None:
+        self._last_gradient = time.perf_counter()
+
+    def _backward(self, value: torch.Tensor) -> None:
+        super()._backward(value)
+        end = time.perf_counter()
+        self.waited_seconds += end - self._last_gradient
+        self.bytes_sent += self._bytes_per_step
+        if self._tracer is not None:
+            self._tracer.record("wait", "last buckets", self._last_gradient, end)
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def single(
+    context: RankContext, job: Job, store: Any, module: nn.Module
+) -> tuple[SingleWorker, Callable]:
+    """Return the trainer of engine ``single``, and the loss of a batch that its steps take."""
+    return SingleWorker(module, job.make_optimizer), partial(job.task.loss, module)
+
+
+def ddp(
+    context: RankContext, job: Job, store: Any, module: nn.Module
+) -> tuple[DistributedDataParallelBaseline, Callable]:
+    """Return the trainer of engine ``ddp``, and the loss of a batch that its steps take."""
+    trainer = DistributedDataParallelBaseline(
+        module, job.task.loss, job.make_optimizer, job.workers
+    )
+    return trainer, trainer.loss
 
 
 def start(

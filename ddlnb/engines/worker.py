@@ -13,11 +13,10 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.catalogue import get_engine
-from ddlnb.engines.job import Job, Report
+from ddlnb.engines.job import Job, Report, Tracer
 from ddlnb.engines.network_change import moment_before
 from ddlnb.engines.process_group import local_device, process_group
 from ddlnb.engines.replanning import Replanner
-from ddlnb.engines.tracer import Tracer
 from ddlnb.errors import PlanError
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan

@@ -23,7 +23,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.results.columns import KEY
+from ddlnb.results.schema import KEY
 from ddlnb.units import counted
 
 if TYPE_CHECKING:

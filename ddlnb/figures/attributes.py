@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.errors import require
 from ddlnb.figures.style import legend, note, styled
-from ddlnb.studies.table1_attributes.attributes import AGREES, DISAGREES, UNKNOWN
+from ddlnb.survey.table1_attributes import AGREES, DISAGREES, UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ CELL = (1.75, 0.44)  # inches
 def attribute_cells(table: pd.DataFrame) -> Figure:
     """Every cell of Table 1: above the survey's word, below that of this edition and its number.
 
-    ``table`` is from `ddlnb.studies.table1_attributes.attributes.compared`.
+    ``table`` is from `ddlnb.survey.table1_attributes.compared`.
     """
     require(len(table) > 0, "there are no cells to draw")
     rows = list(table["row"].unique())

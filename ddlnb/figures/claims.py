@@ -22,7 +22,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.results.claim import Strength
+from ddlnb.survey.comparisons import Strength
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     """The verdict on every claim: the share of the cells that support it, and what it needs.
 
     Of a claim of several comparisons the one is drawn that decides. ``verdicts`` gives the frame of
-    `ddlnb.results.claims.evaluate_claims` for every source, such as ``{"simulated": ...}``; one of
+    `ddlnb.survey.claims.evaluate_claims` for every source, such as ``{"simulated": ...}``; one of
     ``"published"`` is hatched.
     """
     require(bool(verdicts), "there are no rows to draw")

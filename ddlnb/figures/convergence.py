@@ -21,9 +21,7 @@ from ddlnb.figures.style import (
     short,
     styled,
 )
-from ddlnb.studies.convergence_rates.rates import AT_MEAN, AT_WORKERS
-from ddlnb.studies.convergence_rates.slopes import sweep
-from ddlnb.studies.convergence_rates.theory import LEADING
+from ddlnb.survey.convergence_rates import AT_MEAN, AT_WORKERS, LEADING, sweep
 from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
 from ddlnb.units import counted
 

@@ -15,8 +15,7 @@ from ddlnb.figures.style import POINT, note, styled
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.parallelism.goodput.failures import FailureRate
-    from ddlnb.parallelism.goodput.records import FailureRecord
+    from ddlnb.parallelism.goodput.failures import FailureRate, FailureRecord
 
 HOUR = 3600.0
 PARTS = {

@@ -14,7 +14,7 @@ from ddlnb.figures.colours import MODEL_COLOURS, OTHER_COLOUR
 from ddlnb.figures.style import BAR_GROUP, bar, legend, note, on_bar, ordered, styled
 
 if TYPE_CHECKING:
-    from ddlnb.studies.sec2_intensity import IntensityRow
+    from ddlnb.survey.sec2_intensity import IntensityRow
 
 PUBLISHED = "published\n(survey, s. 1-2)"
 

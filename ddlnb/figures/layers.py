@@ -68,7 +68,7 @@ def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -
 def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
     """What each choice brings alone and after all others, and what all bring together.
 
-    ``gains`` is the table of `ddlnb.studies.layers_codesign.gain_table`: speed-ups by topology and
+    ``gains`` is the table of `ddlnb.survey.layers_codesign.gain_table`: speed-ups by topology and
     choice. The grey bar is the product of what each brings alone.
     """
     require(not gains.empty, "there are no gains to draw")
@@ -106,7 +106,7 @@ def _gain(ax: Axes, y: float, gain: float, colour: str, label: str) -> None:
 def layer_pairs(pairs: pd.DataFrame, source: str) -> Figure:
     """What pairs of choices bring over the product of what each of the two brings alone.
 
-    ``pairs`` is the table of `ddlnb.studies.layers_codesign.pair_table`. Above 1 the two need each
+    ``pairs`` is the table of `ddlnb.survey.layers_codesign.pair_table`. Above 1 the two need each
     other, below 1 one does a part of the other's work; in brackets what both bring together.
     """
     require(not pairs.empty, "there are no pairs to draw")
@@ -140,7 +140,7 @@ def layer_pairs(pairs: pd.DataFrame, source: str) -> Figure:
 def phase_slowdowns(table: pd.DataFrame, source: str) -> Figure:
     """How much longer an iteration takes when two equal jobs share a tree, by their duty cycle.
 
-    ``table`` is that of `ddlnb.studies.layers_codesign.slowdown_table`: a row per duty cycle, a
+    ``table`` is that of `ddlnb.survey.layers_codesign.slowdown_table`: a row per duty cycle, a
     column per placement and phase.
     """
     require(not table.empty, "there are no slowdowns to draw")

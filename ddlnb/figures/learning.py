@@ -145,7 +145,7 @@ def _draw_curve(
 def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
     """Final test loss and accuracy against the global batch, a line per recipe.
 
-    ``quality`` is that of `ddlnb.studies.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
+    ``quality`` is that of `ddlnb.survey.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
     seeds, cut where no loss or accuracy can be. Where runs diverged the mean loss is infinite: a
     cross on the upper edge, no point.
     """

@@ -19,7 +19,7 @@ from ddlnb.figures.style import note, styled
 from ddlnb.figures.synchronisation import draw_workers, legend_activity
 from ddlnb.networks.network import Network
 from ddlnb.results.timeline import Timeline
-from ddlnb.studies.fig3_overview import Overview
+from ddlnb.survey.fig3_timelines import Overview
 
 Point = tuple[float, float]
 BOX = "round,pad=0.02,rounding_size=0.06"

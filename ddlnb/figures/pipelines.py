@@ -121,8 +121,8 @@ def _pass(span: Span) -> tuple[str, str, str]:
 def layout_times(table: pd.DataFrame, source: str) -> Figure:
     """Where the time of an iteration goes under every layout.
 
-    ``table`` is that of `ddlnb.studies.scale_strategies.split_table`, which averages over pipeline
-    stages, or of `ddlnb.studies.scale_case_study.time_table`: a row per layout, seconds by reason,
+    ``table`` is that of `ddlnb.survey.scale_strategies.split_table`, which averages over pipeline
+    stages, or of `ddlnb.survey.scale_case_study.time_table`: a row per layout, seconds by reason,
     ``seconds`` in all, ``tokens_per_second`` of a GPU and ``memory_gib`` of a rank.
     """
     require(not table.empty, "there are no layouts to draw")

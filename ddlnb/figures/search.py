@@ -18,7 +18,7 @@ ROOM = 1.6  # of the highest bar, for the longest name above it
 def search_gains(rows: pd.DataFrame) -> Figure:
     """An iteration by the best of the seven methods and by the searched plan, over its lower bound.
 
-    ``rows`` are those of `ddlnb.studies.sec5_4_schedule.search_table`, one panel for a network. A
+    ``rows`` are those of `ddlnb.survey.sec5_4_schedule.search_table`, one panel for a network. A
     bar of height one is at the bound, which no plan undercuts.
     """
     networks = list(dict.fromkeys(rows["network"]))

@@ -19,7 +19,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.figures.target_label import target_label
-from ddlnb.studies.sec5_2_relaxed_compression.gradient_sizes import SCALED
+from ddlnb.survey.sec5_2_relaxed_compression import SCALED
 from ddlnb.units import MB, MS, counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ddlnb.figures.gantt import KIND_COLOURS
 from ddlnb.figures.svg import MESSAGE, timeline_svg
 from ddlnb.search.result import SearchResult
 from ddlnb.search.space import SEARCHED
-from ddlnb.studies.explorer import (
+from ddlnb.survey.explorer import (
     MODELS,
     SHOWN,
     WORKERS,

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from ddlnb.figures.gantt import KIND_COLOURS
 from ddlnb.figures.style import beside, legend, names_down, say_source, styled
-from ddlnb.traces.jobs.kinds import COLLECTIVE, POINT_TO_POINT, family_of
+from ddlnb.traces.jobs.table import COLLECTIVE, POINT_TO_POINT, family_of
 from ddlnb.traces.jobs.what_if import CAUSES, WhatIf
 from ddlnb.units import counted
 

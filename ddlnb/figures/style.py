@@ -17,11 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 
-from ddlnb.choices import abridged, parsed, parts_of
 from ddlnb.errors import require
 from ddlnb.figures.colours import METHOD_COLOURS, OTHER_COLOUR, colour_of
 from ddlnb.figures.described import described
 from ddlnb.figures.logarithmic import label_logarithmic_axes
+from ddlnb.registry import abridged, parsed, parts_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +99,7 @@ def abridged_method(method: str) -> str:
     if "(" not in method:
         return method
     from ddlnb.compression.catalogue import COMPRESSORS  # brings torch
-    from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
+    from ddlnb.training.method import SYNCHRONISATIONS
 
     known: dict[str, Any] = {**SYNCHRONISATIONS, **COMPRESSORS}
     choices, on, where = method.partition(" on ")

@@ -39,7 +39,7 @@ def synchronisation_timelines(
 
     Shown is the time until ``until_seconds``, by default while all have work.
 
-    ``activity`` is an `activity_table` (`ddlnb.training.executors.activity`) of one method or
+    ``activity`` is an `activity_table` (`ddlnb.training.executors.lockstep`) of one method or
     several. A row is a worker, a bar a gradient; hatched bars are waits for others and for
     messages. A title says how many gradients all workers finished, and the share of their time in
     which they waited.
@@ -95,7 +95,7 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
 def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     """Seconds that a worker waits per gradient against the bound s, a line per straggler's law.
 
-    ``waits`` is that of `ddlnb.studies.sec3_1_2_synchronisation`; bands reach from the least to the
+    ``waits`` is that of `ddlnb.survey.sec3_1_2_synchronisation`; bands reach from the least to the
     most of its seeds. Bound 0 is a barrier after every iteration.
     """
     require(not waits.empty, "there are no waits to draw")
@@ -118,7 +118,7 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
 def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
     """Throughput over that without a slow worker, against how many times slower one worker is.
 
-    ``slowed`` are the rows of `slowdowns` of ``ddlnb.studies.sec3_1_2_synchronisation``. The
+    ``slowed`` are the rows of `slowdowns` of ``ddlnb.survey.sec3_1_2_synchronisation``. The
     broad line is the sum of the workers' rates, if nobody waited.
     """
     require(not slowed.empty, "there are no rows to draw")

@@ -12,8 +12,8 @@ from matplotlib.patches import FancyBboxPatch
 from ddlnb.errors import require
 from ddlnb.figures.colours import DARK
 from ddlnb.figures.style import note, styled
-from ddlnb.plans.sentence import spoken
-from ddlnb.studies.fig2_taxonomy import LEVELS, Aspect
+from ddlnb.plans.methods import spoken
+from ddlnb.survey.fig2_taxonomy import LEVELS, Aspect
 
 LEVEL_COLOURS = ("#0072B2", "#009E73", "#D55E00")  # of levels 1 to 3
 COLUMN, GAP = 1.0, 0.08  # widths
@@ -26,7 +26,7 @@ ROOT = "communication in data-parallel training"
 def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
     """The survey's taxonomy, Fig. 2, made of what this edition has registered.
 
-    ``aspects`` are those of `ddlnb.studies.fig2_taxonomy.taxonomy`.
+    ``aspects`` are those of `ddlnb.survey.fig2_taxonomy.taxonomy`.
     """
     require(len(aspects) > 0, "there are no aspects to draw")
     rows = max(sum(1.6 + len(branch.leaves) for branch in aspect.branches) for aspect in aspects)

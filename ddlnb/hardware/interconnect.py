@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ddlnb.errors import InputError, require, require_positive
-from ddlnb.hardware.chip import Line, LineEntry
+from ddlnb.hardware.gpu import Line, LineEntry
 from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth
 
 

@@ -20,8 +20,8 @@ import psutil
 from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import forked, reaper, slurm
 from ddlnb.launch.emulation.network import lacking
-from ddlnb.launch.emulation.wiring import Wiring
-from ddlnb.launch.site import EMULATED
+from ddlnb.launch.emulation.topology import Wiring
+from ddlnb.launch.options import EMULATED
 
 # The program without which a launcher cannot start anything, and where it comes from.
 _PROGRAMS = {
@@ -33,11 +33,11 @@ _PROGRAMS = {
     "lsf": ("bsub", "run on a login node of an LSF cluster"),
     "htcondor": ("condor_submit", "run on a submit node of an HTCondor pool"),
 }
-_FORKED = "ddlnb.launch.local.ForkLauncher"
+_FORKED = "ddlnb.launch.starters.ForkLauncher"
 _OWN_LAUNCHERS = {
     "local": _FORKED if sys.platform == "linux" else "local",  # macOS allows no fork after torch
     EMULATED: _FORKED,
-    "ssh": "ddlnb.launch.ssh.HostsLauncher",
+    "ssh": "ddlnb.launch.starters.HostsLauncher",
 }  # instead of those that ipyparallel has under these names
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 

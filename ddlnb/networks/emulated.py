@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from itertools import permutations
 
 from ddlnb.errors import require
-from ddlnb.launch.emulation import links as emulated_links
-from ddlnb.launch.emulation import wiring as emulation
+from ddlnb.launch.emulation import topology as emulated_links
+from ddlnb.launch.emulation import topology as emulation
 from ddlnb.networks.network import Network
 from ddlnb.networks.routes import NoRoute, route
-from ddlnb.networks.topologies import get_topology
-from ddlnb.networks.topology import Topology
+from ddlnb.networks.topologies import Topology, get_topology
 
 MOST_WAYS = 64  # of one pair of endpoints, when the routing splits flows
 

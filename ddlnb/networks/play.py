@@ -1,4 +1,27 @@
-"""Plays a collective, or plain flows, on a network: how long it takes, and what each link carries.
+"""Messages on a network: a collective or plain flows, lowered for the players.
+
+Rows of a collective with the same step, source and target are one message. It waits for others,
+shares the links with all that is on them, and arrives after its start-up and the latencies of its
+route. The players, plain and compiled, play what is made here.
+
+Which messages wait for which, as gates: when all that feed a gate have come, it opens to others.
+
+With gates the number of relations grows with the number of transfers; listed one by one, each of n
+messages of a step would wait for each of n messages of the step before.
+
+Plays messages on a network event by event, as one would by hand: the reference.
+
+A message leaves at its rate, and arrives when start-up and latencies have passed after its last
+byte. Between two events all rates stand still; an event is a message that begins, has left, or has
+arrived.
+
+Plays messages as `plain_play` does, compiled: the same events, and rates only where they change.
+
+A channel lets one message flow at a time and has one event ahead for it: that it may begin, or has
+left. Those that have left arrive in the same order, after the same delay, so that a channel has one
+more event ahead: the next arrival. Compiled code is cached on disk.
+
+Plays a collective, or plain flows, on a network: how long it takes, and what each link carries.
 
 Simulated, not measured: transfers are max-min fair flows (`ddlnb.networks.flows`), and
 arrive after the start-up of the message and the latencies of its route.
@@ -10,17 +33,532 @@ slow a collective, as fair shares let one message gain what another one loses fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from ddlnb.networks.channels import NO_CAP, NO_STARTUP, Cap, Startup
-from ddlnb.networks.fast_play import play_fast
+from ddlnb.errors import require
+from ddlnb.networks.flows import (
+    NO_CAP,
+    NO_STARTUP,
+    Cap,
+    Channels,
+    Heap,
+    Indices,
+    Sharing,
+    Startup,
+    channels_between,
+    heap_of,
+    join,
+    leave,
+    max_min_rates,
+    pop,
+    put,
+    refill,
+    sharing,
+)
 from ddlnb.networks.network import Network, Numbers
-from ddlnb.networks.traffic import Traffic, of_collective, of_flows
 from ddlnb.networks.transfers import Collective
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Messages, one element of each array for each, in the order of steps, sources and targets.
+
+    ``sizes`` are bytes; ``delay`` the seconds of start-up and latencies; ``release`` the seconds
+    before which a message does not begin. Message m carries the parts ``first[i]`` to
+    ``stop[i]`` - 1 for i from ``pieces[m]`` to ``pieces[m + 1]`` - 1: whoever sends a part has
+    received what earlier steps send it of that part. Plain flows are all of one step, and carry no
+    parts.
+    """
+
+    name: str
+    network: Network
+    channels: Channels
+    step: Indices
+    source: Indices
+    target: Indices
+    channel: Indices
+    sizes: Numbers
+    delay: Numbers
+    release: Numbers
+    pieces: Indices
+    first: Indices
+    stop: Indices
+
+
+def of_collective(
+    collective: Collective,
+    network: Network,
+    message_bytes: float,
+    startup: Startup,
+    cap: Cap,
+    placement: Sequence[int] | None,
+) -> Traffic:
+    """Return the messages of a collective, with the arguments of `ddlnb.networks.play.play`."""
+    require(
+        0 <= message_bytes < math.inf,
+        f"message_bytes {message_bytes} must be a finite number of bytes, not negative",
+    )
+    rows, ranks = collective.transfers, collective.ranks
+    places = _places(collective, network, placement)
+    key, message = np.unique(
+        (rows["step"].astype(np.int64) * ranks + rows["source"]) * ranks + rows["target"],
+        return_inverse=True,
+    )
+    source, target = key // ranks % ranks, key % ranks
+    channels, channel, delay = channels_between(
+        collective.name, network, places[source], places[target], key % ranks**2, startup, cap
+    )
+    order = np.argsort(message, kind="stable")
+    pieces = np.bincount(message, minlength=len(key))
+    parts = np.bincount(message, rows["stop"] - rows["first"], minlength=len(key))
+    return Traffic(
+        name=collective.name,
+        network=network,
+        channels=channels,
+        step=key // ranks**2,
+        source=source,
+        target=target,
+        channel=channel,
+        sizes=(parts * (message_bytes / collective.parts)).astype(np.float64),
+        delay=delay,
+        release=np.zeros(len(key)),
+        pieces=np.concatenate([[0], np.cumsum(pieces)]).astype(np.int64),
+        first=rows["first"][order].astype(np.int64),
+        stop=rows["stop"][order].astype(np.int64),
+    )
+
+
+def of_flows(
+    network: Network,
+    flows: Sequence[tuple[int, int, float, float]],
+    startup: Startup,
+    cap: Cap,
+) -> Traffic:
+    """Return plain flows as messages, with the arguments of `ddlnb.networks.play.share`."""
+    for source, target, sizes, start in flows:
+        require(
+            0 <= source < network.ranks and 0 <= target < network.ranks and source != target,
+            f"a flow from {source} to {target} needs two different ranks of the "
+            f"{network.ranks} of network {network.name!r}",
+        )
+        require(
+            0 <= sizes < math.inf and 0 <= start < math.inf,
+            f"a flow of {sizes} bytes at {start} s needs finite numbers, not negative",
+        )
+    table = np.array(flows, dtype=np.float64).reshape(-1, 4)
+    one, other = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+    ends = np.array(network.endpoints, dtype=np.int64)
+    channels, channel, delay = channels_between(
+        "flows", network, ends[one], ends[other], np.arange(len(table)), startup, cap
+    )
+    return Traffic(
+        name="flows",
+        network=network,
+        channels=channels,
+        step=np.zeros(len(table), np.int64),
+        source=one,
+        target=other,
+        channel=channel,
+        sizes=table[:, 2],
+        delay=delay,
+        release=table[:, 3],
+        pieces=np.zeros(len(table) + 1, np.int64),
+        first=np.zeros(0, np.int64),
+        stop=np.zeros(0, np.int64),
+    )
+
+
+def _places(collective: Collective, network: Network, placement: Sequence[int] | None) -> Indices:
+    """Return the device of every rank."""
+    if placement is None:
+        require(
+            collective.ranks <= network.ranks,
+            f"{collective.name} of {collective.ranks} ranks needs as many endpoints, and network "
+            f"{network.name!r} has {network.ranks}; take fewer ranks, a larger network, or a "
+            f"placement that puts several on one",
+        )
+        placement = range(collective.ranks)
+    require(
+        len(placement) == collective.ranks
+        and all(0 <= place < network.ranks for place in placement),
+        f"placement {list(placement)} must give each of the {collective.ranks} ranks of "
+        f"{collective.name} one of the {network.ranks} endpoints of network {network.name!r}",
+    )
+    return np.array(network.endpoints, dtype=np.int64)[np.array(placement, dtype=np.int64)]
+
+
+@dataclass(frozen=True, eq=False)
+class Gates:
+    """Gates, and the messages before and after them.
+
+    A message that has left feeds the gates ``order[order_start[m]:order_start[m + 1]]``, one that
+    has arrived those in ``data``, likewise. Gate g waits for ``needs[g]`` messages and then opens
+    to ``opened[opened_start[g]:opened_start[g + 1]]``; message m waits for ``waits[m]`` gates.
+    """
+
+    order_start: Indices
+    order: Indices
+    data_start: Indices
+    data: Indices
+    needs: Indices
+    opened_start: Indices
+    opened: Indices
+    waits: Indices
+
+
+def gates(traffic: Traffic) -> Gates:
+    """Return the gates of a traffic.
+
+    A gate stands between the sends of a rank in one step and in its next one, and between what a
+    rank receives of a part and its next sends of that part. What it sends after those has waited
+    for them already, as they have begun.
+    """
+    messages = len(traffic.sizes)
+    senders, sent, later, behind = _in_order(traffic)
+    receivers, received, after, through = _by_data(traffic)
+    first = int(behind.max(initial=-1)) + 1
+    received, through = received + first, through + first
+    opening, openers = np.concatenate([later, after]), np.concatenate([behind, through])
+    number = int(openers.max(initial=-1)) + 1
+    opens_any = np.zeros(max(number, int(received.max(initial=-1)) + 1), np.bool_)
+    opens_any[openers] = True
+    receivers, received = receivers[opens_any[received]], received[opens_any[received]]
+    return Gates(
+        *_rows(senders, sent, messages),
+        *_rows(receivers, received, messages),
+        np.bincount(np.concatenate([sent, received]), minlength=number),
+        *_rows(openers, opening, number),
+        np.bincount(opening, minlength=messages),
+    )
+
+
+def _rows(key: Indices, value: Indices, count: int) -> tuple[Indices, Indices]:
+    """Return where the row of every key starts, and the joined rows of values."""
+    starts = np.concatenate([[0], np.cumsum(np.bincount(key, minlength=count))])
+    return starts.astype(np.int64), value[np.argsort(key, kind="stable")]
+
+
+Relations = tuple[Indices, Indices, Indices, Indices]
+
+
+def _in_order(traffic: Traffic) -> Relations:
+    """Return messages and the gates they feed, messages and the gates they wait for."""
+    steps = int(traffic.step.max(initial=0)) + 1
+    groups, group = np.unique(traffic.source * steps + traffic.step, return_inverse=True)
+    follows = np.zeros(len(groups) + 1, np.bool_)
+    follows[1:-1] = groups[1:] // steps == groups[:-1] // steps
+    messages = np.arange(len(group))
+    before, after = follows[1:][group], follows[:-1][group]
+    return messages[before], group[before], messages[after], group[after] - 1
+
+
+def _by_data(traffic: Traffic) -> Relations:
+    """Return the same for what is received and sent on."""
+    bounds = np.unique(np.concatenate([traffic.first, traffic.stop]))
+    low, high = np.searchsorted(bounds, traffic.first), np.searchsorted(bounds, traffic.stop)
+    message = np.repeat(np.arange(len(traffic.sizes)), np.diff(traffic.pieces))
+    lengths = high - low
+    ends = np.cumsum(lengths)
+    part = np.arange(int(lengths.sum())) - np.repeat(ends - lengths - low, lengths)
+    message = np.repeat(message, lengths)
+    steps, parts = int(traffic.step.max(initial=0)) + 1, len(bounds)
+    step = traffic.step[message]
+    sent = ((traffic.source[message] * parts + part) * steps + step) * 2
+    received = ((traffic.target[message] * parts + part) * steps + step) * 2 + 1
+    key = np.concatenate([sent, received])
+    order = np.argsort(key, kind="stable")
+    return _gates_of_parts(key[order], np.concatenate([message, message])[order], steps)
+
+
+@njit(cache=True, nogil=True)
+def _gates_of_parts(key: Indices, message: Indices, steps: int) -> Relations:
+    """Walk through what each rank sends and receives of each part, step by step."""
+    count = len(key)
+    feeding, feeders = np.empty(count, np.int64), np.empty(count, np.int64)
+    opening, openers = np.empty(count, np.int64), np.empty(count, np.int64)
+    fed = opened = 0
+    gate, here, used = -1, -1, -1  # the step of the sends that the gate has opened to
+    has_gate = False
+    for i in range(count):
+        if key[i] // (2 * steps) != here:
+            here, has_gate = key[i] // (2 * steps), False
+        step, is_received = key[i] // 2 % steps, key[i] % 2 == 1
+        if is_received:
+            if not has_gate or used >= 0:
+                gate, used, has_gate = gate + 1, -1, True
+            feeding[fed], feeders[fed] = message[i], gate
+            fed += 1
+        elif has_gate and (used < 0 or used == step):
+            used = step
+            opening[opened], openers[opened] = message[i], gate
+            opened += 1
+    return feeding[:fed], feeders[:fed], opening[:opened], openers[:opened]
+
+
+SAME_TIME = 1e-12
+"""Events whose times differ by less than this share are at one time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """From one event to the next, in seconds: the messages that flow, and their rates."""
+
+    start: float
+    stop: float
+    messages: tuple[int, ...]
+    rates: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """When each message began, when its last byte left and when that arrived, in seconds.
+
+    ``moments`` are all that were between; the compiled player keeps none.
+    """
+
+    start: Numbers
+    left: Numbers
+    stop: Numbers
+    moments: tuple[Moment, ...] = ()
+
+
+def play_plain(traffic: Traffic) -> Course:
+    """Return when messages begin, leave and arrive."""
+    count = len(traffic.sizes)
+    order, data = waits_in_order(traffic), waits_for_data(traffic)
+    flows = [traffic.channels.flow(number) for number in range(len(traffic.channels.cap))]
+    start, left, stop = (np.full(count, np.nan) for _ in range(3))
+    moments = []
+    unsent, sent, arrived = list(range(count)), set[int](), set[int]()
+    to_send: dict[int, float] = {}  # bytes that have not left yet, of messages that flow
+    on_the_way: dict[int, float] = {}  # when messages arrive that have left
+    now = 0.0
+    while len(arrived) < count:
+        same = now * (1 + SAME_TIME)
+        for message in [message for message, seconds in on_the_way.items() if seconds <= same]:
+            del on_the_way[message]
+            stop[message] = now
+            arrived.add(message)
+        free = [
+            message for message in unsent if order[message] <= sent and data[message] <= arrived
+        ]
+        for message in free:
+            if traffic.release[message] <= same:
+                unsent.remove(message)
+                start[message] = now
+                to_send[message] = traffic.sizes[message]
+        flying = tuple(to_send)
+        rates = max_min_rates(
+            [flows[traffic.channel[message]] for message in flying], traffic.network.bandwidths
+        )
+        ends = {
+            message: now + to_send[message] / rate
+            for message, rate in zip(flying, rates, strict=True)
+        }
+        releases = (traffic.release[message] for message in free if message in unsent)
+        following = min((*ends.values(), *on_the_way.values(), *releases), default=now)
+        moments.append(Moment(now, following, flying, rates))
+        for message, rate in zip(flying, rates, strict=True):
+            if ends[message] <= following * (1 + SAME_TIME):
+                del to_send[message]
+                left[message] = following
+                sent.add(message)
+                on_the_way[message] = following + traffic.delay[message]
+            else:
+                to_send[message] -= rate * (following - now)
+        now = following
+    return Course(start, left, stop, tuple(moments))
+
+
+def waits_in_order(traffic: Traffic) -> list[set[int]]:
+    """Return for every message what its source sends in earlier steps: it has to leave before."""
+    return [
+        {
+            earlier
+            for earlier in range(message)
+            if traffic.step[earlier] < traffic.step[message]
+            and traffic.source[earlier] == traffic.source[message]
+        }
+        for message in range(len(traffic.sizes))
+    ]
+
+
+def waits_for_data(traffic: Traffic) -> list[set[int]]:
+    """Return for every message what its source receives in earlier steps of the parts it sends."""
+    parts = [
+        {
+            part
+            for piece in range(traffic.pieces[message], traffic.pieces[message + 1])
+            for part in range(traffic.first[piece], traffic.stop[piece])
+        }
+        for message in range(len(traffic.sizes))
+    ]
+    return [
+        {
+            earlier
+            for earlier in range(message)
+            if traffic.step[earlier] < traffic.step[message]
+            and traffic.target[earlier] == traffic.source[message]
+            and not parts[earlier].isdisjoint(parts[message])
+        }
+        for message in range(len(traffic.sizes))
+    ]
+
+
+def play_fast(traffic: Traffic) -> Course:
+    """Return when messages begin, leave and arrive; no moments."""
+    return Replay(traffic).course(traffic.sizes, traffic.delay, traffic.network.bandwidths)
+
+
+class Replay:
+    """A traffic to be played again and again: who waits for whom is found once."""
+
+    def __init__(self, traffic: Traffic):
+        self._traffic, self._gates = traffic, gates(traffic)
+
+    def course(self, sizes: Numbers, delay: Numbers, bandwidths: Numbers) -> Course:
+        """Return when messages of these bytes and delays begin, leave and arrive.
+
+        ``bandwidths`` are those of the traffic's links, in the order of its network.
+        """
+        traffic, between = self._traffic, self._gates
+        start, left, stop = _play(
+            sharing(traffic.channels, bandwidths),
+            heap_of(2 * len(traffic.channels.cap)),
+            traffic.channel,
+            sizes,
+            delay,
+            traffic.release,
+            between.order_start,
+            between.order,
+            between.data_start,
+            between.data,
+            between.needs.copy(),  # counted down while it plays
+            between.opened_start,
+            between.opened,
+            between.waits.copy(),
+        )
+        return Course(start, left, stop)
+
+
+@njit(cache=True, nogil=True)
+def _play(
+    on: Sharing,
+    ahead: Heap,
+    channel_of: Indices,
+    sizes: Numbers,
+    delay: Numbers,
+    release: Numbers,
+    order_start: Indices,
+    order: Indices,
+    data_start: Indices,
+    data: Indices,
+    needs: Indices,
+    opened_start: Indices,
+    opened: Indices,
+    waits: Indices,
+) -> tuple[Numbers, Numbers, Numbers]:
+    messages, channels = len(sizes), len(on.channels)
+    start, left, stop = np.full(messages, np.nan), np.full(messages, np.nan), np.zeros(messages)
+    sending = np.full(channels, -1, np.int64)  # the message that flows, or will be released
+    to_send, since = np.zeros(channels), np.zeros(channels)
+    arriving, last = np.full(channels, -1, np.int64), np.full(channels, -1, np.int64)
+    behind = np.full(messages, -1, np.int64)  # the next one to arrive on the same channel
+    free, count = np.empty(messages, np.int64), 0  # those that wait for no gate any more
+    for message in range(messages):
+        if waits[message] == 0:
+            free[count] = message
+            count += 1
+    now, same = 0.0, 0.0
+    while True:
+        while True:
+            while count > 0:
+                count -= 1
+                message = free[count]
+                channel = channel_of[message]
+                sending[channel] = message
+                if release[message] > same:
+                    put(ahead, channel, release[message])
+                    continue
+                start[message] = now
+                to_send[channel], since[channel] = sizes[message], now
+                join(on, channel)
+            if ahead.size[0] == 0 or ahead.key[ahead.order[0]] > same:
+                break
+            item = pop(ahead)
+            channel = item % channels
+            if item >= channels:  # a message arrives
+                message = arriving[channel]
+                arriving[channel] = behind[message]
+                if arriving[channel] >= 0:
+                    put(ahead, item, stop[arriving[channel]])
+                stop[message] = now
+                count = _feed(
+                    message, data_start, data, needs, opened_start, opened, waits, free, count
+                )
+                continue
+            message = sending[channel]
+            if np.isnan(start[message]):  # it is released
+                free[count] = message
+                count += 1
+                continue
+            left[message] = now
+            stop[message] = now + delay[message]
+            leave(on, channel)
+            if arriving[channel] < 0:
+                arriving[channel] = message
+                put(ahead, channels + channel, stop[message])
+            else:
+                behind[last[channel]] = message
+            last[channel] = message
+            count = _feed(
+                message, order_start, order, needs, opened_start, opened, waits, free, count
+            )
+        for i in range(refill(on)):
+            channel = on.chosen[i]
+            before, rate = on.channels[channel].before, on.channels[channel].rate
+            if before == rate:
+                continue
+            if since[channel] < now:
+                to_send[channel] = max(0.0, to_send[channel] - before * (now - since[channel]))
+                since[channel] = now
+            put(ahead, channel, now + (to_send[channel] / rate if rate < math.inf else 0.0))
+        if ahead.size[0] == 0:
+            return start, left, stop
+        now = ahead.key[ahead.order[0]]
+        same = now * (1 + SAME_TIME)
+
+
+@njit(cache=True, nogil=True)
+def _feed(
+    message: int,
+    fed_start: Indices,
+    fed: Indices,
+    needs: Indices,
+    opened_start: Indices,
+    opened: Indices,
+    waits: Indices,
+    free: Indices,
+    count: int,
+) -> int:
+    """Feed the gates of a message; return how many messages are free after that."""
+    for i in range(fed_start[message], fed_start[message + 1]):
+        gate = fed[i]
+        needs[gate] -= 1
+        if needs[gate] == 0:
+            for j in range(opened_start[gate], opened_start[gate + 1]):
+                waits[opened[j]] -= 1
+                if waits[opened[j]] == 0:
+                    free[count] = opened[j]
+                    count += 1
+    return count
+
 
 MESSAGE = np.dtype(
     [

@@ -1,19 +1,252 @@
-"""Generators of networks with the parameters that the literature gives them.
+"""GPUs behind the hosts of any network: an island of PCIe or NVLink in every machine.
+
+How hosts are joined, by a name and parameters; and what puts such a network together.
+
+Topologies that say themselves where GPUs are: rails, and networks of InfraGraph files.
+
+Generators of networks with the parameters that the literature gives them.
 
 A topology is a frozen value that is written as text, ``fat-tree(4)``, and makes a `Network` of
-hosts. `ddlnb.networks.islands` puts GPUs behind any of them.
+hosts. `ddlnb.networks.topologies` puts GPUs behind any of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, product
 from math import prod
+from pathlib import Path
+from typing import ClassVar
 
-from ddlnb.choices import parsed
 from ddlnb.errors import require, require_whole
-from ddlnb.networks.gpu_topologies import InfraGraphFile, RailOptimised
-from ddlnb.networks.topology import Builder, Topology
+from ddlnb.networks.infragraph import read_infragraph
+from ddlnb.networks.network import Device, Link, Network
+from ddlnb.registry import parsed, shown
+
+
+def with_islands(
+    network: Network, gpus_per_node: int, bandwidth: float, latency: float = 0.0
+) -> Network:
+    """Return the network with this many GPUs on each host, which is the switch between them.
+
+    ``bandwidth`` is that of a GPU's link in each direction, in bytes per second. Ranks go node by
+    node. With one GPU per node the host is its GPU, and the network is returned as it is.
+    Raises InputError for a network that has GPUs already.
+
+    >>> from ddlnb.networks.topologies import Star
+    >>> with_islands(Star(2).network(1.25e9), 4, bandwidth=12e9)
+    Network('star(2)', ranks=8, switches=1, cables=10)
+    """
+    require_whole(gpus_per_node=gpus_per_node)
+    hosts = [i for i, device in enumerate(network.devices) if device.kind == "host"]
+    require(
+        not any(device.kind == "gpu" for device in network.devices),
+        f"network {network.name!r} has GPUs already; leave its islands as they are",
+    )
+    if gpus_per_node == 1:
+        return network
+    devices, links = list(network.devices), list(network.links)
+    for host in hosts:
+        node = network.devices[host].node
+        for gpu in range(gpus_per_node):
+            place = (*network.devices[host].position, gpu)
+            devices.append(Device(f"gpu{node}_{gpu}", "gpu", node, place))
+            one = len(devices) - 1
+            links.append(Link(one, host, bandwidth, latency))
+            links.append(Link(host, one, bandwidth, latency))
+    return replace(network, devices=tuple(devices), links=tuple(links))
+
+
+MOST_HOSTS = 100_000
+
+
+class Topology(ABC):
+    """How hosts are joined. Subclasses are frozen dataclasses with a ``name``.
+
+    >>> from ddlnb.networks.topologies import get_topology
+    >>> get_topology("fat-tree(4)").network(bandwidth=1.25e9)
+    Network('fat-tree(4)', ranks=16, switches=20, cables=48)
+    """
+
+    name: ClassVar[str]
+    routing: ClassVar[str] = "ecmp"
+    takes_servers: ClassVar[bool] = True  # whether hosts can hold parameter servers
+
+    @property
+    @abstractmethod
+    def hosts(self) -> int:
+        """Return the number of hosts."""
+
+    @abstractmethod
+    def join(self, made: Builder) -> None:
+        """Add devices and cables, the hosts first, in the order of ranks."""
+
+    def network(self, bandwidth: float, latency: float = 0.0) -> Network:
+        """Return the network; a cable has these bytes per second each way, and these seconds.
+
+        Raises InputError for more hosts than are drawn up in seconds.
+        """
+        require(
+            self.hosts <= MOST_HOSTS,
+            f"topology {self} has {self.hosts:,} hosts, and more than {MOST_HOSTS:,} take minutes "
+            f"and gigabytes; take a smaller one",
+        )
+        made = Builder(bandwidth, latency)
+        self.join(made)
+        return Network(str(self), tuple(made.devices), tuple(made.links), self.routing)
+
+    def refuses(self, gpus_per_node: int) -> str:
+        """Return why nodes of so many GPUs cannot be joined like this, or nothing."""
+        return ""
+
+    def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
+        """Return the network of nodes with GPUs: bytes per second of a node, and inside it."""
+        return with_islands(self.network(between), gpus_per_node, inside)
+
+    def __str__(self) -> str:
+        return shown(self.name, self, brief=True)
+
+
+class Builder:
+    """A network in the making: devices by name, cables by the names of their ends."""
+
+    def __init__(self, bandwidth: float, latency: float):
+        self.bandwidth, self.latency = bandwidth, latency
+        self.devices: list[Device] = []
+        self.links: list[Link] = []
+        self._number: dict[str, int] = {}
+
+    def host(self, node: int, position: tuple[int, ...] = ()) -> str:
+        """Add the host of a machine, and return its name."""
+        return self.add(Device(f"host{node}", "host", node, position))
+
+    def switch(self, name: str, position: tuple[int, ...] = ()) -> str:
+        """Add a switch, and return its name."""
+        return self.add(Device(name, "switch", None, position))
+
+    def add(self, device: Device) -> str:
+        """Add a device, and return its name."""
+        self._number[device.name] = len(self.devices)
+        self.devices.append(device)
+        return device.name
+
+    def cable(self, one: str, other: str, times: float = 1.0) -> None:
+        """Join two devices, with this multiple of the bandwidth of a cable."""
+        start, end = self._number[one], self._number[other]
+        bandwidth = self.bandwidth * times
+        self.links.append(Link(start, end, bandwidth, self.latency))
+        self.links.append(Link(end, start, bandwidth, self.latency))
+
+
+@dataclass(frozen=True)
+class RailOptimised(Topology):
+    """Nodes with a NIC for every GPU: NIC i of all nodes is on rail switch i.
+
+    GPUs of a node are joined by a switch inside. Rail switches are joined by ``spines``, with the
+    bandwidth of their nodes' cables over ``oversubscription``. Here the bandwidth of a cable is
+    that of one NIC, and ``inside`` the multiple of it that a GPU has to its neighbours.
+    """
+
+    name = "rail-optimised"
+    takes_servers = False
+    nodes: int
+    rails: int
+    spines: int = 1
+    oversubscription: float = 1.0
+    inside: float = 8.0
+
+    def __post_init__(self) -> None:
+        require_whole(nodes=self.nodes, rails=self.rails, spines=self.spines)
+        for what in ("oversubscription", "inside"):
+            value = getattr(self, what)
+            require(value > 0, f"{what} {value} must be positive")
+
+    @property
+    def hosts(self) -> int:
+        """Return the number of nodes."""
+        return self.nodes
+
+    def join(self, made: Builder) -> None:
+        """Add GPUs, their NICs and switches inside, then rails and spines."""
+        places = list(product(range(self.nodes), range(self.rails)))
+        for node, rail in places:
+            made.add(Device(f"gpu{node}_{rail}", "gpu", node, (node, rail)))
+        for node, rail in places:
+            made.add(Device(f"nic{node}_{rail}", "nic", node, (node, rail)))
+        for node in range(self.nodes):
+            made.add(Device(f"inside{node}", "switch", node, (node,)))
+        rails = [made.switch(f"rail{rail}", (rail,)) for rail in range(self.rails)]
+        spines = [made.switch(f"spine{i}", (i,)) for i in range(self.spines)]
+        for node, rail in places:
+            made.cable(f"gpu{node}_{rail}", f"inside{node}", self.inside)
+            made.cable(f"gpu{node}_{rail}", f"nic{node}_{rail}")
+            made.cable(f"nic{node}_{rail}", rails[rail])
+        for rail_name, spine in product(rails, spines):
+            made.cable(rail_name, spine, self.nodes / self.oversubscription / self.spines)
+
+    def refuses(self, gpus_per_node: int) -> str:
+        """Return why, unless each GPU has a rail of its own."""
+        if gpus_per_node == self.rails:
+            return ""
+        return (
+            f"topology {self} has {self.rails} rails for {gpus_per_node} GPUs per node; each GPU "
+            f"is on a rail of its own"
+        )
+
+    def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
+        """Return the network with a share of the node's bandwidth on every rail."""
+        share = between / self.rails
+        made = replace(self, inside=inside / share).network(share)
+        return replace(made, name=str(self))  # the cluster says what links inside carry
+
+
+@dataclass(frozen=True)
+class InfraGraphFile(Topology):
+    """The network of an InfraGraph file, whose links carry what the file says.
+
+    Written as ``infragraph('fabric.yaml')``. Raises what `read_infragraph` raises.
+    """
+
+    name = "infragraph"
+    path: str
+
+    def __post_init__(self) -> None:
+        require(Path(self.path).is_file(), f"there is no InfraGraph file {self.path!r}")
+
+    @property
+    def hosts(self) -> int:
+        """Return the number of machines that ranks run on."""
+        return len(set(self._read().nodes))
+
+    def join(self, made: Builder) -> None:
+        """Add the devices and links of the file."""
+        network = self._read()
+        made.devices.extend(network.devices)
+        made.links.extend(network.links)
+
+    def refuses(self, gpus_per_node: int) -> str:
+        """Return why, unless the machines of the file have as many GPUs."""
+        ranks = self._read().ranks
+        if ranks == self.hosts * gpus_per_node:
+            return ""
+        return (
+            f"topology {self} has {ranks} GPUs on {self.hosts} machines, and the cluster "
+            f"{gpus_per_node} per node"
+        )
+
+    def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
+        """Return the network of the file, whatever the cluster's links carry."""
+        return self.network(between)
+
+    def _read(self) -> Network:
+        return _read(self.path, Path(self.path).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, _: int) -> Network:
+    return read_infragraph(path)
 
 
 @dataclass(frozen=True)

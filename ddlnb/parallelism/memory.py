@@ -1,16 +1,219 @@
-"""What one rank stores: parameters, gradients, optimizer states, activations, in bytes."""
+"""How many bytes each kept number takes: a row per way to train.
+
+Which layers a pipeline stage holds, and whether a layout divides a model at all.
+
+What one rank of a stage has of its layers: the elements of every parameter tensor.
+
+What one rank stores: parameters, gradients, optimizer states, activations, in bytes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
 
-from ddlnb.errors import require
-from ddlnb.parallelism.layout import Layout
-from ddlnb.parallelism.model import Kept, LayerShape, ModelShape
-from ddlnb.parallelism.precision import Precision, get_precision
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.parallelism.layout import Layout, require_divides
+from ddlnb.parallelism.model import Kept, LayerShape, ModelShape, Weight
 from ddlnb.parallelism.schedules import chunks_in_flight, in_flight
-from ddlnb.parallelism.shares import elements_on_rank, sharded, share_of
-from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes per parameter, gradient, its optimizer states, activation, and loss input (logits).
+
+    ``reduced`` is what a gradient takes while it is exchanged.
+    """
+
+    name: str
+    parameter: int
+    gradient: int
+    optimizer: int
+    activation: int
+    reduced: int
+    logit: int = 4
+
+
+PRECISIONS = {
+    one.name: one
+    for one in (
+        # Adam keeps a copy of the parameters and two moments, each in 4 bytes (ZeRO, section 3.1).
+        Precision("mixed", 2, 2, 12, 2, 2),
+        # Gradients are added up in 4 bytes, and exchanged so.
+        Precision("mixed, fp32 gradients", 2, 4, 12, 2, 4),
+        Precision("fp32", 4, 4, 8, 4, 4),
+        Precision("fp64", 8, 8, 16, 8, 8, 8),
+    )
+}
+
+
+def get_precision(name: str | Precision) -> Precision:
+    """Return the precision of this name; raises UnknownName for another one.
+
+    >>> get_precision("mixed").optimizer
+    12
+    """
+    if isinstance(name, Precision):
+        return name
+    if name not in PRECISIONS:
+        raise UnknownName("precision", name, PRECISIONS)
+    return PRECISIONS[name]
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """What one pipeline stage holds: its chunks of layers in order, each with how many alike."""
+
+    index: int
+    chunks: tuple[tuple[tuple[LayerShape, int], ...], ...]
+
+    @property
+    def layers(self) -> tuple[tuple[LayerShape, int], ...]:
+        """All layers of all chunks, each with how many alike."""
+        return tuple(one for chunk in self.chunks for one in chunk)
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the forward pass of one sample."""
+        return sum(layer.forward_flops * count for layer, count in self.layers)
+
+
+def require_fits(model: ModelShape, layout: Layout) -> None:
+    """Raise InputError, with the numbers that would do, if the layout does not divide the model.
+
+    >>> from ddlnb.parallelism.model import llama
+    >>> model = llama("small", 4, 64, 6, 6, 256, 1000, 128).shape
+    >>> require_fits(model, Layout(tp=4))
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: tp 4 does not divide heads 6 of model 'small'; use one of 1, 2, 3, 6
+    """
+    degrees = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep}
+    degrees["sp"] = layout.tp * layout.cp if layout.sequence_parallel else 1
+    # All-to-all context parallelism divides the heads that tensor parallelism has left.
+    degrees["all-to-all"] = layout.cp * layout.tp if layout.context == "all-to-all" else 1
+    names = {"sp": "tp * cp", "all-to-all": "tp * cp"}
+    for axis, what, number in model.divided:
+        if axis in degrees:
+            require_divides(names.get(axis, axis), degrees[axis], what, number, model.name)
+    heads = {what: number for axis, what, number in model.divided if axis == "kv"}
+    for what, number in heads.items():
+        if number % layout.tp and layout.tp % number:
+            require_divides("tp", layout.tp, what, number, model.name)
+    blocks, parts = len(model.block_layers), layout.pp * layout.vpp
+    if parts > blocks:
+        raise InputError(
+            f"pp {layout.pp} times vpp {layout.vpp} is more than the {blocks} layers of model "
+            f"{model.name!r}; use at most pp {blocks // layout.vpp} or fewer chunks"
+        )
+
+
+@lru_cache(maxsize=4096)
+def pipeline_stages(model: ModelShape, pp: int, vpp: int = 1) -> tuple[PipelineStage, ...]:
+    """Return the stages: blocks dealt evenly, one more to later chunks where some are left over.
+
+    But never to the last chunk, which has the head. Chunk number c belongs to stage c mod pp. What
+    is before the blocks goes to the first chunk, what is behind them to the last one.
+    """
+    first, stop = model.blocks
+    parts = pp * vpp
+    each, left = divmod(stop - first, parts)
+    counts = [each] * parts
+    for chunk in range(left):
+        counts[-2 - chunk if parts > 1 else 0] += 1
+    chunks: list[list[LayerShape]] = []
+    for count in counts:
+        chunks.append(list(model.layers[first : first + count]))
+        first += count
+    chunks[0][:0] = model.layers[: model.blocks[0]]
+    chunks[-1].extend(model.layers[stop:])
+    return tuple(
+        PipelineStage(index, tuple(_counted(chunks[part]) for part in range(index, parts, pp)))
+        for index in range(pp)
+    )
+
+
+def _counted(layers: list[LayerShape]) -> tuple[tuple[LayerShape, int], ...]:
+    """Return neighbours that are the same object once, with how many they are."""
+    runs = [list(run) for _, run in groupby(layers, key=id)]
+    return tuple((run[0], len(run)) for run in runs)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Elements of parameters on one rank, before ZeRO shards them.
+
+    ``dense`` are held alike by all ranks of ``data``, ``experts`` by those of ``expert-data``.
+    ``repeated`` is the part of dense that all ranks of tp hold alike; ``tied`` the part that the
+    first and the last stage hold alike.
+    """
+
+    dense: int
+    experts: int
+    repeated: int
+    tied: int
+
+    @property
+    def elements(self) -> int:
+        """All elements on this rank."""
+        return self.dense + self.experts
+
+    @property
+    def by_axis(self) -> dict[str, int]:
+        """Elements by the axis of the ranks that hold them alike."""
+        return {"data": self.dense, "expert-data": self.experts}
+
+
+def elements_on_rank(weight: Weight, layout: Layout) -> int:
+    """Return the elements of a tensor on one rank, rounded up where ranks have different many."""
+    ways = {
+        "tensor": min(layout.tp, weight.pieces or layout.tp),
+        "expert": layout.ep * layout.tp,
+        "none": 1,
+    }[weight.split]
+    return -(-weight.elements // ways)
+
+
+def shares_by_layer(stage: PipelineStage, layout: Layout) -> list[tuple[Share, int]]:
+    """Return what one rank holds of each layer of a stage, and how many layers are alike.
+
+    A tied tensor is held once by a stage that has both of its layers, with the first of them.
+    """
+    shares = []
+    has_tied = False
+    for layer, count in stage.layers:
+        held = {"tensor": 0, "expert": 0, "none": 0}
+        tied = 0
+        for weight in layer.weights:
+            elements = elements_on_rank(weight, layout)
+            if weight.tied and has_tied:
+                continue
+            if weight.tied:
+                tied, has_tied = elements, True
+            held[weight.split] += elements
+        dense = held["tensor"] + held["none"]
+        shares.append((Share(dense, held["expert"], held["none"], tied), count))
+    return shares
+
+
+def share_of(stage: PipelineStage, layout: Layout) -> Share:
+    """Return the elements of parameters that one rank of this stage holds."""
+    shares = shares_by_layer(stage, layout)
+    return Share(
+        sum(share.dense * count for share, count in shares),
+        sum(share.experts * count for share, count in shares),
+        sum(share.repeated * count for share, count in shares),
+        sum(share.tied * count for share, count in shares),
+    )
+
+
+def sharded(elements: int, ways: int) -> int:
+    """Return the elements of the largest of equal shards.
+
+    >>> sharded(10, 4)
+    3
+    """
+    return -(-elements // ways)
 
 
 @dataclass(frozen=True)
@@ -50,7 +253,7 @@ def memory(
     each summed over the layers of the stage. With zero-bubble a micro batch counts until its
     weights' gradients are there. Raises InputError for a layout that does not divide the model.
 
-    >>> from ddlnb.parallelism.transformer import gpt
+    >>> from ddlnb.parallelism.model import gpt
     >>> model = gpt("7.5 B", layers=36, hidden=4096, heads=32, vocab=51200, sequence=2048).shape
     >>> [f"{memory(model, Layout(dp=64, zero=zero)).states / 1e9:.1f}" for zero in range(4)]
     ['119.5', '31.3', '16.6', '1.9']

@@ -1,14 +1,19 @@
 """A model as its layers: what each stores, computes and keeps per sample, and what splits it.
 
 Everything that a strategy says is a sum over these layers; no formula here is of one architecture.
+
+The layers of transformers: GPT-like and Llama-like, dense and mixtures of experts.
+
+Shapes of large models by name: what their authors publish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.workloads.workload import Workload
 
 SPLITS = ("tensor", "expert", "none")
@@ -178,3 +183,284 @@ def model_of(workload: Workload, outputs: Mapping[str, int] | None = None) -> Mo
     )
     divided = (("tp", "splittable layers", 1), ("cp", "splittable layers", 1))
     return ModelShape(workload.model, layers, (0, len(layers)), divided)
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """The shape of a decoder. ``shape`` has its layers.
+
+    - kv_heads 0: as many as heads; ffn 0: four times hidden; head_size 0: hidden / heads.
+    - gated: the feed-forward part multiplies with a gate (SwiGLU), otherwise GELU.
+    - tied: the head is the embedding; learned_positions: an embedding of positions is added.
+    - bias: linear parts have biases; norm "layer" has scale and shift, "rms" only scale.
+    - experts, top_k: a mixture of so many experts of which each token takes top_k.
+    - flash: attention keeps no scores; dropout: masks are kept, a byte each.
+
+    >>> gpt3 = gpt("gpt-3", layers=96, hidden=12288, heads=96, vocab=51200, sequence=2048)
+    >>> f"{gpt3.shape.parameters / 1e9:.1f}"
+    '174.6'
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocab: int
+    sequence: int
+    kv_heads: int = 0
+    ffn: int = 0
+    head_size: int = 0
+    gated: bool = False
+    tied: bool = False
+    learned_positions: bool = False
+    bias: bool = False
+    norm: str = "rms"
+    experts: int = 0
+    top_k: int = 0
+    flash: bool = True
+    dropout: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("kv_heads", self.heads),
+            ("ffn", 4 * self.hidden),
+            ("head_size", self.hidden // max(1, self.heads)),
+        ):
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+        require_whole(
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            vocab=self.vocab,
+            sequence=self.sequence,
+            kv_heads=self.kv_heads,
+            ffn=self.ffn,
+        )
+        require(
+            self.heads % self.kv_heads == 0,
+            f"kv_heads {self.kv_heads} do not divide heads {self.heads}",
+        )
+        require(self.norm in ("rms", "layer"), f"norm {self.norm!r} must be 'rms' or 'layer'")
+        require(
+            (self.experts == 0 and self.top_k == 0) or 1 <= self.top_k <= self.experts,
+            f"top_k {self.top_k} must be from 1 to the {self.experts} experts (both 0: dense)",
+        )
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The layers: embedding, blocks, head; blocks are one object, ``layers`` times."""
+        divided = [("tp", "heads", self.heads), ("tp", "ffn", self.ffn), ("sp", "sequence",
+                   self.sequence), ("cp", "sequence", self.sequence)]  # fmt: skip
+        if self.experts:
+            divided.append(("ep", "experts", self.experts))
+        else:
+            divided.append(("ep", "experts (there are none)", 1))
+        return ModelShape(
+            self.name,
+            (self._embedding(), *[self._block()] * self.layers, self._head()),
+            (1, 1 + self.layers),
+            (
+                *divided,
+                ("all-to-all", "key heads", self.kv_heads),
+                ("kv", "kv_heads", self.kv_heads),
+            ),
+        )
+
+    @property
+    def _width(self) -> int:
+        """Elements of what a block takes and gives, per sample."""
+        return self.sequence * self.hidden
+
+    def _norm(self, name: str) -> Weight:
+        return Weight(name, self.hidden * (2 if self.norm == "layer" else 1))
+
+    def _vocabulary(self, name: str) -> Weight:
+        return Weight(name, self.vocab * self.hidden, "tensor", tied=self.tied)
+
+    def _embedding(self) -> LayerShape:
+        weights = [self._vocabulary("tokens")]
+        if self.learned_positions:
+            weights.append(Weight("positions", self._width))
+        kept = (Kept("dropout mask", self._width, "sequence", 1),) if self.dropout else ()
+        return LayerShape(
+            "embedding",
+            tuple(weights),
+            0.0,
+            self._width,
+            kept=kept,
+            regions=(Region("embedding", leaves=self._width),),
+        )
+
+    def _head(self) -> LayerShape:
+        logits = self.sequence * self.vocab
+        return LayerShape(
+            "head",
+            (self._norm("norm"), self._vocabulary("head")),
+            2.0 * self.hidden * logits,
+            0,
+            kept=(
+                Kept("norm input", self._width, "sequence"),
+                Kept("head input", self._width, "gathered"),
+                Kept("logits", logits, "tensor", -1),
+            ),
+            regions=(Region("head", enters=self._width),),
+            loss_values=3 * self.sequence,  # the largest, the sum, the one that is asked for
+        )
+
+    def _block(self) -> LayerShape:
+        query, key = self.heads * self.head_size, self.kv_heads * self.head_size
+        hidden, tokens, width = self.hidden, self.sequence, self._width
+        weights = [
+            self._norm("attention norm"),
+            Weight("query", hidden * query, "tensor"),
+            Weight("key, value", 2 * hidden * key, "tensor", self.kv_heads),
+            Weight("attention output", query * hidden, "tensor"),
+        ]
+        if self.bias:
+            weights += [
+                Weight("query bias", query, "tensor"),
+                Weight("key, value bias", 2 * key, "tensor", self.kv_heads),
+                Weight("attention output bias", hidden),
+            ]
+        core_flops = 4.0 * tokens * tokens * query
+        attention_flops = 2.0 * tokens * (2 * hidden * query + 2 * hidden * key) + core_flops
+        kept = [
+            Kept("attention norm input", width, "sequence"),
+            Kept("attention input", width, "gathered"),
+            Kept("query", tokens * query),
+            Kept("key, value", 2.0 * tokens * key, pieces=self.kv_heads),
+            *self._core(),
+            Kept("attention output", tokens * query),
+            *self._mask("attention dropout mask"),
+        ]
+        return LayerShape(
+            "block",
+            (*weights, self._norm("feed-forward norm"), *self._feed_forward_weights()),
+            attention_flops + self._feed_forward_flops(),
+            width,
+            core_flops,
+            (
+                *kept,
+                Kept("feed-forward norm input", width, "sequence"),
+                *self._feed_forward_kept(),
+            ),
+            (Region("attention", width, width), Region("feed-forward", width, width)),
+            Attention(tokens * query, 2 * tokens * key, self.kv_heads),
+            tokens * self.top_k * hidden,
+        )
+
+    def _core(self) -> list[Kept]:
+        if self.flash:
+            return [Kept("log sum of scores", self.heads * self.sequence, "tensor", 4)]
+        scores = self.heads * self.sequence**2
+        kept = [Kept("scores", scores, core=True)]
+        if self.dropout:
+            kept.append(Kept("score mask", scores, "tensor", 1, core=True))
+            kept.append(Kept("dropped scores", scores, core=True))
+        return kept
+
+    def _mask(self, name: str) -> list[Kept]:
+        return [Kept(name, self._width, "sequence", 1)] if self.dropout else []
+
+    @property
+    def _matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    def _feed_forward_weights(self) -> list[Weight]:
+        split, copies = ("expert", self.experts) if self.experts else ("tensor", 1)
+        matrices = Weight("feed-forward", copies * self._matrices * self.hidden * self.ffn, split)
+        weights = [matrices]
+        if self.bias:
+            into = self._matrices - 1
+            weights.append(Weight("feed-forward bias", copies * into * self.ffn, split))
+            out = copies * self.hidden
+            weights.append(Weight("output bias", out, "none"))
+        if self.experts:
+            weights.append(Weight("router", self.hidden * self.experts))
+        return weights
+
+    def _feed_forward_flops(self) -> float:
+        flops = 2.0 * self._width * self._matrices * self.ffn * max(1, self.top_k)
+        return flops + 2.0 * self._width * self.experts
+
+    def _feed_forward_kept(self) -> list[Kept]:
+        tokens = self.sequence * max(1, self.top_k)
+        kept = [Kept("feed-forward input", self._width, "gathered")]
+        if self.experts:
+            kept.append(Kept("router scores", self.sequence * self.experts, "sequence"))
+            kept.append(Kept("dispatched", tokens * self.hidden, "none"))
+            kept.append(Kept("combined", tokens * self.hidden, "none"))
+        inner = tokens * self.ffn
+        if self.gated:  # gate, up, activated gate, their product
+            kept += [Kept("gate and up", 2.0 * inner), Kept("activated, product", 2.0 * inner)]
+        else:
+            kept += [Kept("before activation", inner), Kept("activated", inner)]
+        return [*kept, *self._mask("feed-forward dropout mask")]
+
+
+def gpt(name: str, layers: int, hidden: int, heads: int, vocab: int, sequence: int) -> Transformer:
+    """Return a GPT as Megatron trains it: biases, learned positions, tied, scores kept, dropout."""
+    return Transformer(
+        name, layers, hidden, heads, vocab, sequence,
+        tied=True, learned_positions=True, bias=True, norm="layer", flash=False, dropout=True,
+    )  # fmt: skip
+
+
+def llama(
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocab: int,
+    sequence: int,
+    tied: bool = False,
+) -> Transformer:
+    """Return a Llama: gated, RMS norms, no biases, flash attention; kv_heads share key heads."""
+    return Transformer(
+        name, layers, hidden, heads, vocab, sequence, kv_heads, ffn, gated=True, tied=tied
+    )
+
+
+_SHAPES = (
+    # The Llama 3 Herd of Models (arXiv 2407.21783), Table 3; Llama 3.2 model cards.
+    llama("llama3-1b", 16, 2048, 32, 8, 8192, 128256, 8192, tied=True),
+    llama("llama3-3b", 28, 3072, 24, 8, 8192, 128256, 8192, tied=True),
+    llama("llama3-8b", 32, 4096, 32, 8, 14336, 128256, 8192),
+    llama("llama3-70b", 80, 8192, 64, 8, 28672, 128256, 8192),
+    llama("llama3-405b", 126, 16384, 128, 8, 53248, 128256, 8192),
+    # Llama 2 (arXiv 2307.09288), appendix A.1.
+    llama("llama2-7b", 32, 4096, 32, 32, 11008, 32000, 4096),
+    llama("llama2-13b", 40, 5120, 40, 40, 13824, 32000, 4096),
+    llama("llama2-70b", 80, 8192, 64, 8, 28672, 32000, 4096),
+    # Language Models are Few-Shot Learners (arXiv 2005.14165), Table 2.1.
+    gpt("gpt3-1.3b", 24, 2048, 16, 51200, 2048),
+    gpt("gpt3-6.7b", 32, 4096, 32, 51200, 2048),
+    gpt("gpt3-13b", 40, 5120, 40, 51200, 2048),
+    gpt("gpt3-175b", 96, 12288, 96, 51200, 2048),
+)
+SHAPES = {shape.name: shape for shape in _SHAPES}
+OF_YOUR_OWN = (
+    "a model of your own is given by its sizes (docs/large_scale.md#a-model-of-your-own); one that "
+    "a GPU can hold alone, such as my.py:task, is for `ddlnb advise`"
+)
+
+
+def get_shape(name: str | Transformer) -> Transformer:
+    """Return the shape of that name, or the shape itself; "llama-8b" is the newest Llama of it.
+
+    Raises UnknownName.
+
+    >>> get_shape("llama-8b").name
+    'llama3-8b'
+    """
+    if isinstance(name, Transformer):
+        return name
+    known = SHAPES | {
+        shape.name.replace("llama3-", "llama-").replace("gpt3-", "gpt-"): shape for shape in _SHAPES
+    }
+    if name.casefold() not in known:
+        raise UnknownName("large model", name, SHAPES, otherwise=OF_YOUR_OWN)
+    return known[name.casefold()]

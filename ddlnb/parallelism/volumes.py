@@ -3,20 +3,34 @@
 Bytes are those of the whole buffer: of an all-reduce, of what a reduce-scatter takes, of what an
 all-gather gives, of what a rank puts into an all-to-all, of a sent message. ``sent_bytes`` are what
 leaves one rank in the bandwidth-optimal (ring, pairwise) algorithm.
+
+Who sends how much to whom in an iteration of a layout: a matrix of bytes for every axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
-from ddlnb.parallelism.groups import group_size
-from ddlnb.parallelism.layout import Layout
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.transfers import Primitive
+from ddlnb.parallelism.layout import Layout, group_size, groups, position
+from ddlnb.parallelism.memory import (
+    PipelineStage,
+    Precision,
+    Share,
+    get_precision,
+    pipeline_stages,
+    require_fits,
+    share_of,
+    shares_by_layer,
+)
 from ddlnb.parallelism.model import LayerShape, ModelShape
-from ddlnb.parallelism.precision import Precision, get_precision
-from ddlnb.parallelism.shares import Share, share_of, shares_by_layer
-from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ def exchanges(
     section 3.2; 2205.05198, section 4), GShard (2006.16668), ring attention (2310.01889), Ulysses
     (2309.14509). Raises InputError for a layout that does not divide the model.
 
-    >>> from ddlnb.parallelism.transformer import gpt
+    >>> from ddlnb.parallelism.model import gpt
     >>> gpt3 = gpt("gpt-3", layers=96, hidden=12288, heads=96, vocab=51200, sequence=2048).shape
     >>> found = exchanges(gpt3, Layout(tp=8))
     >>> blocks = [one for one in found if one.what in ("attention", "feed-forward")]
@@ -236,3 +250,67 @@ def _of_copies(stage: PipelineStage, layout: Layout, precision: Precision) -> It
     if stage.index in (0, layout.pp - 1) and layout.pp > 1:
         size = share.tied * precision.reduced
         yield Exchange("tied embedding", "all-reduce", "ends", 2, size, 1, "update")
+
+
+Numbers = NDArray[np.float64]
+
+ALGORITHMS: Mapping[str, str] = {
+    "all-reduce": "ring",
+    "reduce-scatter": "ring",
+    "all-gather": "ring",
+    "all-to-all": "rotating",
+}
+"""The algorithm that carries out a primitive, by default."""
+
+
+def traffic_matrices(
+    model: ModelShape,
+    layout: Layout,
+    precision: str | Precision = "mixed",
+    algorithms: Mapping[str, str] = ALGORITHMS,
+) -> dict[str, Numbers]:
+    """Return the bytes that rank i sends to rank j in one iteration, as ``[i, j]``, by axis.
+
+    The axes are those of `ddlnb.parallelism.layout.GROUPS` that exchange anything. Collectives are
+    those of ``algorithms``, by primitive. Rows of the matrices add up to what `exchanges` says that
+    a rank sends, with algorithms that send as little as rings. Raises InputError for a layout that
+    does not divide the model.
+
+    >>> from ddlnb.parallelism.model import llama
+    >>> model = llama("small", 4, 512, 8, 8, 1536, 64, 512).shape
+    >>> found = traffic_matrices(model, Layout.parse("dp2 tp2"))
+    >>> {axis: (matrix > 0).astype(int).tolist()[0] for axis, matrix in found.items()}
+    {'tp': [0, 1, 0, 0], 'data': [0, 0, 1, 0]}
+    """
+    matrices: dict[str, Numbers] = {}
+    for stage in range(layout.pp):
+        for one in exchanges(model, layout, precision, stage):
+            matrix = matrices.setdefault(one.axis, np.zeros((layout.ranks, layout.ranks)))
+            _add(matrix, one, layout, stage, algorithms)
+    return matrices
+
+
+def _add(
+    matrix: Numbers, one: Exchange, layout: Layout, stage: int, algorithms: Mapping[str, str]
+) -> None:
+    """Add what the ranks of a stage send to the others of their groups."""
+    between = _between(one, layout, stage, algorithms)
+    for row in groups(layout, one.axis):
+        senders = [rank for rank in row if position(layout, rank)["pp"] == stage]
+        for rank in senders:
+            matrix[rank, list(row)] += between[row.index(rank)]
+
+
+def _between(one: Exchange, layout: Layout, stage: int, algorithms: Mapping[str, str]) -> Numbers:
+    """Return the bytes from each member of a group to each other one, in an iteration."""
+    bytes_sent = np.zeros((one.ranks, one.ranks))
+    if one.primitive == "send":
+        step = -1 if one.axis == "pp" and one.when == "backward" else 1
+        source = np.array([stage]) if one.axis == "pp" else np.arange(one.ranks)
+        bytes_sent[source, (source + step) % one.ranks] = one.times * one.bytes
+        return bytes_sent
+    primitive = cast(Primitive, one.primitive)
+    collective = get_collective(algorithms[primitive], one.ranks, primitive=primitive)
+    rows = collective.transfers
+    np.add.at(bytes_sent, (rows["source"], rows["target"]), rows["stop"] - rows["first"])
+    return bytes_sent * (one.times * one.message_bytes / collective.parts)

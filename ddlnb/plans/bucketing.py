@@ -2,11 +2,17 @@
 
 Each function is the idea of one survey method and nothing else. A `Bucketing` declares what its
 function needs to know besides the workload.
+
+The order of priorities, fixed in advance: collectives must start alike on all ranks.
+
+Which server keeps which message.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -166,3 +172,100 @@ def message_of(workload: Workload, gradients: Sequence[Gradient]) -> Message:
     pieces = tuple(Piece(gradient.name, 0, gradient.elements) for gradient in gradients)
     position = workload.layer_position
     return Message(pieces, min(position[gradient.layer] for gradient in gradients))
+
+
+def by_priority(
+    messages: Sequence[Message],
+    workload: Workload,
+    cost: AlphaBeta,
+    credit_bytes: int | None,
+) -> list[Message]:
+    """Return the messages in the order in which a priority queue would start them.
+
+    The queue is played through once with the workload's times: whenever the bytes in flight leave
+    room within the credit, the ready message with the smallest priority starts; the network serves
+    those in flight one after the other.
+    """
+    position = {gradient.name: index for index, gradient in enumerate(workload.gradients)}
+    sizes = [workload.gradients[position[m.pieces[0].gradient]].bytes_per_element for m in messages]
+    sizes = [size * message.elements for size, message in zip(sizes, messages, strict=True)]
+    ready_at = [
+        max(workload.ready_seconds[position[piece.gradient]] for piece in message.pieces)
+        for message in messages
+    ]
+    arrivals = sorted(range(len(messages)), key=lambda index: (ready_at[index], index))[::-1]
+    waiting: list[tuple[int, int]] = []
+    in_flight: deque[tuple[float, int]] = deque()
+    flying = 0  # bytes
+    order: list[Message] = []
+    now = network_free = 0.0
+    while arrivals or waiting:
+        while arrivals and ready_at[arrivals[-1]] <= now:
+            index = arrivals.pop()
+            heapq.heappush(waiting, (messages[index].priority, index))
+        while in_flight and in_flight[0][0] <= now:
+            flying -= in_flight.popleft()[1]
+        if waiting and _fits(flying, sizes[waiting[0][1]], credit_bytes):
+            _, index = heapq.heappop(waiting)
+            network_free = max(now, network_free) + cost.seconds(sizes[index])
+            in_flight.append((network_free, sizes[index]))
+            flying += sizes[index]
+            order.append(messages[index])
+            continue
+        events = [ready_at[arrivals[-1]]] if arrivals else []
+        if in_flight:
+            events.append(in_flight[0][0])
+        now = min(events)
+    return order
+
+
+def _fits(flying: int, size: int, credit_bytes: int | None) -> bool:
+    return credit_bytes is None or flying == 0 or flying + size <= credit_bytes
+
+
+def balanced(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
+    """Place the largest message first, each on the server with the least load so far.
+
+    >>> from ddlnb.plans.plan import Piece
+    >>> balanced([Message((Piece(name, 0, n),)) for name, n in zip("abcd", [5, 4, 3, 2])], 2)
+    (0, 1, 1, 0)
+    """
+    sizes = [message.elements for message in messages]
+    load = [(0, server) for server in range(servers)]
+    placement = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        least, server = load[0]
+        placement[index] = server
+        heapq.heapreplace(load, (least + sizes[index], server))
+    return tuple(placement)
+
+
+def hashed(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
+    """Place every message by a hash of its key, as BytePS does; the load is uneven.
+
+    The key of part i of the j-th tensor by name is j * 2**16 + i; the hash is djb2 over its decimal
+    digits. A message of several tensors has the key of its first one.
+
+    >>> from ddlnb.plans.plan import Piece
+    >>> hashed([Message((Piece("w", 4 * i, 4 * i + 4),)) for i in range(6)], 2)
+    (1, 0, 1, 0, 1, 0)
+    """
+    names = sorted({message.pieces[0].gradient for message in messages})
+    number = {name: index for index, name in enumerate(names)}
+    parts: Counter[str] = Counter()
+    placement = []
+    for message in messages:
+        name = message.pieces[0].gradient
+        placement.append(_djb2(str((number[name] << 16) + parts[name])) % servers)
+        parts[name] += 1
+    return tuple(placement)
+
+
+def _djb2(text: str) -> int:
+    value = 5381
+    for character in text:
+        value = (value * 33 + ord(character)) % 2**64
+    return value
+
+
+PLACEMENTS = {"balanced": balanced, "hashed": hashed}

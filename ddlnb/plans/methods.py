@@ -1,4 +1,6 @@
-"""The seven methods of the survey and DeAR, each one row, and the plan that follows from a row.
+"""The survey's one-sentence description of a method, from its choice in each of the six aspects.
+
+The seven methods of the survey and DeAR, each one row, and the plan that follows from a row.
 
 The survey describes a method by six aspects (section 3, levels 1-3): synchronisation,
 compression, scheduling, architecture, protocol, topology. `Method.sentence` prints its sentence.
@@ -6,6 +8,8 @@ compression, scheduling, architecture, protocol, topology. `Method.sentence` pri
 >>> import ddlnb
 >>> [name for name, method in ddlnb.METHODS.items() if method.architecture == "PS"]
 ['BSP-PS', 'WFBP-PS', 'ByteScheduler-PS']
+
+Servers that are asked for, where no method goes through any.
 """
 
 from __future__ import annotations
@@ -24,16 +28,58 @@ from ddlnb.plans.bucketing import (
     MERGED,
     ONE_BUCKET,
     PER_TENSOR,
+    PLACEMENTS,
     Bucketing,
+    by_priority,
     partitioned,
 )
-from ddlnb.plans.placement import PLACEMENTS
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
-from ddlnb.plans.priority_order import by_priority
 from ddlnb.plans.requests import SPLIT
-from ddlnb.plans.sentence import sentence
 from ddlnb.units import MB, bytes_from
 from ddlnb.workloads.workload import Workload
+
+# How names of the catalogue are spelt in the literature; the others are spelt as they are.
+SPOKEN = {
+    "local": "local SGD",
+    "post-local": "post-local SGD",
+    "adaptive-local": "adaptive local SGD",
+    "choco": "CHOCO-SGD",
+}
+IN_CAPITALS = ("bsp", "ssp", "dssp", "asp", "r2sp", "d-psgd", "dcd-psgd", "ecd-psgd")
+TOPOLOGY = {"PS": "a star", "A2A": "a ring"}
+
+
+def spoken(synchronisation: str) -> str:
+    """Return the name of a synchronisation as it is said.
+
+    >>> spoken("ssp"), spoken("local"), spoken("new-one")
+    ('SSP', 'local SGD', 'new-one')
+    """
+    if synchronisation.casefold() in IN_CAPITALS:
+        return synchronisation.upper()
+    return SPOKEN.get(synchronisation, synchronisation)
+
+
+def sentence(
+    synchronisation: str,
+    compression: str | None,
+    scheduling: str | None,
+    architecture: str,
+    protocol: str = "TCP/IP",
+    topology: str | None = None,
+) -> str:
+    """Section 3 of the survey in one sentence. A server makes a star, all others make a ring.
+
+    >>> sentence("SSP", "top-k compression", None, "PS")
+    'it exploits SSP with top-k compression and no scheduling, running on PS built on TCP/IP and a star'
+    """  # noqa: E501
+    topology = topology or TOPOLOGY.get(architecture, "a ring")
+    return (
+        f"it exploits {spoken(synchronisation)} with {compression or 'no compression'} "
+        f"and {scheduling or 'no scheduling'}, running on {architecture} "
+        f"built on {protocol} and {topology}"
+    )
+
 
 MOST_MESSAGES = 100_000  # a stated budget: planned, lowered and played in some ten seconds
 BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
@@ -245,7 +291,7 @@ _ROWS = [
 METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
 SURVEYED: dict[str, Method] = {method.name: method for method in _ROWS[:7]}  # its section 4
 # What others run, by name: planned and forecast beside the methods. To measure it is to run theirs
-# (ddlnb.engines.baselines), so that it is no method of our engines.
+# (ddlnb.engines.torch_engine), so that it is no method of our engines.
 BASELINES = {
     "DDP": Method("DDP", "tensor fusion", DDP_BUCKETS, "all_reduce",
                   Launch.WHEN_READY, False, Gate.ALL_LAYERS),
@@ -253,7 +299,7 @@ BASELINES = {
 
 
 # Methods of rooms above this one, by name: where each is. They are none of "all".
-ELSEWHERE = {"searched": "ddlnb.search.method:SEARCHED_METHOD"}
+ELSEWHERE = {"searched": "ddlnb.search.search:SEARCHED_METHOD"}
 
 
 def register_method(method: Method) -> None:
@@ -300,3 +346,24 @@ def get_method(name: str | Method) -> Method:
     if name not in METHODS and name not in BASELINES:
         raise UnknownName("method", name, [*METHODS, *BASELINES, *ELSEWHERE])
     return METHODS.get(name) or BASELINES[name]
+
+
+def require_served(methods: Iterable[Method], servers: int | None) -> None:
+    """Raise InputError for servers where no method goes through any: they would change nothing.
+
+    >>> require_served([METHODS["MG-WFBP"]], 2)
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: servers 2 change nothing: MG-WFBP goes without; leave them out, or \
+take one of BSP-PS, WFBP-PS, ByteScheduler-PS
+    """
+    if servers is None:
+        return
+    require_whole(servers=servers)
+    chosen = list(methods)
+    has = [name for name, one in METHODS.items() if one.architecture == "PS"]
+    require(
+        any(one.architecture == "PS" for one in chosen),
+        f"servers {servers} change nothing: {', '.join(one.name for one in chosen)} "
+        f"{'goes' if len(chosen) == 1 else 'go'} without; leave them out, or take one of "
+        f"{', '.join(has)}",
+    )

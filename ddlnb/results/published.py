@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import ResultsError, UnknownName
-from ddlnb.paths import PUBLISHED
-from ddlnb.results.columns import KEY, NAMED_NETWORK, THROUGHPUT
-from ddlnb.results.schema import Column, Kind, Rule, Schema
+from ddlnb.files import PUBLISHED
+from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Rule, Schema
 from ddlnb.units import counted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ddlnb.errors import NotWritten, ResultsError, require
 from ddlnb.files import write_atomically
-from ddlnb.results.columns import (
+from ddlnb.results.schema import (
     CELL,
     MEASURES,
     PROVENANCE,
@@ -50,7 +50,7 @@ def read_rows(path: str | Path) -> pd.DataFrame:
     Raises ResultsError if the file is not one.
 
     >>> import ddlnb
-    >>> from ddlnb.paths import DATA
+    >>> from ddlnb.files import DATA
     >>> rows = ddlnb.read_rows(DATA / "measured" / "2026-11-21_two-cores_loopback" / "rows.csv")
     >>> sorted(set(rows["gpus"])), len(set(rows["method"]))
     ([2, 4], 7)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.search.costs import Cost, all_reduce_costs
 from ddlnb.search.merging import ready_seconds
+from ddlnb.search.space import Cost, all_reduce_costs
 from ddlnb.workloads.workload import Workload
 
 Numbers = NDArray[np.float64]

@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.search.costs import Cost
+from ddlnb.search.space import Cost
 from ddlnb.workloads.workload import Workload
 
 Numbers = NDArray[np.float64]

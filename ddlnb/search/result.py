@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import Method
 from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import method_of
 from ddlnb.search.bound import Bound
 from ddlnb.units import show_seconds
 

@@ -1,4 +1,11 @@
-"""The search for a plan: from the methods' plans and the best merging, by small changes."""
+"""Tries plans: seconds of a steady iteration, and the quickest plan so far.
+
+Small changes of a candidate, of which a search takes those that make it quicker.
+
+The search for a plan: from the methods' plans and the best merging, by small changes.
+
+The searched plan as a method: by the name "searched" wherever methods have names.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +14,105 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import require, require_whole
-from ddlnb.plans.bucketing import in_buffers
-from ddlnb.plans.plan import Gate
-from ddlnb.progress import Show
-from ddlnb.search.changes import changes
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.plans.bucketing import ONE_BUCKET, in_buffers
+from ddlnb.plans.methods import Method
+from ddlnb.plans.plan import Gate, Launch, Plan
+from ddlnb.progress import Show, bar
+from ddlnb.search.compressed import DENSE, Sending, Sent
 from ddlnb.search.result import SearchResult
-from ddlnb.search.sent import DENSE, Sent
 from ddlnb.search.space import SEARCHED, Candidate, Space
-from ddlnb.search.trial import Trials
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.workload import Workload
+
+
+@dataclass
+class Trials:
+    """The plans tried so far, and the quickest of them. ``most`` and ``deadline`` end a search."""
+
+    sending: Sending
+    most: int
+    deadline: float
+    progress: Show = None
+    evaluated: int = 0
+    best_plan: Plan | None = None
+    best_seconds: float = float("inf")
+    known: dict[Candidate, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._bar = bar(total=self.most, unit="plan", progress=self.progress)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether as many plans were tried as may be, or the time is up."""
+        return self.evaluated >= self.most or time.monotonic() > self.deadline
+
+    def plan(self, plan: Plan) -> float:
+        """Return the seconds of a plan; inf where iterations do not become alike."""
+        seconds = self.sending.seconds(plan)
+        self.evaluated += 1
+        self._bar.update()
+        if seconds < self.best_seconds:
+            self.best_plan, self.best_seconds = plan, seconds
+            self._bar.set_description(f"{1e3 * self.best_seconds:.4g} ms")
+        return seconds
+
+    def candidate(self, one: Candidate) -> float:
+        """Return the seconds of a candidate, played once; inf for too many messages."""
+        if one not in self.known:
+            plan = self.sending.plan(one)
+            self.known[one] = float("inf") if plan is None else self.plan(plan)
+        return self.known[one]
+
+    def close(self) -> None:
+        """End the bar."""
+        self._bar.close()
+
+
+def changes(
+    one: Candidate, count: int, sending: Sending, generator: random.Random
+) -> Iterator[Candidate]:
+    """Yield candidates of ``count`` gradients that differ a little, in an order of chance.
+
+    A group that is moved stays dense or compressed; two halves of one are what it was.
+    """
+    ends, dense = set(one.ends), one.dense
+    found: list[Candidate] = []
+
+    def add(changed: set[int], now_dense: frozenset[int] = dense) -> None:
+        found.append(
+            replace(one, ends=tuple(sorted(changed)), dense=now_dense & frozenset(changed))
+        )
+
+    inner = sorted(ends - {count})
+    for end in inner:
+        add(ends - {end})
+        for step in (1, -1, 3, -3, 10, -10):
+            moved = end + step
+            if 0 < moved < count and moved not in ends:
+                add(ends - {end} | {moved}, dense | {moved} if end in dense else dense)
+    bounds = [0, *sorted(ends)]
+    for before, after in pairwise(bounds):
+        for share in (0.25, 0.5, 0.75):
+            middle = before + round((after - before) * share)
+            if before < middle < after:
+                add(ends | {middle}, dense | {middle} if after in dense else dense)
+    if sending.is_mixed:
+        for end in sorted(ends):
+            add(ends, dense ^ {end})
+    if sending.space.partition and not one.split:
+        sizes = [one.partition * 2, one.partition // 2] if one.partition else [32 * MIB, 8 * MIB]
+        found += [replace(one, partition=size) for size in sizes if size >= KIB]
+    generator.shuffle(found)
+    yield from found
+
 
 EVERYTHING = Space()
 MOST_PLANS = 700
@@ -198,3 +286,36 @@ def _climb(trials: Trials, count: int, close: float, seed: int) -> None:
                 if found < seconds * (1 - 1e-9):
                     best, seconds, improved = changed, found, True
                     break
+
+
+WITHOUT_SERVERS = Space(servers=False)
+
+
+@dataclass(frozen=True)
+class Searching:
+    """A planner that searches a space, with a fixed seed: the same plan for the same arguments."""
+
+    space: Space = WITHOUT_SERVERS
+
+    def __call__(self, workload: Workload, cluster: Any = None) -> Plan:
+        """Return the plan that is found. Raises InputError without a cluster."""
+        if not isinstance(cluster, Cluster):
+            raise InputError(
+                "method 'searched' makes its plan for a cluster; name one (cluster=..., "
+                "--cluster), or take a kept plan (--plan)"
+            )
+        return search_plan(workload, cluster, space=self.space, progress=False).plan
+
+
+# Exchange, launch and gate are those of its plan. It goes without parameter servers, which would
+# be more machines.
+SEARCHED_METHOD = Method(
+    name=SEARCHED,
+    scheduling="searched",
+    bucketing=ONE_BUCKET,
+    exchange="all_reduce",
+    launch=Launch.WHEN_READY,
+    priority=False,
+    gate=Gate.ALL_LAYERS,
+    planner=Searching(),
+)

@@ -1,23 +1,58 @@
-"""What a search chooses from: the space of plans, and one choice in it."""
+"""What messages cost on a cluster, as the simulator counts it: seconds against bytes.
+
+What a search chooses from: the space of plans, and one choice in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import message_of, partitioned
+from ddlnb.plans.bucketing import by_priority, message_of, partitioned
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
-from ddlnb.plans.priority_order import by_priority
 from ddlnb.plans.requests import SPLIT
-from ddlnb.search.costs import all_reduce_costs
 from ddlnb.workloads.workload import Workload
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a collective on a quiet machine, and its shares while the workers compute."""
+
+    cluster: Cluster
+    primitive: Primitive = "all-reduce"
+
+    def parts(self, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
+        """Return latency seconds, seconds of work of messages of these bytes, and their share."""
+        if self.cluster.workers == 1:
+            return 0.0, np.zeros(len(sizes)), 1.0
+        if self.primitive == "all-reduce":
+            latency, work, share = self.cluster.all_reduce_work(sizes)
+        else:
+            latency, work, share = self.cluster.half_work(self.primitive, sizes)
+        return latency, np.asarray(work, np.float64), share
+
+    def seconds(self, sizes: NDArray[Any]) -> Numbers:
+        """Return the seconds of messages of these bytes."""
+        latency, work, _ = self.parts(sizes)
+        return latency + work
+
+
+def all_reduce_costs(cluster: Cluster, names: Sequence[str]) -> list[Cost]:
+    """Return the cost of every collective by name, "" for the cluster's own."""
+    return [Cost(replace(cluster, all_reduce=name) if name else cluster) for name in names]
+
 
 SEARCHED = "searched"  # the name of plans that are found
 # All-reduces that a message may take, if they run among the workers.

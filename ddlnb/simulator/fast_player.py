@@ -15,10 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ddlnb.simulator.computation import Indices, Numbers, Tasks
-from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.player import MOST_ITERATIONS, STEADY
 from ddlnb.simulator.program import Program
+from ddlnb.simulator.tasks import Identity, Indices, Numbers, Tasks
 
 # Kinds of events.
 END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)

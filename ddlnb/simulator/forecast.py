@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.choices import several
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
+from ddlnb.files import provenance
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.progress import Show
-from ddlnb.provenance import provenance
+from ddlnb.registry import several
 from ddlnb.simulator.draws import DRAWS, is_certain, play_cells, require_draws
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
@@ -24,7 +24,7 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.workloads.tasks import Task
+    from ddlnb.workloads.task import Task
 
 
 def forecast(

@@ -18,7 +18,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import ServerLoads
 from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.plan import Order, Plan
-from ddlnb.simulator.computation import Indices, Numbers, Tasks
+from ddlnb.simulator.tasks import Indices, Numbers, Tasks
 
 ALL_REDUCE = "all-reduce"  # the stage in which a message has the network for itself
 

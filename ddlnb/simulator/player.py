@@ -16,8 +16,8 @@ from functools import partial
 from itertools import pairwise
 
 from ddlnb.results.timeline import Span
-from ddlnb.simulator.computation import Task
 from ddlnb.simulator.program import Program
+from ddlnb.simulator.tasks import Task
 
 MOST_ITERATIONS = 12
 STEADY = 1e-12  # of the period

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.files import PROFILES
 from ddlnb.hardware.catalogue import gpu_in
-from ddlnb.paths import PROFILES
-from ddlnb.workloads.hardware import require_same_hardware
-from ddlnb.workloads.roofline import estimate
+from ddlnb.workloads.roofline import estimate, require_same_hardware
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
-    from ddlnb.workloads.tasks import Task
+    from ddlnb.workloads.task import Task
 
 YOUR_OWN = "or a Workload of your own, see docs/own_model.md"
 

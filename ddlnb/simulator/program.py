@@ -14,9 +14,8 @@ import numpy as np
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.plans.plan import Gate, Order, Plan
-from ddlnb.simulator.computation import Indices, Numbers, Tasks, tasks_of
-from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.path import Stage, path_of
+from ddlnb.simulator.tasks import Identity, Indices, Numbers, Tasks, tasks_of
 from ddlnb.workloads.workload import Workload
 
 

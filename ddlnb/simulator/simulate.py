@@ -15,15 +15,14 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
+from ddlnb.simulator.events import play_unlike_fast
 from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_arrays
-from ddlnb.simulator.identity import Identity
+from ddlnb.simulator.heterogeneous_player import play_unlike
 from ddlnb.simulator.player import play
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
-from ddlnb.simulator.unlike.fast_player import play_unlike_fast
-from ddlnb.simulator.unlike.player import play_unlike
-from ddlnb.simulator.unlike.program import UnlikeProgram, with_team
-from ddlnb.simulator.unlike.team import team_of
+from ddlnb.simulator.tasks import Identity
+from ddlnb.simulator.workers import UnlikeProgram, team_of, with_team
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None

@@ -1,30 +1,124 @@
-"""Reading a trace, whichever tool wrote it."""
+"""Files of events in Chrome's trace format, plain or compressed, and which tool wrote them.
+
+Reading a trace, whichever tool wrote it.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import InputError, require
+import psutil
+
+from ddlnb.errors import InputError, reason_of, require
 from ddlnb.results.timeline import Timeline
-from ddlnb.traces.byteps import byteps_timeline, read_byteps_graph
-from ddlnb.traces.chrome import (
-    BYTEPS,
-    HOROVOD,
-    KINETO,
-    KNOWN,
-    OURS,
-    described,
-    events_of,
-    read_text,
-    tool_of,
-)
-from ddlnb.traces.horovod import horovod_timeline
+from ddlnb.traces.engines import byteps_timeline, horovod_timeline, read_byteps_graph
 from ddlnb.traces.jobs.table import Job, read_job
 from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
+from ddlnb.units import counted, show_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+MEMORY_PER_BYTE = 12  # of a file, once it is read: measured with traces of torch 2.12
+KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
+# What is read, whichever tool wrote it.
+KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a file, decompressed if it is gzip.
+
+    Raises InputError for one that cannot be read, or that would need more memory than is free.
+    """
+    path = Path(path)
+    free = psutil.virtual_memory().available
+    most = free // MEMORY_PER_BYTE
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            content = stream.read(most + 1)
+        require(
+            len(content) <= most,
+            f"trace {str(path)!r} is larger than {show_bytes(most)}, what fits into the "
+            f"{show_bytes(free)} of memory that are free; record fewer iterations",
+        )
+        return content.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = reason_of(error)
+        raise InputError(f"trace {str(path)!r} cannot be read: {reason}; give {KNOWN}") from error
+
+
+def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the events of a trace, and what else its file says.
+
+    An array of events may end anywhere, as that of a process that was killed does. Raises
+    InputError for text that is no trace.
+    """
+    if text.lstrip()[:1] == "[":
+        return _cut_array(text, name), {}
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name!r} is not a trace: no JSON ({error}); give {KNOWN}") from error
+    require(
+        isinstance(content, dict) and isinstance(content.get("traceEvents"), list),
+        f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}",
+    )
+    events = content.pop("traceEvents")
+    require(
+        all(isinstance(event, dict) for event in events),
+        f"{name!r} is not a trace: an event is no JSON object; give {KNOWN}",
+    )
+    return events, content
+
+
+def tool_of(events: Iterable[dict[str, Any]], header: dict[str, Any]) -> str:
+    """Return the tool that wrote these events, empty for one that is not known."""
+    if "schemaVersion" in header or "baseTimeNanoseconds" in header:
+        return KINETO
+    for event in events:
+        if event.get("cat") in ("cpu_op", "kernel", "cuda_runtime"):
+            return KINETO
+        if str(event.get("name", "")).startswith(("NEGOTIATE_", "ALLREDUCE")):
+            return HOROVOD
+        if str(event.get("pid", "")).startswith("Comm."):
+            return BYTEPS
+        if event.get("cat") in ("forward", "backward", "message"):
+            return OURS
+    return ""
+
+
+def described(events: list[dict[str, Any]]) -> str:
+    """Return what a reader may recognise of events that no tool of ours wrote."""
+    categories = sorted({str(event["cat"]) for event in events if event.get("cat")})
+    names = list(dict.fromkeys(str(event.get("name")) for event in events))
+    shown = f"categories {', '.join(categories[:5])}" if categories else "no categories"
+    return f"{counted(len(events), 'event')} with {shown}, such as {', '.join(names[:3])}"
+
+
+def _cut_array(text: str, name: str) -> list[dict[str, Any]]:
+    decoder = json.JSONDecoder()
+    at = text.index("[") + 1
+    events: list[dict[str, Any]] = []
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        try:
+            event, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:  # the closing bracket, or where the file was cut
+            return events
+        require(
+            isinstance(event, dict),
+            f"{name!r} is not a trace: its JSON is no array of events; give {KNOWN}",
+        )
+        events.append(event)
 
 
 def read_trace(path: str | Path) -> Job | KinetoTrace | Timeline | nx.DiGraph:

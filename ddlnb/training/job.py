@@ -16,7 +16,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Schedule, Worker
-from ddlnb.workloads.tasks import Batch
+from ddlnb.workloads.task import Batch
 
 SEEDS = 1 << 32  # torch uses 32 bits of a seed
 Observe = Callable[[Worker, int, float], Any]  # worker, iterations it has done, seconds

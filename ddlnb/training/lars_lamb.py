@@ -3,7 +3,7 @@
 The batch grows with the number of workers and the learning rate with the batch; a rate that is
 right for one layer is then too large for another. Both optimizers divide a layer's step by its norm
 and multiply it by the norm of the layer's weights, so that only the share by which weights change
-is left to choose. Linear scaling with warm-up is a schedule (`ddlnb.training.schedules`).
+is left to choose. Linear scaling with warm-up is a schedule (`ddlnb.training.optimizers`).
 """
 
 from __future__ import annotations

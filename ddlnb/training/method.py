@@ -1,21 +1,83 @@
-"""A training method: one choice per aspect, refused with the reason if choices do not fit."""
+"""The synchronisations by name: those of the package, and those that a user registers.
+
+A training method: one choice per aspect, refused with the reason if choices do not fit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddlnb.choices import parts_of
-from ddlnb.compression.base import Codec, Compressor, Voting
+from ddlnb.compression.base import Codec, Compressor, Payloads, Voting
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.payloads import Payloads
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.plans.sentence import sentence
+from ddlnb.plans.methods import sentence
 from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
+from ddlnb.registry import parsed, parts_of, register
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS, get_synchronisation
+from ddlnb.training.synchronisation.base import BulkSynchronousParallel, Synchronisation
+from ddlnb.training.synchronisation.gossip import DCDPSGD, DPSGD, ECDPSGD, Choco
+from ddlnb.training.synchronisation.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
+from ddlnb.training.synchronisation.relaxed import (
+    AsynchronousParallel,
+    DynamicStaleSynchronousParallel,
+    RoundRobinSynchronousParallel,
+    StaleSynchronousParallel,
+)
 from ddlnb.training.worker import Compression
+
+SYNCHRONISATIONS: dict[str, type[Synchronisation]] = {
+    kind.name: kind
+    for kind in (
+        BulkSynchronousParallel,
+        LocalSGD,
+        PostLocalSGD,
+        AdaptiveLocalSGD,
+        StaleSynchronousParallel,
+        DynamicStaleSynchronousParallel,
+        AsynchronousParallel,
+        RoundRobinSynchronousParallel,
+        DPSGD,
+        DCDPSGD,
+        ECDPSGD,
+        Choco,
+    )
+}
+
+
+def get_synchronisation(text: str | Synchronisation) -> Synchronisation:
+    """Return the synchronisation that a text such as ``"ssp(3)"`` names.
+
+    Raises UnknownName and InputError.
+
+    >>> get_synchronisation("bsp")
+    BulkSynchronousParallel()
+    """
+    if isinstance(text, Synchronisation):
+        return text
+    return parsed("synchronisation", text, SYNCHRONISATIONS)
+
+
+def register_synchronisation(kind: type[Synchronisation]) -> None:
+    """Add a synchronisation to SYNCHRONISATIONS, so that its name works in method texts.
+
+    ``kind`` is a frozen dataclass that inherits from Synchronisation, with a ``name``, a ``loop``
+    and a default for every parameter. ``del SYNCHRONISATIONS[name]`` removes it. Raises InputError,
+    with the reason, for a class that cannot be registered.
+
+    >>> import ddlnb
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Pairwise(LocalSGD):
+    ...     period: int = 2
+    ...     name = "pairwise"
+    >>> ddlnb.register_synchronisation(Pairwise)
+    >>> print(ddlnb.training_method("pairwise + top-k(0.01)"))
+    pairwise(2) + top-k(0.01) on A2A
+    >>> del SYNCHRONISATIONS["pairwise"]
+    """
+    register("synchronisation", kind, Synchronisation, SYNCHRONISATIONS)
+
 
 ARCHITECTURES = ("A2A", "PS", "gossip")
 FLAGS = ("feedback", "whole-model")

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from ddlnb.training.executors.clock import Clock
     from ddlnb.training.job import TrainingJob
     from ddlnb.training.method import TrainingMethod
-    from ddlnb.training.optimizers import Optimizer
-    from ddlnb.training.schedules import RateSchedule
-    from ddlnb.training.tasks.splits import Split
-    from ddlnb.training.tasks.task import LearningTask
+    from ddlnb.training.optimizers import Optimizer, RateSchedule
+    from ddlnb.training.tasks.task import LearningTask, Split
 
 LOCKSTEP = "lockstep"
 EXECUTORS = (LOCKSTEP, "distributed", "byteps")
@@ -87,10 +85,9 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         from ddlnb.training.method import training_method
-        from ddlnb.training.optimizers import get_optimizer
-        from ddlnb.training.schedules import get_schedule
+        from ddlnb.training.optimizers import get_optimizer, get_schedule
         from ddlnb.training.tasks.catalogue import get_learning_task
-        from ddlnb.training.tasks.splits import get_split
+        from ddlnb.training.tasks.task import get_split
 
         self._set("task", get_learning_task(self.task))
         self._set("method", training_method(self.method))
@@ -127,7 +124,7 @@ class TrainingSettings:
         if self.executor not in EXECUTORS:
             raise UnknownName("executor", self.executor, EXECUTORS)
         if self.executor != LOCKSTEP:
-            from ddlnb.training.executors.servers import require_trains
+            from ddlnb.training.executors.distributed import require_trains
 
             require(self.clock is None, "a clock is for lockstep; real processes take real time")
             require_trains(self.executor, self.method)

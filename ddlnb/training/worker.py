@@ -1,4 +1,10 @@
-"""One worker: its copy of the model as a flat vector, its data, its optimizer, its memory."""
+"""What a training loop yields besides communication: the start and the end of an iteration.
+
+A loop (`ddlnb.training.synchronisation`) is a generator. Its executor answers these two requests
+and those of `ddlnb.plans.requests`, which are the communication.
+
+One worker: its copy of the model as a flat vector, its data, its optimizer, its memory.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +15,33 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor, nn
 
-from ddlnb.compression.base import Compressor, Encoder, Memory, Round, Voting
-from ddlnb.compression.feedback import average_with_feedback, encode_with_feedback
-from ddlnb.compression.payloads import Payloads
+from ddlnb.compression.base import (
+    Compressor,
+    Encoder,
+    Memory,
+    Payloads,
+    Round,
+    Voting,
+    average_with_feedback,
+    encode_with_feedback,
+)
 from ddlnb.errors import NotFinite
 from ddlnb.plans.requests import AllReduce, Flow, PushPull
-from ddlnb.workloads.tasks import Batch
+from ddlnb.workloads.task import Batch
+
+
+@dataclass(frozen=True)
+class NextGradient:
+    """Ask for the flat gradient of this worker's next batch at its present parameters.
+
+    The next request overwrites the tensor.
+    """
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """Report that an iteration, the use of one gradient, is over. Executors count and observe."""
+
 
 Piece = tuple[int, int, tuple[int, ...]]  # start, stop, shape
 Schedule = Callable[[int], float]  # the learning rate's factor at a step

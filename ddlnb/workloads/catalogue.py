@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from ddlnb.errors import ModelError, UnknownName
-from ddlnb.workloads.classic_models import CLASSIC_TASKS
 from ddlnb.workloads.hugging_face import (
     is_architecture,
     is_of_transformers,
@@ -20,10 +19,8 @@ from ddlnb.workloads.hugging_face import (
     task_of_file,
     task_of_module,
 )
-from ddlnb.workloads.published_models import PUBLISHED_TASKS
-from ddlnb.workloads.small_models import SMALL_TASKS
-from ddlnb.workloads.survey_models import SURVEY_TASKS
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.models import CLASSIC_TASKS, PUBLISHED_TASKS, SMALL_TASKS, SURVEY_TASKS
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.user_code import is_user_code, object_of
 
 _ALL = (*SURVEY_TASKS, *SMALL_TASKS, *PUBLISHED_TASKS, *CLASSIC_TASKS)

@@ -9,9 +9,9 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cache
 
-from ddlnb.paths import MODELS
-from ddlnb.workloads.footprint import Footprint, bytes_per_sample, footprint_of
-from ddlnb.workloads.tasks import Task, build_on_meta
+from ddlnb.files import MODELS
+from ddlnb.workloads.memory import Footprint, bytes_per_sample, footprint_of
+from ddlnb.workloads.task import Task, build_on_meta
 
 WITH_PROFILES = ("resnet50", "bert-base", "bert-large")
 Shape = tuple[int, ...]
@@ -23,7 +23,7 @@ class KeptModel:
 
     ``shapes`` are those of the trained parameters by name, in the model's order; ``trained_bytes``
     and ``frozen_bytes`` those of all parameters; ``bytes_per_sample`` is that of
-    `ddlnb.workloads.footprint.Footprint`.
+    `ddlnb.workloads.memory.Footprint`.
     """
 
     shapes: dict[str, Shape]
@@ -32,7 +32,7 @@ class KeptModel:
     bytes_per_sample: float
 
     def footprint(self, optimizer: str = "adam") -> Footprint:
-        """Return what `ddlnb.workloads.footprint.footprint` does, without building the model."""
+        """Return what `ddlnb.workloads.memory.footprint` does, without building the model."""
         return footprint_of(self.trained_bytes, self.frozen_bytes, self.bytes_per_sample, optimizer)
 
 

@@ -22,15 +22,12 @@ from ddlnb.errors import (
     require_positive,
     require_whole,
 )
-from ddlnb.files import require_writable, write_atomically
-from ddlnb.paths import PROFILES
-from ddlnb.provenance import cores, processor
+from ddlnb.files import PROFILES, cores, processor, require_writable, write_atomically
 from ddlnb.units import MS, counted
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.hardware import require_named_for
 from ddlnb.workloads.memory import require_memory_for_training
-from ddlnb.workloads.requirements import require_finite
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.roofline import require_named_for
+from ddlnb.workloads.task import Task, require_finite
 from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.workloads.workload import Workload
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ddlnb.errors import require
-from ddlnb.workloads.tasks import Batch, Task
+from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.workload import Workload, read_profile
 
 LATE_SECONDS = 2e-3  # so late, a layer was held up by a wait; less is the timer, and is made up for

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from ddlnb.errors import InputError
-from ddlnb.paths import PROFILES
+from ddlnb.files import PROFILES
 from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import Workload, read_profile
 
 

@@ -1,4 +1,11 @@
-"""Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and the host that launches.
+"""What takes a workload's seconds: the hardware of a profile, beside that of a cluster.
+
+A cluster names its GPU by a word, such as "a100"; a profile measured on one has the GPU's own name,
+such as "NVIDIA A100-SXM4-80GB". Both mean the same if the word is made of whole parts of the name.
+
+What programs reach of data sheets, as it was fitted to open measurements.
+
+Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and the host that launches.
 
 A GPU's pass through a layer takes
 
@@ -26,16 +33,200 @@ for multicore architectures", Communications of the ACM 52(4), 2009, for bounds;
 
 from __future__ import annotations
 
+import functools
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist
 
-from ddlnb.errors import require, require_positive
-from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.hardware.gpu import Gpu
-from ddlnb.workloads.efficiency import Efficiency, efficiency_of
+from pydantic import BaseModel, ConfigDict
+
+from ddlnb.errors import InputError, UnknownName, require, require_positive
+from ddlnb.files import HARDWARE, read_yaml
+from ddlnb.hardware.catalogue import find, get_gpu, gpus
+from ddlnb.hardware.gpu import ON_CORES, PRECISIONS, Gpu
+from ddlnb.hardware.interconnect import Known, KnownEntry
+from ddlnb.units import seconds_from
 from ddlnb.workloads.workload import Layer, Workload
+
+OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
+
+
+def is_same_hardware(one: str, other: str) -> bool:
+    """Return whether two names may mean the same hardware; an empty one means any.
+
+    >>> is_same_hardware("NVIDIA A100-SXM4-80GB", "a100"), is_same_hardware("a100", "a10")
+    (True, False)
+    >>> is_same_hardware("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti")
+    True
+    >>> is_same_hardware("a100-80gb", "NVIDIA A100-SXM4-80GB")  # by data/hardware
+    True
+    """
+    if not one or not other:
+        return True
+    known = find(one, gpus())
+    if known is not None and known == find(other, gpus()):
+        return True
+    return _word(one) in _runs(other) or _word(other) in _runs(one)
+
+
+def require_same_hardware(workload: Workload, cluster: str, hardware: str) -> None:
+    """Raise InputError for seconds of other hardware than that of the cluster of this name."""
+    if is_same_hardware(workload.hardware, hardware):
+        return
+    raise InputError(
+        f"the seconds of workload {workload.model!r} are those of {workload.hardware!r}, and "
+        f"cluster {cluster!r} has {hardware!r}; give the samples per second of one of its GPUs "
+        f"(--throughput, or from_throughput), profile the model there, or scale the seconds "
+        f"yourself: workload.scaled(FACTOR, WHY, hardware={hardware!r})"
+    )
+
+
+def require_named_for(name: str, hardware: str) -> None:
+    """Raise InputError if the name of a profile says that it is of other hardware than this."""
+    said = OF_NAME.search(name)
+    if said is None or is_same_hardware(said.group(1), hardware):
+        return
+    fitting = hardware if _word(hardware) == hardware.replace("-", "") else _word(hardware)
+    raise InputError(
+        f"profile name {name!r} says {said.group(1)!r}, and its seconds are those of "
+        f"{hardware!r}; name it {name[: said.start(1)]}{fitting}, or profile the model there"
+    )
+
+
+def _word(name: str) -> str:
+    return "".join(_parts(name))
+
+
+def _parts(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def _runs(name: str) -> set[str]:
+    """Return what neighbouring parts of a name make when joined."""
+    parts = _parts(name)
+    return {
+        "".join(parts[start:stop])
+        for start in range(len(parts))
+        for stop in range(start + 1, len(parts) + 1)
+    }
+
+
+PATH = HARDWARE / "roofline.yaml"
+CONVOLUTIONS = "convolutions"  # a network whose FLOPs are mostly theirs
+MATRIX_CONVOLUTIONS = f"matrix units, {CONVOLUTIONS}"
+# What computes on generations of GPUs that nobody measured.
+OTHER, OTHER_CONVOLUTIONS = "matrix units, others", f"cores, {CONVOLUTIONS}, others"
+RECURRENT = "recurrent layers"
+WINOGRAD_PRECISION = "fp32"  # in which libraries take the algorithm
+WITHOUT = Known(1.0, 1.0, 1.0, "no faster algorithm is taken")
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What programs reach of a data sheet.
+
+    ``matrix`` is the share of FLOP/s, ``memory`` that of the memory's bandwidth, ``host`` the
+    seconds that the host takes for an operation, ``launch`` those of a kernel that a library
+    launches inside of one. ``winograd`` is how many times fewer FLOPs convolutions take that
+    `takes_winograd`, 1 in precisions that do without. ``spread`` is the standard deviation of the
+    logarithm of estimated over measured seconds of models that were left out of the fit.
+    """
+
+    matrix: Known
+    memory: Known
+    host: Known
+    launch: Known
+    winograd: Known
+    spread: float
+
+
+def kind_of(gpu: Gpu, precision: str, convolves: bool) -> str:
+    """Return what computes, in the words of the file of fitted values."""
+    if precision in ON_CORES:
+        return f"cores, {CONVOLUTIONS}, {gpu.generation}" if convolves else "cores"
+    return MATRIX_CONVOLUTIONS if convolves else f"matrix units, {gpu.generation}"
+
+
+def others_of(kind: str) -> str:
+    """Return the kind that stands for other generations of GPUs; itself where it is of all.
+
+    >>> others_of("matrix units, Volta"), others_of("cores")
+    ('matrix units, others', 'cores')
+    """
+    if kind.startswith(f"cores, {CONVOLUTIONS}"):
+        return OTHER_CONVOLUTIONS
+    return kind if kind in ("cores", MATRIX_CONVOLUTIONS) else OTHER
+
+
+def efficiency_of(
+    gpu: Gpu, precision: str, *, convolves: bool = False, recurs: bool = False
+) -> Efficiency:
+    """Return what programs reach on such a GPU at a precision, or on any where nobody measured.
+
+    Nobody measured programs that ``recurs`` on any GPU: how far off they are is assumed.
+    """
+    if precision not in PRECISIONS:
+        raise UnknownName("precision", precision, PRECISIONS)
+    known = _fitted()
+    kind = kind_of(gpu, precision, convolves)
+    kind = kind if kind in known.matrix else others_of(kind)
+    matrix = known.matrix[kind]
+    memory = known.memory[CONVOLUTIONS if convolves else "others"]
+    spread = known.spread.get(kind, known.spread.get(others_of(kind), 0.0))
+    if gpu.family not in known.measured.get(kind, ()):
+        spread = max(spread, known.spread["others"])
+    if recurs:
+        spread = max(spread, known.spread[RECURRENT])
+    fewer = known.winograd if precision == WINOGRAD_PRECISION else WITHOUT
+    return Efficiency(matrix, memory, known.host, known.launch, fewer, spread)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What data/hardware/roofline.yaml says; ``measured`` are families of GPUs by kind."""
+
+    matrix: Mapping[str, Known]
+    memory: Mapping[str, Known]
+    host: Known
+    launch: Known
+    winograd: Known
+    measured: Mapping[str, tuple[str, ...]]
+    spread: Mapping[str, float]
+
+
+@functools.cache
+def _fitted() -> _Fitted:
+    return read_yaml(PATH, RooflineFile).fitted()
+
+
+class RooflineFile(BaseModel):
+    """The keys of data/hardware/roofline.yaml; `Efficiency` has their meanings."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    matrix: dict[str, KnownEntry]
+    memory: dict[str, KnownEntry]
+    host: KnownEntry
+    launch: KnownEntry
+    winograd: KnownEntry
+    measured: dict[str, tuple[str, ...]]
+    spread: dict[str, float]
+
+    def fitted(self) -> _Fitted:
+        """Return the values."""
+        return _Fitted(
+            {kind: entry.known(float) for kind, entry in self.matrix.items()},
+            {kind: entry.known(float) for kind, entry in self.memory.items()},
+            self.host.known(seconds_from),
+            self.launch.known(seconds_from),
+            self.winograd.known(float),
+            self.measured,
+            self.spread,
+        )
+
 
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
 SLOWEST = 1e-7  # of the FLOP/s: no training on a GPU is so slow

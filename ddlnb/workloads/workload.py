@@ -3,6 +3,8 @@
 Layers stand in the order the forward pass runs them, gradients in the order the backward pass
 produces them. A gradient names the layer whose forward pass first reads its parameter: that layer
 is the one that must wait for the update.
+
+Model intensity and the communication-to-computation ratio (survey, section 2).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlnb.errors import InputError, UnknownName, reason_of, require, require_whole
-from ddlnb.paths import PROFILES
+from ddlnb.files import PROFILES
 from ddlnb.units import counted, show_bytes, show_seconds
 
 SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it takes one line
@@ -336,3 +338,26 @@ def read_profile(name: str, folder: Path = PROFILES) -> Workload:
             otherwise="a file of yours is given as the model (--model mine.json)",
         )
     return Workload.from_json(path.read_text(), repr(str(path)))
+
+
+FLOPS_PER_MAC = 2  # workloads count a multiply and an add; FMA = 1 counts them as one
+
+
+def intensity(workload: Workload, flops_per_fma: int = 1) -> float:
+    """FLOPs per parameter and sample, forward and backward as counted; an FMA is 1 by default."""
+    require(flops_per_fma in (1, 2), f"an FMA counts as 1 or 2 FLOPs, not {flops_per_fma}")
+    work = workload.flops / FLOPS_PER_MAC * flops_per_fma
+    return work / workload.local_batch / workload.parameters
+
+
+def c2c(intensity: float, batch: int, traffic: float = 1.0) -> float:
+    """Communication per computation, D f(n) / (batch C) = f(n) / (batch I).
+
+    ``traffic`` is f(n): how many times its D parameters a worker sends with n workers.
+
+    >>> c2c(248, batch=8) / c2c(249, batch=64)  # doctest: +ELLIPSIS
+    8.03...
+    """
+    require(intensity > 0, f"intensity {intensity} must be positive")
+    require(batch >= 1, f"batch {batch} must be at least 1")
+    return traffic / (batch * intensity)

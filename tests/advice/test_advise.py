@@ -12,9 +12,8 @@ import torch
 
 import ddlnb
 from ddlnb.advice.advise import advise_on
-from ddlnb.advice.counterfactuals import counterfactual_table
-from ddlnb.advice.gap import SLOW_LINK, SLOW_WORKER, explain_gap
-from ddlnb.advice.lossy_options import measured_iterations
+from ddlnb.advice.explain import SLOW_LINK, SLOW_WORKER, counterfactual_table, explain_gap
+from ddlnb.advice.options import measured_iterations
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS, get_method
@@ -180,7 +179,7 @@ def test_a_batch_that_does_not_fit_is_said_before_all_else(question):
 
 
 def ddlnb_footprint(fixed, per_sample):
-    from ddlnb.workloads.footprint import Footprint
+    from ddlnb.workloads.memory import Footprint
 
     return Footprint(fixed, per_sample, "sgd")
 

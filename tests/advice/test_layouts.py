@@ -10,30 +10,29 @@ import pytest
 
 import ddlnb
 from ddlnb.advice import advise as advising
-from ddlnb.advice.layouts.advise import LayoutAdvice, advise_on_layouts
-from ddlnb.advice.layouts.counterfactuals import without
-from ddlnb.advice.layouts.hand_over import COUNTED
-from ddlnb.advice.layouts.options import TOKENS, split_options
-from ddlnb.advice.layouts.question import (
+from ddlnb.advice.layouts import (
+    COUNTED,
     FLOAT32,
+    TOKENS,
+    LayoutAdvice,
     PricedQuestion,
+    advise_on_layouts,
+    layout_sentences,
     sample_that_does_not_fit,
     split_on,
+    split_options,
     states_that_do_not_fit,
+    without,
 )
-from ddlnb.advice.layouts.sentences import layout_sentences
-from ddlnb.advice.prices import Prices
-from ddlnb.advice.question import Question
+from ddlnb.advice.question import Prices, Question
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.forecast import draws
-from ddlnb.parallelism.forecast.draws import drawn_seconds
-from ddlnb.parallelism.forecast.fit.observations import observed
-from ddlnb.parallelism.forecast.footprint import MOMENTS
-from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast import fit as draws
+from ddlnb.parallelism.forecast.fit import drawn_seconds, observed
+from ddlnb.parallelism.forecast.forecast import MOMENTS, forecast
+from ddlnb.parallelism.forecast.frameworks import kept
 from ddlnb.parallelism.forecast.layouts import scale
-from ddlnb.parallelism.forecast.parameters import kept
 from ddlnb.units import GIB
-from ddlnb.workloads.footprint import OPTIMIZER_COPIES, Footprint
+from ddlnb.workloads.memory import OPTIMIZER_COPIES, Footprint
 
 PRICES = ddlnb.Prices(gpu_hour=2.0)
 

@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 
 from benchmarks.emulated import NETWORKS, against, agreement, summary
-from ddlnb.calibration.probes import CARRIED, PROBES, probes
-from ddlnb.engines.contenders import contenders
+from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
 from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.targets import contenders
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars, over_baselines
-from ddlnb.launch.emulation.links import get_link
-from ddlnb.launch.site import HERE, emulated
+from ddlnb.launch.emulation.topology import get_link
+from ddlnb.launch.options import HERE, emulated
 from ddlnb.workloads.workload import read_profile
 
 RATES = {"DDP": 100.0, "horovod": 80.0, "WFBP-A2A": 90.0, "MG-WFBP": 120.0}

@@ -17,10 +17,10 @@ from benchmarks.emulated_networks import (
     payload,
     summary,
 )
+from ddlnb.files import ROOT
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.networks.collectives.catalogue import get_algorithm
 from ddlnb.networks.emulated import wiring
-from ddlnb.paths import ROOT
 
 KEYS = ["case", "change", "kind", "what", "bytes"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulated_here import BUSY, KEPT, kept_errors
-from ddlnb.calibration.kept_load import kept_loads
-from ddlnb.paths import ROOT
+from ddlnb.calibration.micro_benchmark import kept_loads
+from ddlnb.files import ROOT
 
 README = " ".join((ROOT / "README.md").read_text().split())
 FORECAST = (ROOT / "docs" / "forecast.md").read_text()

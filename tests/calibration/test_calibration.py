@@ -9,12 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddlnb.calibration.fit import calibrate_parameters, unexplained
-from ddlnb.calibration.objective import Objective
-from ddlnb.calibration.observations import observe
+from ddlnb.calibration.fit import Objective, calibrate_parameters, unexplained
+from ddlnb.calibration.observations import AllReduceTime, HopTime, observe, predictions
 from ddlnb.calibration.parameters import Parameter, ParameterValues
-from ddlnb.calibration.quantities import AllReduceTime, HopTime, predictions
-from ddlnb.calibration.truncated_normal import draw_within
+from ddlnb.calibration.posterior import draw_within
 from ddlnb.errors import InputError
 from tests.toy_clusters import (
     BANDWIDTH,

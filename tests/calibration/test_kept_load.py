@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from ddlnb.calibration import kept_load
-from ddlnb.calibration.kept_load import LOADS, keeping_load, kept_loads, load_sentence
+from ddlnb.calibration import micro_benchmark as kept_load
+from ddlnb.calibration.micro_benchmark import LOADS, keeping_load, kept_loads, load_sentence
 from ddlnb.errors import ResultsError
-from ddlnb.launch.load import Load
-from ddlnb.studies import fig4_emulated, simulated_here
+from ddlnb.launch.capacity import Load
+from ddlnb.survey import fig4_emulated, simulated_here
 
 QUIET, BUSY = Load(0.0, 0.01, 0.0), Load(0.25, 0.5, 0.0)
 

@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import ddlnb.calibration.quantities
-from ddlnb.calibration.observations import observe, require_small
-from ddlnb.calibration.parameters import Parameter, ParameterValues
-from ddlnb.calibration.quantities import (
+import ddlnb.calibration.observations
+from ddlnb.calibration.observations import (
     AllReduceTime,
     HopTime,
     IterationTime,
+    observe,
     predictions,
+    require_small,
 )
+from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.simulator.simulate import simulate, steady_seconds
 from tests.toy_clusters import (
@@ -66,7 +67,7 @@ def test_everything_is_simulated_in_one_call_and_nothing_twice(monkeypatch):
         calls.append(len(chosen))
         return steady_seconds(chosen)
 
-    monkeypatch.setattr(ddlnb.calibration.quantities, "steady_seconds", counted)
+    monkeypatch.setattr(ddlnb.calibration.observations, "steady_seconds", counted)
     things = [HopTime(SLOW, 1e6), *map(IterationTime, cells())]
     found = predictions(things, [NOMINAL, ParameterValues((BANDWIDTH,), (2e9,))])
     assert found.shape == (2, 1 + 36)

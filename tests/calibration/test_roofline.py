@@ -28,9 +28,9 @@ from ddlnb.calibration.roofline import (
     measured,
     total_work,
 )
+from ddlnb.files import HARDWARE
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.paths import HARDWARE
-from ddlnb.workloads.efficiency import MATRIX_CONVOLUTIONS, efficiency_of
+from ddlnb.workloads.roofline import MATRIX_CONVOLUTIONS, efficiency_of
 from ddlnb.workloads.tracing import trace
 
 

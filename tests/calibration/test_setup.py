@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ddlnb.calibration.setup import read_setup
-from ddlnb.calibration.survey import survey_setup
-from ddlnb.calibration.testbed import fig4_workload
+from ddlnb.calibration.testbed import fig4_workload, read_setup, survey_setup
 from ddlnb.errors import InputError
-from ddlnb.paths import CALIBRATION
+from ddlnb.files import CALIBRATION
 
 SURVEY = yaml.safe_load((CALIBRATION / "survey.yaml").read_text())
 

@@ -8,36 +8,32 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlnb.calibration.fig4 import (
-    AS_RUN,
-    FITTED,
-    FORECAST_COLUMNS,
-    HELD_OUT,
-    fig4_cells_to_forecast,
-    fitted_values,
-    forecast_fig4,
-)
-from ddlnb.calibration.quantities import predictions
-from ddlnb.calibration.survey import (
-    calibrate_survey,
-    cell_observations,
-    quoted_observations,
-    survey_setup,
-)
+from ddlnb.calibration.observations import predictions
 from ddlnb.calibration.testbed import (
+    AS_RUN,
     BATCHES,
     CLUSTERS,
+    FITTED,
+    FORECAST_COLUMNS,
     GPUS,
+    HELD_OUT,
     SMALL,
     as_run,
+    calibrate_survey,
+    cell_observations,
+    fig4_cells_to_forecast,
     fig4_workload,
+    fitted_values,
+    forecast_fig4,
+    quoted_observations,
     run_otherwise,
+    survey_setup,
 )
 from ddlnb.clusters.effects import BANDWIDTH, SECONDS, SHARE, UNITS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName
 from ddlnb.figures import forecast_bars
-from ddlnb.paths import DATA, ROOT
+from ddlnb.files import DATA, ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Gate, Order
@@ -45,7 +41,7 @@ from ddlnb.results.published import FIG4_CELLS
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import steady_seconds
-from ddlnb.studies.calibration import held_out_table, residual_rows
+from ddlnb.survey.calibration import held_out_table, residual_rows
 
 KEPT = DATA / "forecasts" / "fig4.csv"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.calibration.calibrate import calibrate
+from ddlnb.calibration.calibrated_model import here_observations, here_parameters, twin
 from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
 from ddlnb.calibration.micro_benchmark import (
+    PROBES,
     PROBING,
     ROWS,
     micro_benchmark,
     read_micro_benchmark,
 )
 from ddlnb.calibration.parameters import MOST_PARAMETERS
-from ddlnb.calibration.probes import PROBES
-from ddlnb.calibration.twin import here_observations, here_parameters, twin
 from ddlnb.clusters.file import read_cluster
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.launch.site import emulated
+from ddlnb.launch.options import emulated
 from ddlnb.plans.methods import METHODS
 
 

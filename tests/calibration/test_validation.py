@@ -9,16 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlnb.calibration.baselines import (
+from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.observations import HopTime, IterationTime, observe
+from ddlnb.calibration.validation import (
     TRIVIAL_FORECASTS,
+    ablation,
+    cross_validate,
+    folds_of,
     linear_scaling,
     ring_scaling,
     textbook_ring,
 )
-from ddlnb.calibration.fit import calibrate_parameters
-from ddlnb.calibration.observations import observe
-from ddlnb.calibration.quantities import HopTime, IterationTime
-from ddlnb.calibration.validation import ablation, cross_validate, folds_of
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.alpha_beta import AlphaBeta
 from tests.toy_clusters import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddlnb.cli.warm import preloaded
+from ddlnb.survey.execute import preloaded
 
 
 @pytest.fixture(scope="session")

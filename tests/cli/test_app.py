@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ddlnb.cli.app import main
-from ddlnb.cli.methods import methods
+from ddlnb.cli.plan import methods
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.catalogue import TASKS
 from tests.command_line import ddlnb

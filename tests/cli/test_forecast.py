@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from ddlnb.advice.of_forecast import advice
-from ddlnb.calibration import survey
-from ddlnb.calibration.survey import calibrate_survey
-from ddlnb.cli.workloads import workload_for
+from ddlnb.calibration import testbed as survey
+from ddlnb.calibration.testbed import calibrate_survey
+from ddlnb.cli.questions import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
-from ddlnb.paths import CLUSTERS, ROOT
+from ddlnb.files import CLUSTERS, ROOT
 from ddlnb.plans.methods import METHODS, SURVEYED
 from ddlnb.results.published import FIG4_CELLS, fig4_cells
 from ddlnb.simulator.forecast import forecast

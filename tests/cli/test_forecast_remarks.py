@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.advice.of_forecast import advice
-from ddlnb.cli.forecast_remarks import remarks
+from ddlnb.cli.forecast import remarks
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.forecast import forecast, methods_on

@@ -25,10 +25,10 @@ COMMANDS = [FORECAST, TIMELINE, TRAIN, CURVES, MEASURE, CALIBRATE, REPRODUCE]
 WORK = [  # what takes the time of these commands
     "ddlnb.simulator.forecast.forecast",
     "ddlnb.simulator.simulate.simulate",
-    "ddlnb.training.runs.kept_runs.in_parallel",
+    "ddlnb.training.runs.runner.in_parallel",
     "ddlnb.engines.measure.Bench",
     "ddlnb.calibration.micro_benchmark.micro_benchmark",
-    "ddlnb.cli.reproduce.execute",
+    "ddlnb.survey.runner.execute",
 ]
 
 

@@ -16,13 +16,11 @@ import yaml
 import ddlnb
 from ddlnb.calibration.micro_benchmark import PROBING, micro_benchmark
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS
-from ddlnb.cli.execute import ENDING_SECONDS, run_notebook
-from ddlnb.cli.notebooks import all_notebooks, catalogue, check_parameters, get_notebook
-from ddlnb.cli.outcome import Outcome
-from ddlnb.cli.survey_evidence import NOT_JUDGED
-from ddlnb.cli.survey_index import entries
 from ddlnb.errors import DdlnbError, UnknownName
-from ddlnb.paths import NOTEBOOKS
+from ddlnb.files import NOTEBOOKS
+from ddlnb.survey.evidence import NOT_JUDGED, entries
+from ddlnb.survey.execute import ENDING_SECONDS, run_notebook
+from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
 
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
@@ -93,7 +91,7 @@ def imported_modules(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_imports_only_the_public_face(name):
-    public = {"ddlnb", "ddlnb.figures", f"ddlnb.studies.{name}"}
+    public = {"ddlnb", "ddlnb.figures", f"ddlnb.survey.{name}"}
     assert imported_modules(name) <= public
 
 
@@ -213,7 +211,7 @@ def started(request, monkeypatch):
     if request.param:
         request.getfixturevalue("notebooks_preloaded")
     else:
-        monkeypatch.setattr("ddlnb.cli.warm._shared", None)
+        monkeypatch.setattr("ddlnb.survey.execute._shared", None)
 
 
 @pytest.mark.notebook
@@ -248,8 +246,8 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     tmp_path, monkeypatch, ending_seconds
 ):
     there = tmp_path / "out" / "pid"
-    monkeypatch.setattr("ddlnb.cli.execute.ENDING_SECONDS", ending_seconds)
-    monkeypatch.setattr("ddlnb.cli.execute.time", Clock(there))
+    monkeypatch.setattr("ddlnb.survey.execute.ENDING_SECONDS", ending_seconds)
+    monkeypatch.setattr("ddlnb.survey.execute.time", Clock(there))
     marker = "import os, pathlib, time; pathlib.Path('new').write_text(str(os.getpid()))"
     write_notebook(tmp_path, "endless", marker, "n = os.rename('new', 'pid')", "time.sleep(1000)")
     with pytest.raises(DdlnbError, match="not done after"):

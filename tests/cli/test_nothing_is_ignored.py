@@ -6,10 +6,10 @@ import pytest
 
 from ddlnb.calibration.calibrate import calibrate
 from ddlnb.clusters.file import read_cluster
-from ddlnb.engines.contenders import contenders
 from ddlnb.engines.settings import DEFAULTS
+from ddlnb.engines.targets import contenders
 from ddlnb.errors import InputError
-from ddlnb.paths import CLUSTERS
+from ddlnb.files import CLUSTERS
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.settings import training_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.paths import ROOT
+from ddlnb.files import ROOT
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.user_code import run_file
 from tests.command_line import ddlnb

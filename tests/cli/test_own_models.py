@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import ddlnb
-from ddlnb.cli.workloads import workload_for
+from ddlnb.cli.questions import workload_for
 from ddlnb.errors import InputError, ModelError, UnknownName
 from ddlnb.simulator import profiles
 from ddlnb.workloads.catalogue import get_task as task_of

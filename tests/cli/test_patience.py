@@ -9,10 +9,10 @@ import typer
 
 import ddlnb
 from ddlnb.cli.app import main
-from ddlnb.cli.patience import DECLINED, announce
+from ddlnb.cli.options import DECLINED, announce
 from ddlnb.engines.duration import START_SECONDS, estimated_seconds
 from ddlnb.engines.settings import DEFAULTS
-from ddlnb.training.runs.duration import estimated_seconds as training_seconds
+from ddlnb.training.runs.compare import estimated_seconds as training_seconds
 from ddlnb.training.settings import training_settings
 
 EMULATED = DEFAULTS.changed(launcher="emulated", network="100Mb/s 1ms", servers=2)
@@ -20,7 +20,7 @@ EMULATED = DEFAULTS.changed(launcher="emulated", network="100Mb/s 1ms", servers=
 
 @pytest.fixture
 def terminal(monkeypatch):
-    monkeypatch.setattr("ddlnb.cli.patience.somebody_is_there", lambda: True)
+    monkeypatch.setattr("ddlnb.cli.options.somebody_is_there", lambda: True)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 120.0, None])
@@ -62,7 +62,7 @@ def test_long_training_is_announced_before_a_run_starts(monkeypatch, capsys):
     words = "train --task digits --method bsp --workers 8 --steps 300 --seeds 5 --tune --jobs 1"
     monkeypatch.setattr("sys.argv", ["ddlnb", *words.split()])
     monkeypatch.setattr("ddlnb.training.runs.compare.estimated_seconds", lambda *_, **__: 600.0)
-    monkeypatch.setattr("ddlnb.training.runs.kept_runs.in_parallel", None)
+    monkeypatch.setattr("ddlnb.training.runs.runner.in_parallel", None)
     with pytest.raises(TypeError, match="not callable"):
         main()
     assert capsys.readouterr().err.startswith("This takes about 10 minutes here.")
@@ -115,8 +115,8 @@ def test_training_is_estimated_by_runs_that_are_timed(monkeypatch):
         now += 1 + 0.5 * settings.steps + 2 * settings.steps / settings.every
 
     now = 0.0
-    monkeypatch.setattr("ddlnb.training.runs.duration.run", run)
-    monkeypatch.setattr("ddlnb.training.runs.duration.time.perf_counter", lambda: now)
+    monkeypatch.setattr("ddlnb.training.runs.compare.run", run)
+    monkeypatch.setattr("ddlnb.training.runs.compare.time.perf_counter", lambda: now)
     cell = training_settings("digits", "bsp", workers=8, steps=400, evaluate_every=4)
     found = training_seconds([cell], 10, jobs=2)
     assert found == pytest.approx(6 + 10 * (400 * 0.5 + 100 * 2) / 2)

@@ -10,14 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddlnb.cli.notebooks import Notebook
-from ddlnb.cli.outcome import Outcome
-from ddlnb.cli.page import pictures_of, read_executed, write_page
-from ddlnb.cli.report import write_pages
-from ddlnb.cli.reproduce import notebook_runs
-from ddlnb.cli.survey_evidence import Evidence
-from ddlnb.cli.survey_index import Entry, write_index
-from ddlnb.results.items import Item
+from ddlnb.survey.evidence import Entry, Evidence, write_index
+from ddlnb.survey.items import Item
+from ddlnb.survey.notebooks import Notebook, Outcome
+from ddlnb.survey.page import pictures_of, read_executed, write_page
+from ddlnb.survey.report import write_pages
+from ddlnb.survey.runner import notebook_runs
 
 PICTURE = base64.b64encode(b"a picture").decode()
 SAID = {"caption": "Bars of <throughput>.", "alt": 'Throughput "rises".', "width": 10}

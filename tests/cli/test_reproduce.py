@@ -15,9 +15,9 @@ import nbformat
 import psutil
 import pytest
 
-from ddlnb.cli.reproduce import reproduce
 from ddlnb.errors import DdlnbError, InputError, UnknownName
-from ddlnb.training.runs.parallel import JOBS_VARIABLE
+from ddlnb.survey.runner import reproduce
+from ddlnb.training.runs.runner import JOBS_VARIABLE
 
 pytestmark = [pytest.mark.notebook, pytest.mark.usefixtures("notebooks_preloaded")]
 
@@ -211,7 +211,7 @@ def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypat
     workshop.profile("one:\ntwo:")
     for only, commit, machine in [("one", "aaa", "old box"), ("two", "bbb", "new box")]:
         made = {"machine": machine, "versions": "v", "commit": commit, "time": "noon"}
-        monkeypatch.setattr("ddlnb.cli.reproduce.provenance", lambda made=made: made)
+        monkeypatch.setattr("ddlnb.survey.runner.provenance", lambda made=made: made)
         report = workshop.run(only=only)
     page = report.read_text()
     assert "<td>noon</td>" in page  # both at one time, which is said once
@@ -258,7 +258,7 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
     )
     workshop.profile("a_quick:\nb_slow:")
     script = (
-        "import signal\nfrom pathlib import Path\nfrom ddlnb.cli.reproduce import reproduce\n"
+        "import signal\nfrom pathlib import Path\nfrom ddlnb.survey.runner import reproduce\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # none in the background
         f"reproduce('tiny', jobs=1, progress=False, folder=Path({str(workshop.notebooks)!r}), "
         f"build=Path({str(workshop.build)!r}))\n"
@@ -294,7 +294,7 @@ def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
 
 
 def test_notebooks_side_by_side_share_the_cores(workshop, monkeypatch):
-    monkeypatch.setattr("ddlnb.cli.reproduce.cores", lambda: 4)
+    monkeypatch.setattr("ddlnb.survey.runner.cores", lambda: 4)
     monkeypatch.delenv(JOBS_VARIABLE, raising=False)  # the tests' own notebooks may share as well
     told = "import os, pathlib\npathlib.Path(name).write_text(os.environ.get('DDLNB_JOBS', 'all'))"
     workshop.add("beside", told)
@@ -311,7 +311,7 @@ def test_what_takes_long_is_begun_first_so_that_all_end_together(workshop, monke
         begun.append(notebook.name)
         raise DdlnbError(f"notebook {notebook.name!r} was not executed")
 
-    monkeypatch.setattr("ddlnb.cli.reproduce.execute", execute)
+    monkeypatch.setattr("ddlnb.survey.runner.execute", execute)
     seconds = {"first": 1, "second": 50, "third": 10, "fourth": 60}
     for name in seconds:
         workshop.add(name, timed=name == "fourth")

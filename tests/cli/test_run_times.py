@@ -11,11 +11,11 @@ from tqdm import tqdm
 
 from benchmarks.run_times import documented, told_times
 from ddlnb.cli.app import app, main
-from ddlnb.cli.notebooks import all_notebooks
-from ddlnb.cli.patience import LONG_SECONDS
-from ddlnb.cli.progress import Progress, described
-from ddlnb.cli.reproduce import expected_seconds, notebook_runs, total_seconds
-from ddlnb.cli.run_times import (
+from ddlnb.cli.options import LONG_SECONDS
+from ddlnb.files import ROOT
+from ddlnb.survey.notebooks import all_notebooks
+from ddlnb.survey.runner import Progress, described, expected_seconds, notebook_runs, total_seconds
+from ddlnb.survey.times import (
     command_help,
     in_words,
     kept_commands,
@@ -23,7 +23,6 @@ from ddlnb.cli.run_times import (
     notebook_seconds,
     reproduce_help,
 )
-from ddlnb.paths import ROOT
 
 TOLD = told_times()
 MEASURED = [command for command in documented() if command.startswith("ddlnb measure ")]

@@ -7,16 +7,22 @@ import json
 import nbformat
 import pytest
 
-import ddlnb
-from ddlnb.cli.notebooks import all_notebooks
-from ddlnb.cli.outcome import Outcome
-from ddlnb.cli.survey_evidence import NOT_RUN, evidence, evidence_of_tests
-from ddlnb.cli.survey_index import NOT_REPRODUCED, Entry, entries, write_index
+from ddlnb.cli.survey import survey
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.paths import NOTEBOOKS, ROOT
-from ddlnb.results.items import HOW, ItemVerdict, survey_items
+from ddlnb.files import NOTEBOOKS, ROOT
 from ddlnb.results.statistics import Verdict
-from ddlnb.studies.findings import findings, item_verdict
+from ddlnb.survey.evidence import (
+    NOT_REPRODUCED,
+    NOT_RUN,
+    Entry,
+    entries,
+    evidence,
+    evidence_of_tests,
+    write_index,
+)
+from ddlnb.survey.findings import findings, item_verdict
+from ddlnb.survey.items import HOW, ItemVerdict, survey_items
+from ddlnb.survey.notebooks import Outcome, all_notebooks
 
 
 @pytest.fixture(scope="module")
@@ -179,11 +185,11 @@ def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
 
 
 def test_the_index_of_a_profile_is_a_table_of_texts():
-    index = ddlnb.survey("smoke")
+    index = survey("smoke")
     assert list(index.index) == list(survey_items())
     assert "sec3_1_2_synchronisation" in index.loc["A21", "where"]
     with pytest.raises(UnknownName, match="did you mean 'quick'"):
-        ddlnb.survey("quik")
+        survey("quik")
 
 
 def test_an_entry_without_evidence_is_not_reproduced():

@@ -6,8 +6,8 @@ import json
 import pandas as pd
 import pytest
 
-from ddlnb.paths import DATA
-from ddlnb.traces.chrome import KINETO
+from ddlnb.files import DATA
+from ddlnb.traces.read import KINETO
 from ddlnb.workloads.workload import Workload
 from tests.command_line import ddlnb
 from tests.traces.gpu_traces import header, one_iteration

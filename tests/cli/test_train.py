@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from ddlnb.cli.app import app
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError
-from ddlnb.training.executors.stragglers import STRAGGLERS
+from ddlnb.training.executors.clock import STRAGGLERS
+from ddlnb.training.method import SYNCHRONISATIONS
 from ddlnb.training.optimizers import OPTIMIZERS
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
 from ddlnb.training.synchronisation.graphs import GRAPHS
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 from tests.command_line import ddlnb

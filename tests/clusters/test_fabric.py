@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import ddlnb
-from ddlnb.clusters.file import read_cluster
-from ddlnb.clusters.write import write_cluster
+from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.networks.routes import NoRoute
 

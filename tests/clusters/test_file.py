@@ -10,8 +10,7 @@ import yaml
 from ddlnb.calibration.fit import calibrate_parameters
 from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.effects import UNITS, Effects
-from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster
-from ddlnb.clusters.write import write_cluster
+from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster, write_cluster
 from ddlnb.plans.alpha_beta import AlphaBeta
 from tests.toy_clusters import PARAMETERS, SLOW, cells, seen
 

@@ -9,12 +9,11 @@ import pytest
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.clusters.named import cluster_of, usual_network
-from ddlnb.clusters.write import write_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, machines
-from ddlnb.hardware.nodes import node_costs
+from ddlnb.hardware.machine import node_costs
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
 from ddlnb.workloads.workload import read_profile

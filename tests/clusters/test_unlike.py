@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ddlnb.clusters.delays import DISTRIBUTIONS, Delay
-from ddlnb.clusters.file import get_cluster, read_cluster
-from ddlnb.clusters.unlike import ALIKE, Unlike
-from ddlnb.clusters.write import write_cluster
+from ddlnb.clusters.file import get_cluster, read_cluster, write_cluster
+from ddlnb.clusters.heterogeneous import ALIKE, DISTRIBUTIONS, Delay, Unlike
 from ddlnb.errors import InputError, UnknownName
 from tests.toy_clusters import SLOW
 

@@ -7,11 +7,19 @@ import math
 import pytest
 import torch
 
-from ddlnb.compression.base import Codec, Compressor, Round, Traffic
+from ddlnb.compression.base import (
+    LOW_RANK,
+    QUANTISATION,
+    RESIDUAL,
+    SPARSIFICATION,
+    Codec,
+    Compressor,
+    Round,
+    Traffic,
+    average_with_feedback,
+)
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.half import Half
-from ddlnb.compression.literature import LOW_RANK, QUANTISATION, SPARSIFICATION
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import AllGather, lockstep
 from ddlnb.training.method import training_method

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from ddlnb.compression import packing
-from ddlnb.compression.base import Averaged, Codec, Round, Traffic
+from ddlnb.compression.base import RESIDUAL, Averaged, Codec, Round, Traffic, average_with_feedback
 from ddlnb.compression.catalogue import get_compressor
-from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.half import BFloat16, Float16
 from ddlnb.compression.qsgd import QSGD
 from ddlnb.compression.scaled_sign import ScaledSign

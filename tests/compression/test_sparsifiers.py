@@ -11,17 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from ddlnb.compression import selection
-from ddlnb.compression.base import Averaged, Round, Traffic
+from ddlnb.compression import sparse as selection
+from ddlnb.compression.base import RESIDUAL, Averaged, Round, Traffic, average_with_feedback
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.dgc import UNSENT, VELOCITY, DeepGradientCompression
-from ddlnb.compression.feedback import RESIDUAL, average_with_feedback
 from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.powersgd import PowerSGD
 from ddlnb.compression.random_k import RandomK, drawn
-from ddlnb.compression.selection import largest
-from ddlnb.compression.sparse import from_payload, largest_entries
-from ddlnb.compression.sparsifier import kept
+from ddlnb.compression.sparse import from_payload, kept, largest, largest_entries
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce, Messages, lockstep

@@ -18,9 +18,8 @@ from benchmarks.byteps_stress import load, stress
 from ddlnb.engines.byteps.engine import partition_and_credit
 from ddlnb.engines.byteps.runtime import Membership, serve
 from ddlnb.engines.catalogue import ENGINES, get_engine
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Job
-from ddlnb.engines.optimizers import OPTIMIZERS
+from ddlnb.engines.settings import MEASURING, OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import MissingPart, ModelError, RankError
 from ddlnb.launch.ranks import Ranks

@@ -14,16 +14,13 @@ from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, Rule
-from ddlnb.training.executors.distributed import train_on_ranks
-from ddlnb.training.executors.servers import SERVERS, require_trains
+from ddlnb.training.executors.distributed import SERVERS, require_trains, train_on_ranks
 from ddlnb.training.job import TrainingJob
-from ddlnb.training.loop import NextGradient, StepDone
-from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import EXECUTORS
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 from tests.replay import run_in_lockstep
 from tests.toy_training import (
     FEATURES,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
-from ddlnb.engines.contenders import contenders, left_out_on_gpus
 from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.targets import contenders, left_out_on_gpus
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS
 

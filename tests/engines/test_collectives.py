@@ -10,9 +10,9 @@ from itertools import product
 import pytest
 import torch
 
-from ddlnb.engines.transports.course import Course
-from ddlnb.engines.transports.streams import Streams
-from ddlnb.engines.transports.timing import time_collectives
+from ddlnb.engines.probes import time_collectives
+from ddlnb.engines.transports.collective import Streams
+from ddlnb.engines.transports.rank_schedule import Course
 from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -149,7 +149,7 @@ def test_times_come_for_every_collective_size_and_counted_repetition(six_ranks):
 def use_mesh(context: RankContext) -> tuple[float, list[float], list[float]]:
     """Return the limit of two hops, and sums and bytes of a message below and above 8 KiB."""
     from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.mesh import MeshTransport
+    from ddlnb.engines.transports.collective import MeshTransport
 
     reached = context.host, 60.0
     with process_group(context, context.store(), context.count):

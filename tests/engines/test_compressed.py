@@ -7,18 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddlnb.compression.base import Round
-from ddlnb.compression.feedback import average_with_feedback
-from ddlnb.compression.together import compression_named, together
+from ddlnb.compression.base import Round, average_with_feedback
+from ddlnb.compression.catalogue import compression_named, together
 from ddlnb.engines.catalogue import ENGINES, require_runs
 from ddlnb.engines.compressing import MessageCompressing
 from ddlnb.engines.job import Job
-from ddlnb.engines.optimizers import OPTIMIZERS
+from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Plan
+from ddlnb.plans.plan_file import method_of
 from ddlnb.plans.requests import lockstep
 from ddlnb.search.space import Candidate
 from ddlnb.training.cost.estimate import iteration_cost

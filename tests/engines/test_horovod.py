@@ -21,18 +21,16 @@ import torch
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
-from ddlnb.engines.horovod.runtime import imported, slots
-from ddlnb.engines.horovod.timeline import recording
-from ddlnb.engines.imports import MEASURING
+from ddlnb.engines.horovod.runtime import imported, recording, slots
 from ddlnb.engines.job import Job
-from ddlnb.engines.optimizers import OPTIMIZERS
+from ddlnb.engines.settings import MEASURING, OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
-from ddlnb.traces.chrome import events_of, read_text
-from ddlnb.traces.horovod import horovod_timeline
+from ddlnb.traces.engines import horovod_timeline
+from ddlnb.traces.read import events_of, read_text
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, in_double, mlp, train_alone
 

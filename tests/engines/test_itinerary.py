@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddlnb.engines.transports.itinerary import (
+from ddlnb.engines.transports.rank_schedule import (
     OWN,
     Piece,
     in_elements,

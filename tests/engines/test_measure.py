@@ -14,12 +14,12 @@ import ddlnb
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.job import Report
 from ddlnb.engines.measure import measure, record_timelines
-from ddlnb.engines.optimizers import get_optimizer
+from ddlnb.engines.settings import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
-from ddlnb.launch.site import HERE, Site
+from ddlnb.launch.options import HERE, Site
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
-from ddlnb.results.speedups import speedups
+from ddlnb.results.tables import speedups
 from ddlnb.workloads.tracing import trace
 from tests.toy import mlp
 

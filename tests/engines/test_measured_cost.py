@@ -9,8 +9,8 @@ from ddlnb.engines.probes import BURST, COST_SIZES, SMALL, cost_of
 from ddlnb.engines.settings import DEFAULTS
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import emulated
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.workloads.replay import replayed
 

@@ -7,16 +7,16 @@ import statistics
 import pytest
 
 from ddlnb.engines.bench import Bench
-from ddlnb.engines.contenders import Contender, contenders
 from ddlnb.engines.duration import RUN_SECONDS, START_SECONDS, estimated_seconds
 from ddlnb.engines.network_change import NetworkChange
 from ddlnb.engines.settings import DEFAULTS
+from ddlnb.engines.targets import Contender, contenders
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.site import emulated
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.search.method import SEARCHED_METHOD
+from ddlnb.search.search import SEARCHED_METHOD
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

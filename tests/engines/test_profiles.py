@@ -14,12 +14,12 @@ import yaml
 
 from ddlnb.cli.app import app
 from ddlnb.engines import measure as measuring
-from ddlnb.engines.profiles import PAPER, get_measurement_profile
+from ddlnb.engines.settings import PAPER, get_measurement_profile
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.files import NOTEBOOKS
 from ddlnb.launch import capacity
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.site import HERE, Site, emulated
-from ddlnb.paths import NOTEBOOKS
+from ddlnb.launch.options import HERE, Site, emulated
 from tests.command_line import ddlnb
 
 ALL = [1, 2, 4, 8, 16, 32]

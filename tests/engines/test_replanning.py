@@ -14,14 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.contenders import contenders
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.job import Job
-from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.replanning import Replanner
 from ddlnb.engines.searching import in_order, measured_cluster
-from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.settings import MEASURING, OPTIMIZERS, MeasurementSettings
 from ddlnb.engines.takeover import Replanning
+from ddlnb.engines.targets import contenders
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, PlanError, RankError
 from ddlnb.launch.ranks import Ranks

@@ -11,16 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.engines.courier import Courier
-from ddlnb.engines.memory import GradientMemory
-from ddlnb.engines.optimizers import OPTIMIZERS
 from ddlnb.engines.replica import Replica
+from ddlnb.engines.scheduler import Courier, GradientMemory
+from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.errors import ModelError, PlanError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.plans.requests import SPLIT, PushPull, answer_together
-from ddlnb.workloads.tasks import Task
-from ddlnb.workloads.tasks import task as make_task
+from ddlnb.workloads.task import Task
+from ddlnb.workloads.task import task as make_task
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, TOY, mlp, train_alone
 

@@ -19,12 +19,10 @@ from ddlnb.engines.searching import (
 )
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate
-from ddlnb.plans.plan_file import read_plan, write_plan
-from ddlnb.search.method import SEARCHED_METHOD
-from ddlnb.search.search import search_plan
+from ddlnb.plans.plan_file import method_of, read_plan, write_plan
+from ddlnb.search.search import SEARCHED_METHOD, search_plan
 from ddlnb.search.space import Space
 from ddlnb.workloads.workload import read_profile
 from tests.toy import TOY

@@ -10,9 +10,8 @@ import pytest
 import torch
 import zmq
 
-from ddlnb.engines.transports.push_pull import PushPullTransport
+from ddlnb.engines.transports.push_pull import Header, Kind, PushPullTransport
 from ddlnb.engines.transports.server import Server, open_server
-from ddlnb.engines.transports.wire import Header, Kind
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous
 

@@ -8,11 +8,11 @@ from dataclasses import fields
 
 import pytest
 
-from ddlnb.engines.contenders import contenders
 from ddlnb.engines.measure import measure, measure_scaling
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
+from ddlnb.engines.targets import contenders
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.launch.site import Site, emulated, meanings
+from ddlnb.launch.options import Site, emulated, meanings
 from ddlnb.plans.methods import METHODS
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddlnb.engines.job import Job
-from ddlnb.engines.optimizers import OPTIMIZERS
+from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.plans.bucketing import in_buffers
 from ddlnb.plans.methods import METHODS

@@ -17,12 +17,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.transports import peers
-from ddlnb.engines.transports.carrying import HalvesTransport, PerMessageTransport
-from ddlnb.engines.transports.course import Course
-from ddlnb.engines.transports.mesh import MeshTransport
-from ddlnb.engines.transports.stream import Frame, Stream
-from ddlnb.engines.transports.streams import Streams
+from ddlnb.engines.transports import connections as peers
+from ddlnb.engines.transports.collective import (
+    HalvesTransport,
+    MeshTransport,
+    PerMessageTransport,
+    Streams,
+)
+from ddlnb.engines.transports.connections import Frame, Stream
+from ddlnb.engines.transports.rank_schedule import Course
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.plans.requests import AllReduce, ReduceScatter

@@ -28,7 +28,7 @@ def main() -> int:
         shell = ["sh", "-c", f'{own} "$@"', "sh", *command]
         os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", *shell])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
-    from .campaign import KINDS, campaign
+    from tests.faults.campaign import KINDS, campaign
 
     kinds = list(KINDS) if asked.kinds == "all" else asked.kinds.split(",")
     if unknown := set(kinds) - KINDS.keys():

@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from . import files, owners, ports, processes
-from .outcome import Outcome
-from .stage import Stage
+from tests.faults import files, owners, ports, processes
+from tests.faults.outcome import Outcome
+from tests.faults.stage import Stage
 
 TRIES = 5  # of a fault whose sweep was over before it came
 Kind = Callable[[Stage, Path, random.Random, Outcome], Outcome]

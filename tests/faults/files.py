@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ddlnb.errors import DdlnbError, ResultsError
-
-from .injection import inject, no_hang, resume, see
-from .outcome import GRACE_SECONDS, Outcome
-from .processes import PATIENT_SECONDS
-from .stage import Stage
-from .sweep import Onlooker, Sweep
+from tests.faults.injection import inject, no_hang, resume, see
+from tests.faults.outcome import GRACE_SECONDS, Outcome
+from tests.faults.processes import PATIENT_SECONDS
+from tests.faults.stage import Stage
+from tests.faults.sweep import Onlooker, Sweep
 
 PAGE = 4096
 DISK_PAGES = 64

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from ddlnb.errors import DdlnbError
 from ddlnb.launch.ranks import Ranks
-
-from .outcome import GRACE_SECONDS, START_SECONDS, Outcome
-from .stage import Stage
-from .sweep import Onlooker, Sweep
+from tests.faults.outcome import GRACE_SECONDS, START_SECONDS, Outcome
+from tests.faults.stage import Stage
+from tests.faults.sweep import Onlooker, Sweep
 
 RUN_SECONDS = 0.4  # about one run: a fault comes at any moment of it
 HANG_SECONDS = 150.0  # after which a call that does not return is interrupted

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .injection import Moment, resume
-from .outcome import GRACE_SECONDS, Outcome
-from .stage import Stage
-from .sweep import Onlooker, Sweep
+from tests.faults.injection import Moment, resume
+from tests.faults.outcome import GRACE_SECONDS, Outcome
+from tests.faults.stage import Stage
+from tests.faults.sweep import Onlooker, Sweep
 
 START_SECONDS = 8.0  # about what ranks need to start: faults come at any moment of that, too
 PATIENT_SECONDS = 180.0  # after which a child that is still there hangs

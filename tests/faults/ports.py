@@ -15,13 +15,12 @@ from pathlib import Path
 import psutil
 
 from ddlnb.errors import DdlnbError, RankError
-
-from .injection import inject, resume
-from .outcome import GRACE_SECONDS, START_SECONDS, Outcome
-from .owners import FORK, alone
-from .processes import PATIENT_SECONDS
-from .stage import Stage
-from .sweep import Sweep
+from tests.faults.injection import inject, resume
+from tests.faults.outcome import GRACE_SECONDS, START_SECONDS, Outcome
+from tests.faults.owners import FORK, alone
+from tests.faults.processes import PATIENT_SECONDS
+from tests.faults.stage import Stage
+from tests.faults.sweep import Sweep
 
 FRESH_SHARE = 0.25
 FIRST_PORT, PORTS, FREE_PORTS = 40_000, 400, 120

@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 
 from ddlnb.errors import RankError
-from ddlnb.launch.emulation.links import get_link
+from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.ranks import Ranks
-
-from .injection import inject
-from .outcome import Outcome
-from .stage import NETWORK, Stage
-from .sweep import SERVERS, WORKERS, Sweep
+from tests.faults.injection import inject
+from tests.faults.outcome import Outcome
+from tests.faults.stage import NETWORK, Stage
+from tests.faults.sweep import SERVERS, WORKERS, Sweep
 
 PS = ("WFBP-PS", "BSP-PS")
 PATIENT_SECONDS = 60.0  # of a run that is to go on

@@ -13,12 +13,11 @@ from typing import Any
 
 import psutil
 
-from ddlnb.engines.imports import MEASURING
+from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import DdlnbError
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
-
-from .sweep import SERVERS, WORKERS, Sweep
+from tests.faults.sweep import SERVERS, WORKERS, Sweep
 
 MARK = "DDLNB_FAULTS"
 NETWORK = "100Mb/s 1ms"

@@ -12,7 +12,7 @@ from typing import Any
 from ddlnb.engines.measure import measure
 from ddlnb.launch.ranks import Ranks
 from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 WORKERS, SERVERS = 2, 1

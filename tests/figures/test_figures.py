@@ -25,14 +25,14 @@ from ddlnb.figures.colours import OTHER_COLOUR
 from ddlnb.figures.gantt import pack
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.claim import Strength
 from ddlnb.results.timeline import Span, Timeline
-from ddlnb.studies.convergence_rates.mixing import consensus_rounds, spectral_gaps
-from ddlnb.studies.layers_codesign import CHOICES, gain_table, pair_table, slowdown_table
-from ddlnb.studies.layers_overview import layout_traffic
-from ddlnb.studies.scale_heterogeneous import by_ratio, ways_of
-from ddlnb.studies.scale_strategies import played_layouts, played_schedules, split_table
-from ddlnb.studies.sec2_intensity import IntensityRow
+from ddlnb.survey.comparisons import Strength
+from ddlnb.survey.convergence_rates import consensus_rounds, spectral_gaps
+from ddlnb.survey.layers_codesign import CHOICES, gain_table, pair_table, slowdown_table
+from ddlnb.survey.layers_overview import layout_traffic
+from ddlnb.survey.scale_heterogeneous import by_ratio, ways_of
+from ddlnb.survey.scale_strategies import played_layouts, played_schedules, split_table
+from ddlnb.survey.sec2_intensity import IntensityRow
 from ddlnb.traces.jobs.table import job_of
 from ddlnb.traces.jobs.what_if import what_if
 from tests.figures import toys

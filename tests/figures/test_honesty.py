@@ -18,7 +18,7 @@ from ddlnb import figures
 from ddlnb.errors import InputError
 from ddlnb.figures.colours import ALGORITHM_COLOURS, GREY, METHOD_COLOURS, OTHER_COLOUR, text_on
 from ddlnb.figures.logarithmic import in_figures
-from ddlnb.studies.networks import all_reduce_loads
+from ddlnb.survey.networks import all_reduce_loads
 from tests.figures.test_figures import (
     DRAWN,
     curves,

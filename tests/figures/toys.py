@@ -9,9 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb import figures
-from ddlnb.parallelism.goodput.failures import fit_failure_rate
-from ddlnb.parallelism.goodput.month import Job, goodput
-from ddlnb.parallelism.goodput.records import failure_records
+from ddlnb.parallelism.goodput.failures import failure_records, fit_failure_rate
+from ddlnb.parallelism.goodput.simulate import Job, goodput
 from ddlnb.plans.methods import METHODS
 
 RATE = "throughput_samples_per_s"

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from benchmarks.socket_transfers import transfer_seconds
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks

@@ -10,8 +10,8 @@ from benchmarks.socket_transfers import transfer_seconds
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.networks.changes import changed
 from ddlnb.networks.emulated import emulated_wiring, wiring
+from ddlnb.networks.network import changed
 from ddlnb.networks.topologies import get_topology
 
 pytestmark = [

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlnb.engines.imports import MEASURING
 from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import DdlnbError, InputError, RankError, UnknownName
-from ddlnb.launch.emulation.links import LINKS, Link, get_link, links_of
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.emulation.topology import LINKS, Link, get_link, links_of
 from ddlnb.launch.ranks import Ranks
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload

@@ -18,16 +18,16 @@ import nbformat
 import psutil
 import pytest
 
-from ddlnb.cli.execute import run_notebook
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
-from ddlnb.launch.lifeline import Lifeline, hold, neighbours_together
+from ddlnb.files import ROOT
+from ddlnb.launch.processes import Lifeline, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.slurm import jobs_in_queue
-from ddlnb.launch.ssh import CONFIG_VARIABLE, remote_script, ssh_arguments
-from ddlnb.paths import ROOT
+from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.studies.launchers import rank_inventory
+from ddlnb.survey.execute import run_notebook
+from ddlnb.survey.launchers import rank_inventory
 from tests.toy import mlp
 
 SCRIPTS = ROOT / "scripts" / "launchers"
@@ -417,7 +417,7 @@ def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
     lifeline = Lifeline("127.0.0.1", 2)
     host, port = lifeline.address
     program = (
-        "import sys, time; from ddlnb.launch.lifeline import hold; "
+        "import sys, time; from ddlnb.launch.processes import hold; "
         f"print(hold({str(folder)!r}, {host!r}, {port}), flush=True); time.sleep(99)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as rank:

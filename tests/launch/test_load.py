@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddlnb.launch import load as module
-from ddlnb.launch.load import BUSY, Load, LoadWatch, watched_load
+from ddlnb.launch import capacity as module
+from ddlnb.launch.capacity import BUSY, Load, LoadWatch, watched_load
 
 
 def machine_of(monkeypatch, cores=2):

@@ -8,8 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from ddlnb.errors import DdlnbError, UnknownName
-from ddlnb.launch.moments import acting, reach
-from ddlnb.launch.rank import RankContext
+from ddlnb.launch.rank import RankContext, acting, reach
 
 
 def test_the_owner_acts_before_a_rank_goes_on():

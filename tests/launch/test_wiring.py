@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.links import Link
-from ddlnb.launch.emulation.trials import fair_shares, trials
-from ddlnb.launch.emulation.wiring import Wire, Wiring, star
+from ddlnb.launch.emulation.topology import Link, Wire, Wiring, star
+from ddlnb.launch.verify_links import fair_shares, trials
 from ddlnb.networks.flows import Flow, max_min_rates
 
 LINK = Link(12.5e6, 1e-3)

@@ -7,13 +7,19 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from ddlnb.networks.channels import Channels
-from ddlnb.networks.flows import Flow
-from ddlnb.networks.gpu_topologies import RailOptimised
-from ddlnb.networks.islands import with_islands
+from ddlnb.networks.flows import Channels, Flow
 from ddlnb.networks.network import Link, Network
-from ddlnb.networks.topologies import BCube, Dragonfly, FatTree, Star, Torus, TwoTier
-from ddlnb.networks.topology import Topology
+from ddlnb.networks.topologies import (
+    BCube,
+    Dragonfly,
+    FatTree,
+    RailOptimised,
+    Star,
+    Topology,
+    Torus,
+    TwoTier,
+    with_islands,
+)
 from ddlnb.networks.transfers import Collective, transfers
 
 SMALL: tuple[Topology, ...] = (

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddlnb.networks.channels import NO_STARTUP, Cap
-from ddlnb.networks.islands import with_islands
+from ddlnb.networks.flows import NO_STARTUP, Cap
 from ddlnb.networks.network import Network
-from ddlnb.networks.play import share
-from ddlnb.networks.traffic import of_flows
+from ddlnb.networks.play import of_flows, share
+from ddlnb.networks.topologies import with_islands
 from tests.networks.random_traffic import SMALL, unlike
 
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ddlnb.clusters import all_reduce
+from ddlnb.networks.collectives.base import in_turn, step_by_step
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.count import in_turn, step_by_step
 from ddlnb.networks.transfers import Collective
 from ddlnb.plans import alpha_beta
 from ddlnb.plans.alpha_beta import AlphaBeta

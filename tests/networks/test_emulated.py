@@ -7,9 +7,9 @@ from itertools import permutations
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.trials import trials
-from ddlnb.networks.changes import changed
+from ddlnb.launch.verify_links import trials
 from ddlnb.networks.emulated import emulated_wiring, wiring
+from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import TOPOLOGIES, get_topology
 

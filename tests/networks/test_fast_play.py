@@ -5,11 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.networks.channels import Cap, Indices, Startup
-from ddlnb.networks.dependencies import Gates, gates
-from ddlnb.networks.fast_play import play_fast
-from ddlnb.networks.plain_play import play_plain, waits_for_data, waits_in_order
-from ddlnb.networks.traffic import Traffic, of_collective, of_flows
+from ddlnb.networks.flows import Cap, Indices, Startup
+from ddlnb.networks.play import (
+    Gates,
+    Traffic,
+    gates,
+    of_collective,
+    of_flows,
+    play_fast,
+    play_plain,
+    waits_for_data,
+    waits_in_order,
+)
 from tests.networks.random_traffic import collectives, networks, plain_flows
 
 STARTUPS = st.sampled_from([Startup(), Startup(0.0, 1e-4), Startup(1e-5, 2e-4)])

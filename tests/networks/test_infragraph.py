@@ -8,11 +8,10 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.networks.changes import changed
 from ddlnb.networks.infragraph import read_infragraph, write_infragraph
-from ddlnb.networks.islands import with_islands
+from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
-from ddlnb.networks.topologies import get_topology
+from ddlnb.networks.topologies import get_topology, with_islands
 
 infragraph = pytest.importorskip("infragraph", reason="InfraGraph files need its package")
 

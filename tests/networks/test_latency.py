@@ -2,8 +2,7 @@
 
 import pytest
 
-from ddlnb.networks.islands import with_islands
-from ddlnb.networks.topologies import get_topology
+from ddlnb.networks.topologies import get_topology, with_islands
 
 play = pytest.importorskip("ddlnb.networks.play").play
 Startup = pytest.importorskip("ddlnb.networks.play").Startup

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.networks.channels import Cap, Startup
-from ddlnb.networks.islands import with_islands
+from ddlnb.networks.flows import Cap, Startup
 from ddlnb.networks.network import Device, Link, Network
 from ddlnb.networks.play import play, share
 from ddlnb.networks.routes import NoRoute
-from ddlnb.networks.topologies import Star, TwoTier
+from ddlnb.networks.topologies import Star, TwoTier, with_islands
 from ddlnb.networks.transfers import Collective, transfers
 
 

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.networks.channels import NO_CAP, NO_STARTUP, Startup
-from ddlnb.networks.flows import unfair
+from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Startup, unfair
 from ddlnb.networks.network import Device, Link, Network
-from ddlnb.networks.plain_play import play_plain, waits_for_data, waits_in_order
-from ddlnb.networks.play import play, share
+from ddlnb.networks.play import (
+    of_collective,
+    play,
+    play_plain,
+    share,
+    waits_for_data,
+    waits_in_order,
+)
 from ddlnb.networks.topologies import Star
-from ddlnb.networks.traffic import of_collective
 from ddlnb.networks.transfers import Collective, transfers
 from tests.networks.random_traffic import collectives, networks, relabelled, unlike
 from tests.networks.test_fast_play import traffics

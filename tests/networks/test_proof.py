@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.proof import WrongCollective, prove
 from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
+from tests.networks.proof import WrongCollective, prove
 
 
 def pair(*rows: Transfers, primitive: Primitive = "all-reduce", parts: int = 1) -> Collective:

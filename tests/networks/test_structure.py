@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.networks.rings import (
+from ddlnb.networks.structure import (
+    Structure,
     bcube_rings,
     check_rings,
     directed_links,
@@ -14,7 +15,6 @@ from ddlnb.networks.rings import (
     rings_bound,
     torus_rings,
 )
-from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import get_topology
 from tests.ring_search import paired_ring_exists, two_way_rings
 

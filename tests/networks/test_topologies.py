@@ -6,10 +6,9 @@ import networkx as nx
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.networks.changes import changed
-from ddlnb.networks.islands import with_islands
+from ddlnb.networks.network import changed
 from ddlnb.networks.routes import ROUTINGS, NoRoute, route
-from ddlnb.networks.topologies import TOPOLOGIES, get_topology
+from ddlnb.networks.topologies import TOPOLOGIES, get_topology, with_islands
 
 EXAMPLES = [
     "star(5)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlnb.parallelism.transformer import gpt
+from ddlnb.parallelism.model import gpt
 
 # arXiv 2104.04473, Table 1: parameters in 1e9, heads, hidden, layers, tensor and pipeline ranks.
 WEAK_SCALING = (

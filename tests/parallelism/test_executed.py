@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ddlnb.errors import InputError, MissingPart
-from ddlnb.parallelism.executed.cases import CASES, DENSE, MIXTURE, Case
 from ddlnb.parallelism.executed.counting import Counting
 from ddlnb.parallelism.executed.table import (
+    CASES,
+    DENSE,
+    MIXTURE,
+    Case,
     _compared,
     _predicted,
     strategy_rows,
@@ -72,7 +75,7 @@ def test_the_executed_strategies_are_all_there_are():
 
 def counted(case):
     """Return what ranks would have counted if everything had been as predicted."""
-    from ddlnb.parallelism.executed.run import Counted
+    from ddlnb.parallelism.executed.trainer import Counted
 
     found = []
     for rank in range(case.layout.ranks):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.goodput.finish import finish, lives
-from ddlnb.parallelism.goodput.month import Job
+from ddlnb.parallelism.goodput.simulate import Job
+from tests.parallelism.finish import finish, lives
 
 
 def sweep(start, cell):

@@ -10,18 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.goodput.advice import goodput_sentences
 from ddlnb.parallelism.goodput.checkpoints import (
     best_interval,
     daly_interval,
     useful_share,
     young_interval,
 )
-from ddlnb.parallelism.goodput.compare import checkpoint_intervals, goodput_table
-from ddlnb.parallelism.goodput.failures import fit_failure_rate
-from ddlnb.parallelism.goodput.month import Job, TimeSpent, goodput, play
-from ddlnb.parallelism.goodput.records import DAY, HOUR, failure_records, hardware_share
-from ddlnb.parallelism.goodput.stragglers import fit_slow_downs, published_quantiles
+from ddlnb.parallelism.goodput.compare import checkpoint_intervals, goodput_sentences, goodput_table
+from ddlnb.parallelism.goodput.failures import (
+    DAY,
+    HOUR,
+    failure_records,
+    fit_failure_rate,
+    hardware_share,
+)
+from ddlnb.parallelism.goodput.simulate import (
+    Job,
+    TimeSpent,
+    fit_slow_downs,
+    goodput,
+    play,
+    published_quantiles,
+)
 
 JOB = Job(gpus=2048, replica_gpus=128)
 

@@ -9,15 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.groups import (
+from ddlnb.parallelism.layout import (
+    AXES,
+    CONTEXTS,
     GROUPS,
+    RECOMPUTATIONS,
+    SCHEDULES,
+    Layout,
     group_size,
     groups,
     position,
     ranks_per_node,
     spans_nodes,
 )
-from ddlnb.parallelism.layout import AXES, CONTEXTS, RECOMPUTATIONS, SCHEDULES, Layout
 
 DEGREES = st.integers(1, 4)
 

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.parallelism.layout import Layout
-from ddlnb.parallelism.memory import kept_bytes, memory
-from ddlnb.parallelism.model import LayerShape, ModelShape, Weight
-from ddlnb.parallelism.precision import PRECISIONS
-from ddlnb.parallelism.transformer import Transformer
+from ddlnb.parallelism.memory import PRECISIONS, kept_bytes, memory
+from ddlnb.parallelism.model import LayerShape, ModelShape, Transformer, Weight
 from tests.parallelism.published import GPT3
 
 

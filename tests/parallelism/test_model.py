@@ -9,9 +9,8 @@ import pytest
 import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.parallelism.layout import Layout
-from ddlnb.parallelism.model import model_of
-from ddlnb.parallelism.stages import pipeline_stages, require_fits
-from ddlnb.parallelism.transformer import Transformer, llama
+from ddlnb.parallelism.memory import pipeline_stages, require_fits
+from ddlnb.parallelism.model import Transformer, llama, model_of
 from ddlnb.parallelism.volumes import exchanges
 from tests.parallelism.published import GPT3, WEAK_SCALING, megatron
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import Pass, in_flight, most_in_flight, schedule
+from ddlnb.parallelism.schedules import Pass, in_flight, most_in_flight, play, schedule
 
 SECONDS = {"F": 1.0, "B": 2.0, "W": 0.0}
 

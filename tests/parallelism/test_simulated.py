@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.networks.islands import with_islands
-from ddlnb.networks.topologies import Star
+from ddlnb.networks.topologies import Star, with_islands
 from ddlnb.parallelism.layout import AXES, Layout
-from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import schedule
+from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
 from ddlnb.parallelism.simulated.seconds import Links
-from ddlnb.parallelism.transformer import Transformer
 from ddlnb.parallelism.volumes import Exchange, exchanges
 
 FLOPS = 1e12

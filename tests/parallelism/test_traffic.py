@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.networks.gpu_topologies import RailOptimised
-from ddlnb.networks.loads import busiest_seconds, link_bytes
+from ddlnb.networks.flows import busiest_seconds, link_bytes
 from ddlnb.networks.play import share
-from ddlnb.networks.topologies import Star, TwoTier
-from ddlnb.parallelism.groups import position
-from ddlnb.parallelism.layout import Layout
+from ddlnb.networks.topologies import RailOptimised, Star, TwoTier
+from ddlnb.parallelism.layout import Layout, position
+from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.simulated.iteration import play_iteration
 from ddlnb.parallelism.simulated.seconds import Links
-from ddlnb.parallelism.traffic import traffic_matrices
-from ddlnb.parallelism.transformer import Transformer, llama
-from ddlnb.parallelism.volumes import Exchange, exchanges
+from ddlnb.parallelism.volumes import Exchange, exchanges, traffic_matrices
 
 DENSE = llama("dense", 8, 256, 8, 8, 512, 64, 128).shape
 EXPERTS = Transformer("experts", 8, 256, 8, 64, 128, experts=8, top_k=2).shape

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.parallelism.layout import AXES, Layout
-from ddlnb.parallelism.transformer import Transformer
+from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.volumes import exchanges
 from tests.parallelism.published import GPT3
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import merged, one_bucket, partitioned, per_tensor
-from ddlnb.plans.priority_order import by_priority
+from ddlnb.plans.bucketing import by_priority, merged, one_bucket, partitioned, per_tensor
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.toy import COST, TOY
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
-from ddlnb.workloads.tasks import task
+from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
 

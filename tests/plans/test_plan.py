@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError, PlanError, UnknownName
-from ddlnb.plans.bucketing import partitioned
+from ddlnb.plans.bucketing import balanced, partitioned
 from ddlnb.plans.methods import METHODS, get_method
-from ddlnb.plans.placement import balanced
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from tests.toy import COST, TOY
 

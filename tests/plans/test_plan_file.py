@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ddlnb.errors import PlanError
-from ddlnb.plans.kept import method_of
 from ddlnb.plans.methods import METHODS
-from ddlnb.plans.plan_file import plan_from_json, plan_to_json, read_plan, write_plan
+from ddlnb.plans.plan_file import method_of, plan_from_json, plan_to_json, read_plan, write_plan
 from tests.toy import COST, TOY
 
 

@@ -14,8 +14,8 @@ from ddlnb.results.checks import (
     findings_frame,
     without_suspicious,
 )
-from ddlnb.results.columns import KEY, RATE
-from ddlnb.results.table import NETWORKS, Cell, cell_rates, read_table
+from ddlnb.results.schema import KEY, RATE
+from ddlnb.results.tables import NETWORKS, Cell, cell_rates, read_table
 
 # Made-up numbers: samples per second and GPU of one GPU alone, and what is left beyond one node.
 ALONE = {"small-conv": 100.0, "small-attention": 40.0}

@@ -12,8 +12,8 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.claim import Comparison, Strength, deciding
-from ddlnb.results.claims import CLAIMS, evaluate_claims
+from ddlnb.survey.claims import CLAIMS, evaluate_claims
+from ddlnb.survey.comparisons import Comparison, Strength, deciding
 
 GPUS = (4, 8, 16, 32)
 BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}

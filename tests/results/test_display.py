@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddlnb.results.display import throughput_table
+from ddlnb.results.tables import throughput_table
 
 
 def test_a_table_has_units_and_only_the_columns_that_the_rows_have():

@@ -15,11 +15,11 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import ResultsError
-from ddlnb.results.lock import held, lock_path
+from ddlnb.files import held, lock_path
 
 HOLDING = """
 import sys, time
-from ddlnb.results.lock import held
+from ddlnb.files import held
 with held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

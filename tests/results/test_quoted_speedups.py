@@ -10,10 +10,10 @@ from ddlnb.calibration.testbed import as_run, fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.published import quotes
-from ddlnb.results.quoted_speedups import QUOTED_SPEEDUPS, beside_quotes
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.studies.sec4_2_findings import forecast_nvlink
+from ddlnb.survey.published import QUOTED_SPEEDUPS, beside_quotes
+from ddlnb.survey.sec4_2_findings import forecast_nvlink
 from tests.toy_forecasts import forecasts
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.files import write_atomically
-from ddlnb.results.columns import CELL, ROW_COLUMNS
 from ddlnb.results.rows import ResultsFile, read_rows
+from ddlnb.results.schema import CELL, ROW_COLUMNS
 
 REQUIRED = {
     *("model", "local_batch", "network", "method", "gpus", "engine", "source", "std"),

@@ -12,12 +12,12 @@ from benchmarks.search_regret import OUT, instance, regret
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate
-from ddlnb.search.exact import GAP, MOST_GRADIENTS, proven_best
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Candidate, Space
 from ddlnb.simulator.player import play
 from ddlnb.simulator.program import lower
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.search.exact import GAP, MOST_GRADIENTS, proven_best
 
 
 @pytest.mark.parametrize("gate", Gate)

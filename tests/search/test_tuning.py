@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.bytescheduler_tuning import expected_improvement, tune, tune_on
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
-from ddlnb.search.tuning import expected_improvement, tune, tune_on
 from ddlnb.workloads.workload import read_profile
 
 

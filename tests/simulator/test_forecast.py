@@ -12,7 +12,7 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.columns import CELL
+from ddlnb.results.schema import CELL
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast

@@ -22,9 +22,8 @@ from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import Bucketing, merged, message_of, partitioned
+from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message_of, partitioned
 from ddlnb.plans.methods import METHODS
-from ddlnb.plans.placement import PLACEMENTS, hashed
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.fast_player import play_fast

@@ -15,18 +15,17 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.delays import Delay
 from ddlnb.clusters.effects import UNLIMITED, Effects
 from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.heterogeneous import Delay
 from ddlnb.errors import InputError
+from ddlnb.simulator import workers as programs
+from ddlnb.simulator.events import play_unlike_fast
+from ddlnb.simulator.heterogeneous_player import play_unlike
 from ddlnb.simulator.player import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.simulator.unlike import program as programs
-from ddlnb.simulator.unlike.fast_player import play_unlike_fast
-from ddlnb.simulator.unlike.player import play_unlike
-from ddlnb.simulator.unlike.program import with_team
-from ddlnb.simulator.unlike.team import DRAWN_ITERATIONS, Lane, NodeKind, Team, team_of
+from ddlnb.simulator.workers import DRAWN_ITERATIONS, Lane, NodeKind, Team, team_of, with_team
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.simulator.test_simulate import ALL_TO_ALL, TWO_LAYERS, only, situations
 

@@ -7,7 +7,7 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.traces.byteps import read_byteps_graph
+from ddlnb.traces.engines import read_byteps_graph
 from ddlnb.traces.read import read_trace
 
 HOROVOD = [

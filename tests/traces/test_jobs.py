@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.paths import PUBLISHED
+from ddlnb.files import PUBLISHED
 from ddlnb.traces.jobs.replay import Replay
 from ddlnb.traces.jobs.table import job_of, read_job
-from ddlnb.traces.jobs.what_if import CAUSES, what_if
-from ddlnb.traces.jobs.words import sentences
+from ddlnb.traces.jobs.what_if import CAUSES, sentences, what_if
 from tests.traces.toy_jobs import SYNC, TRANSFER, ToyJob, usual
 
 

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.traces.kineto.dependencies import HOST, LAUNCH, STREAM, SYNCHRONISE, WAIT
+from ddlnb.traces.kineto.graph import HOST, LAUNCH, STREAM, SYNCHRONISE, WAIT
 from ddlnb.traces.kineto.trace import kineto_trace
 from ddlnb.traces.read import read_trace
 from ddlnb.units import US

@@ -10,9 +10,9 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.paths import DATA
-from ddlnb.traces.kineto.dependencies import WAIT
+from ddlnb.files import DATA
 from ddlnb.traces.kineto.events import ACCUMULATE
+from ddlnb.traces.kineto.graph import WAIT
 from ddlnb.traces.read import read_trace
 
 FOLDER = DATA / "measured" / "2026-11-22_h100" / "traces"

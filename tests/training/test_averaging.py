@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from ddlnb.plans.requests import AllReduce, PushPull
-from ddlnb.studies.sec3_1_2_synchronisation.learning import at_equal
-from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import link_bytes
-from ddlnb.training.cost.cluster_clock import cluster_clock
+from ddlnb.survey.sec3_1_2_synchronisation import at_equal
+from ddlnb.survey.sec5_2_relaxed_compression import link_bytes
+from ddlnb.training.cost.lockstep import cluster_clock
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.cost.requests import push_pull_seconds
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.averaging import Averaging
+from ddlnb.training.runs.curve import Averaging
 from ddlnb.training.runs.summaries import spent, summary, to_target
 from ddlnb.training.runs.train import train
 

@@ -8,13 +8,12 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.studies.sec3_1_2_synchronisation.learning import at_equal, period_table
-from ddlnb.studies.sec5_2_relaxed_compression.equal_bytes import at_equal_bytes
-from ddlnb.studies.sec5_3_compression_level.density import level_verdicts
+from ddlnb.survey.sec3_1_2_synchronisation import at_equal, period_table
+from ddlnb.survey.sec5_2_relaxed_compression import at_equal_bytes
+from ddlnb.survey.sec5_3_compression_level import level_verdicts
 from ddlnb.training.cost.time_to_target import iterations_to_target
-from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.summaries import summary
+from ddlnb.training.runs.summaries import SETTINGS, final_losses, runs_by, summary
 from ddlnb.training.runs.train import train
 
 

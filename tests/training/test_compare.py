@@ -25,16 +25,16 @@ from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import mean_interval
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.runs import code_digest, kept_runs, parallel
-from ddlnb.training.runs.by_cell import runs_by
+from ddlnb.training.runs import runner as kept_runs
+from ddlnb.training.runs import runner as parallel
+from ddlnb.training.runs import train as code_digest
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.kept_runs import key
-from ddlnb.training.runs.parallel import in_parallel
-from ddlnb.training.runs.summaries import summary, to_target
+from ddlnb.training.runs.runner import in_parallel, key
+from ddlnb.training.runs.summaries import runs_by, summary, to_target
 from ddlnb.training.runs.train import run, train
 from ddlnb.training.runs.tuning import TUNING_SEEDS
 from ddlnb.training.settings import TrainingSettings, training_settings
-from ddlnb.training.tasks.convex import quadratic
+from ddlnb.training.tasks.built_in import quadratic
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
 train_module = sys.modules[train.__module__]  # its name is hidden by the function

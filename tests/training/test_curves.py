@@ -13,7 +13,7 @@ from torch import nn
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
-from ddlnb.training.tasks.digits import classification_loss, evaluate_classifier
+from ddlnb.training.tasks.built_in import classification_loss, evaluate_classifier
 from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
 
 OVERFLOWING = (  # by whom what is no number any more is found: the loss, or a compressor

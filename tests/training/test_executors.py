@@ -15,19 +15,17 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.compression.half import Half
-from ddlnb.engines.transports.wire import HEADER_BYTES
+from ddlnb.engines.transports.push_pull import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
 from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
-from ddlnb.training.loop import NextGradient, StepDone
-from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 from tests.replay import run_in_lockstep
 from tests.toy import TOY
 from tests.toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error

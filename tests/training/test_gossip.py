@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddlnb.compression.base import Codec
-from ddlnb.compression.payloads import Payloads
+from ddlnb.compression.base import Codec, Payloads
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.training.executors.clock import Clock

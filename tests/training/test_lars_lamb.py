@@ -11,7 +11,7 @@ from torch import nn
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.training.lars_lamb import LAMB, LARS
-from ddlnb.training.schedules import get_schedule
+from ddlnb.training.optimizers import get_schedule
 
 SHAPES = ((7, 5), (5,), (3, 2, 2))
 

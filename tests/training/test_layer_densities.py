@@ -7,25 +7,19 @@ import pytest
 import torch
 
 import ddlnb
-from ddlnb.compression.base import Round, Traffic
+from ddlnb.compression.base import Payloads, Round, Traffic
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.layer_top_k import LayerTopK
-from ddlnb.compression.payloads import Payloads
 from ddlnb.compression.profile import CompressionProfile, CompressorSeconds, Line
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce, lockstep
-from ddlnb.studies.sec5_3_compression_level.layer_density import (
-    alike,
-    by_layer,
-    hidden_table,
-)
+from ddlnb.survey.sec5_3_compression_level import alike, by_layer, hidden_table
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
-from ddlnb.training.cost.tensors import pieces
-from ddlnb.training.cost.traffic import compressed_bytes
+from ddlnb.training.cost.requests import compressed_bytes, pieces
 from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings

@@ -13,13 +13,17 @@ import torch
 import torch.nn.functional as F
 
 from ddlnb.errors import InputError, MissingPart, UnknownName
+from ddlnb.training.optimizers import get_schedule
 from ddlnb.training.runs.train import train
-from ddlnb.training.schedules import get_schedule
-from ddlnb.training.tasks.catalogue import LEARNING_TASKS, get_learning_task
-from ddlnb.training.tasks.convex import logistic, quadratic
-from ddlnb.training.tasks.files import RECORD, cifar10, wikitext
-from ddlnb.training.tasks.splits import get_split
-from ddlnb.training.tasks.text import SYMBOLS, TEXT, source
+from ddlnb.training.tasks.built_in import SYMBOLS, TEXT, logistic, quadratic, source
+from ddlnb.training.tasks.catalogue import (
+    LEARNING_TASKS,
+    RECORD,
+    cifar10,
+    get_learning_task,
+    wikitext,
+)
+from ddlnb.training.tasks.task import get_split
 
 SPLITS = ("iid", "non-iid(0.1)", "non-iid(10.0)")
 

@@ -11,9 +11,8 @@ from torch import nn
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.loop import NextGradient
 from ddlnb.training.method import training_method
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, Worker
 
 ROWS, FEATURES = 8, 6
 

@@ -15,13 +15,18 @@ from ddlnb.compression.half import Float16
 from ddlnb.compression.profile import (
     FREE,
     KNEE,
+    SIDES,
     CompressionProfile,
     CompressorSeconds,
     Line,
+    Sample,
     compression_profile,
+    fit,
+    growth_of,
+    measure,
+    profile_compression,
     write_compression_profile,
 )
-from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName
@@ -29,22 +34,22 @@ from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.simulator.player import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.training.cost.cluster_clock import compute_seconds
-from ddlnb.training.cost.compressed_program import CompressedMessage, compressed
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
-from ddlnb.training.cost.iteration import IterationCost
-from ddlnb.training.cost.lockstep import lockstep_cost
+from ddlnb.training.cost.lockstep import compute_seconds, lockstep_cost
 from ddlnb.training.cost.machines import with_own_plans
-from ddlnb.training.cost.overlapped import overlapped_cost
+from ddlnb.training.cost.overlapped import (
+    CompressedMessage,
+    IterationCost,
+    compressed,
+    overlapped_cost,
+)
 from ddlnb.training.cost.requests import request_cost, requests_cost
-from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.clock import Alternating, Clock, Link, LogNormal, OneSlow
 from ddlnb.training.executors.dry_run import dry_workers
-from ddlnb.training.executors.links import Link
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.stragglers import Alternating, LogNormal, OneSlow
-from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.graphs import make_graph
+from ddlnb.training.worker import NextGradient, StepDone
 
 CLUSTERS = ["survey-10GbE", "survey-100GbE", "survey-100GbIB"]
 BASES = ["BSP-A2A", "WFBP-A2A", "MG-WFBP"]

@@ -19,8 +19,13 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.training.cost.pure_case import made_up_digits
-from ddlnb.training.cost.tensors import pieces, tensor_shapes
-from ddlnb.training.cost.traffic import compressed_bytes, compression_ratio, traffic_table
+from ddlnb.training.cost.requests import (
+    compressed_bytes,
+    compression_ratio,
+    pieces,
+    tensor_shapes,
+    traffic_table,
+)
 from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method

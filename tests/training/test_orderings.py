@@ -9,7 +9,7 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.orderings import ORDERINGS, Ordering, judged, methods_of, reached
+from ddlnb.training.runs.summaries import ORDERINGS, Ordering, judged, methods_of, reached
 
 PAIR = [Ordering("bsp", "local(4)", "made up", "here")]
 

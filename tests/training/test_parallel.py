@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from ddlnb.training.runs import parallel
-from ddlnb.training.runs.parallel import in_parallel
+from ddlnb.training.runs import runner as parallel
+from ddlnb.training.runs.runner import in_parallel
 
 
 @pytest.mark.slow

@@ -15,9 +15,8 @@ from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
 from ddlnb.plans.server_rules import BoundedStaleness, Decoding, DynamicBound, RoundRobin
-from ddlnb.training.executors.activity import activity_table
-from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.stragglers import ExponentialTail, LogNormal, OneSlow
+from ddlnb.training.executors.clock import Clock, ExponentialTail, LogNormal, OneSlow
+from ddlnb.training.executors.lockstep import activity_table
 from ddlnb.training.method import training_method
 from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 

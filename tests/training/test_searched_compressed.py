@@ -21,10 +21,9 @@ from ddlnb.search.space import Candidate, Space
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.group_costs import group_costs
+from ddlnb.training.cost.planned import Compressed, group_costs
 from ddlnb.training.cost.pure_case import made_up_cluster
-from ddlnb.training.cost.sent import Compressed
-from ddlnb.training.cost.tensors import tensor_shapes
+from ddlnb.training.cost.requests import tensor_shapes
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.simulator.test_simulate import clusters, workloads
 

@@ -17,11 +17,10 @@ from ddlnb.compression.profile import (
 from ddlnb.simulator.fast_player import play_fast
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.training.cost.compressed_program import compressed
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.overlapped import compressed_message, pieces_of_messages
+from ddlnb.training.cost.overlapped import compressed, compressed_message, pieces_of_messages
 from ddlnb.training.cost.pure_case import made_up_cluster
-from ddlnb.training.cost.tensors import compressed_pieces, tensor_shapes
+from ddlnb.training.cost.requests import compressed_pieces, tensor_shapes
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

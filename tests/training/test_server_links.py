@@ -6,10 +6,17 @@ import pytest
 
 import ddlnb
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.executors.clock import PUSH, Clock
+from ddlnb.training.executors.clock import (
+    PUSH,
+    Clock,
+    Constant,
+    LogNormal,
+    OneSlow,
+    Passage,
+    ServerLinks,
+    Trip,
+)
 from ddlnb.training.executors.dry_run import dry_run
-from ddlnb.training.executors.server_links import Passage, ServerLinks, Trip
-from ddlnb.training.executors.stragglers import Constant, LogNormal, OneSlow
 from ddlnb.training.method import training_method
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")

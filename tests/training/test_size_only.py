@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddlnb.training.executors.size_only import size_only
+from ddlnb.training.executors.dry_run import size_only
 
 LEFT = torch.empty(6, device="meta")
 OTHERS = {

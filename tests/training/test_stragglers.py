@@ -8,9 +8,14 @@ from collections import Counter
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.stragglers import STRAGGLERS, Alternating, ExponentialTail, LogNormal
-from ddlnb.training.executors.stragglers import get_straggler as get
+from ddlnb.training.executors.clock import (
+    STRAGGLERS,
+    Alternating,
+    Clock,
+    ExponentialTail,
+    LogNormal,
+)
+from ddlnb.training.executors.clock import get_straggler as get
 from tests.toy_training import Trained
 
 DRAWS = [(rank, step, 8) for rank in range(8) for step in range(500)]

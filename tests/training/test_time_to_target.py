@@ -14,10 +14,17 @@ from ddlnb.compression.profile import FREE, CompressionProfile, CompressorSecond
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce
 from ddlnb.training.cost.estimate import best_lossless
-from ddlnb.training.cost.recommendation import NO, UNSURE, YES, recommendation, recommendations
 from ddlnb.training.cost.requests import request_cost
-from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
-from ddlnb.training.executors.stragglers import OneSlow
+from ddlnb.training.cost.time_to_target import (
+    NO,
+    UNSURE,
+    YES,
+    iterations_to_target,
+    recommendation,
+    recommendations,
+    time_to_target,
+)
+from ddlnb.training.executors.clock import OneSlow
 from ddlnb.units import MB
 
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")

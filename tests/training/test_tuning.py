@@ -12,7 +12,7 @@ import torch
 
 from ddlnb.errors import InputError
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.kept_runs import Runner
+from ddlnb.training.runs.runner import Runner
 from ddlnb.training.runs.tuning import (
     CONFIRM,
     EXTENSIONS,
@@ -26,11 +26,9 @@ from ddlnb.training.runs.tuning import (
     tuned_rate,
 )
 from ddlnb.training.settings import training_settings
+from ddlnb.training.tasks.built_in import quadratic
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
-from ddlnb.training.tasks.convex import quadratic
-from ddlnb.training.tasks.splits import get_split
-from ddlnb.training.tasks.task import Samples
-from ddlnb.training.tasks.validation import SHARE, validation_task
+from ddlnb.training.tasks.task import SHARE, Samples, get_split, validation_task
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
 QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.delays import Delay
 from ddlnb.clusters.effects import Effects
-from ddlnb.training.cost.cluster_clock import cluster_clock
+from ddlnb.clusters.heterogeneous import Delay
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.executors.stragglers import OneSlow
+from ddlnb.training.cost.lockstep import cluster_clock
+from ddlnb.training.executors.clock import OneSlow
 from tests.toy import TOY
 
 FREE = Cluster("free", "by hand", 4, 1, Effects(), server_place="extra machines")

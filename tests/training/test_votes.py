@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddlnb.compression.payloads import Payloads
+from ddlnb.compression.base import Payloads
 from ddlnb.compression.sign import SignVote
 from ddlnb.errors import InputError
 from ddlnb.plans.server_rules import BulkSynchronous, Tallying

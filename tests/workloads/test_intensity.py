@@ -7,10 +7,10 @@ import torch
 
 from ddlnb.errors import InputError
 from ddlnb.results.published import quoted
-from ddlnb.workloads import survey_models
-from ddlnb.workloads.intensity import c2c, intensity
-from ddlnb.workloads.survey_models import _bert
+from ddlnb.workloads import models as survey_models
+from ddlnb.workloads.models import _bert
 from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import c2c, intensity
 
 SURVEY_MODELS = ("resnet50", "bert-base", "bert-large")
 

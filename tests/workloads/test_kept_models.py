@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import UnknownName
-from ddlnb.paths import PROFILES
+from ddlnb.files import PROFILES
 from ddlnb.workloads.catalogue import TASKS
-from ddlnb.workloads.footprint import footprint
 from ddlnb.workloads.kept_models import WITH_PROFILES, kept_model, seen_on_meta
+from ddlnb.workloads.memory import footprint
 
 
 @pytest.mark.parametrize("name", WITH_PROFILES)

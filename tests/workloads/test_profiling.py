@@ -8,9 +8,9 @@ from time import perf_counter
 import pytest
 import torch
 
-from ddlnb.compression.profiling import profile_compression
+from ddlnb.compression.profile import profile_compression
 from ddlnb.errors import InputError, ModelError
-from ddlnb.provenance import cores
+from ddlnb.files import cores
 from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import (
     Iteration,

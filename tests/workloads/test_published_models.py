@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import ModelError
 from ddlnb.workloads.catalogue import TASKS, get_task
-from ddlnb.workloads.fused_kernels import balanced_experts
-from ddlnb.workloads.published_models import build_published
+from ddlnb.workloads.hugging_face import balanced_experts
+from ddlnb.workloads.models import build_published
 from ddlnb.workloads.tracing import trace
 
 PARAMETERS = {  # millions: of the papers, and of the published files of weights

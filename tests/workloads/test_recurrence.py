@@ -10,10 +10,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.workloads.efficiency import efficiency_of
 from ddlnb.workloads.recurrence import RecurrentCalls
-from ddlnb.workloads.roofline import estimate
-from ddlnb.workloads.tasks import task
+from ddlnb.workloads.roofline import efficiency_of, estimate
+from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace
 
 STEPS, WIDTH, HIDDEN = 7, 6, 5

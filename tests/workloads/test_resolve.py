@@ -13,7 +13,7 @@ from torch import nn
 
 from ddlnb.errors import DdlnbError
 from ddlnb.workloads.resolve import resolve
-from ddlnb.workloads.tasks import Task
+from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload, read_profile
 

@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.files import HARDWARE
 from ddlnb.hardware.catalogue import get_gpu, gpus
-from ddlnb.paths import HARDWARE
-from ddlnb.workloads.efficiency import efficiency_of
-from ddlnb.workloads.roofline import estimate, usual_precision
+from ddlnb.workloads.roofline import efficiency_of, estimate, usual_precision
 from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
 
 RESNET = read_profile("resnet50_b64_rtx2080ti")

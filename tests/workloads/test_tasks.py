@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 from ddlnb.errors import InputError, ModelError, UnknownName
-from ddlnb.paths import DIGITS, SURVEY_NOTES
+from ddlnb.files import DIGITS, SURVEY_NOTES
 from ddlnb.workloads.catalogue import TASKS, get_task
-from ddlnb.workloads.digits import read_digits
-from ddlnb.workloads.small_models import BYTE_VALUES
-from ddlnb.workloads.tasks import task
+from ddlnb.workloads.models import BYTE_VALUES, read_digits
+from ddlnb.workloads.task import task
 
 SMALL = ("small-conv", "small-transformer")
 
@@ -90,7 +89,7 @@ def test_the_digits_are_those_of_the_repository_that_published_them():
 
 
 def test_digits_that_cannot_be_read_are_one_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("ddlnb.workloads.digits.DIGITS", tmp_path / "digits.csv.gz")
+    monkeypatch.setattr("ddlnb.workloads.models.DIGITS", tmp_path / "digits.csv.gz")
     with pytest.raises(InputError, match=r"digits\.csv\.gz, which cannot be read .*checkout"):
         read_digits()
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.workloads.efficiency import efficiency_of
-from ddlnb.workloads.roofline import Work, estimate
-from ddlnb.workloads.tasks import task
+from ddlnb.workloads.roofline import Work, efficiency_of, estimate
+from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace
 
 MANY = 32

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.paths import PROFILES
+from ddlnb.files import PROFILES
 from ddlnb.units import bytes_from, show_bytes
 from ddlnb.workloads.resolve import resolve
 from ddlnb.workloads.tracing import trace

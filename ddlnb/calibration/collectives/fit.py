@@ -1,29 +1,153 @@
-"""Fit the cost model to measured collectives, cluster by cluster.
+"""What is known of a cluster's parameters before a row of it is seen: from words and data sheets.
+
+Every parameter is positive, and its logarithm is taken as normal. Efficiencies of NVLink are those
+that a ring and the switches reach on one node; they were chosen on the published rows.
+
+Draw from a posterior that may have several peaks: tempered sequential Monte Carlo.
+
+Draws of the prior are turned into draws of the posterior in stages. At each stage the likelihood
+counts a little more; draws are resampled by what that changes, and moved by Metropolis steps
+(Del Moral, Doucet and Jasra, 2006). Rows of two nodes often leave open whether a ring or a tree
+was at work, and a single best fit would have to guess.
+
+Fit the cost model to measured collectives, cluster by cluster.
 
 A cluster is what one source measured with one kind of GPU on one network. Its parameters are drawn
 from their posterior (`sampling`); priors are from words and data sheets (`priors`), moved to where
 other fitted clusters with the same kind of GPU or network have been found.
+
+Fitted clusters in words and units for people.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlnb.calibration.collectives.cost import Array, Setting, seconds
-from ddlnb.calibration.collectives.hardware import Gpu, Network
-from ddlnb.calibration.collectives.priors import BETWEEN, NAMES, Prior, parameters, prior_of
-from ddlnb.calibration.collectives.sampling import posterior_draws
-from ddlnb.calibration.collectives.settings import hardware_of, setting_of
+from ddlnb.calibration.collectives.cost import Array, Parameters, Setting, seconds
+from ddlnb.calibration.collectives.hardware import (
+    KINDS,
+    UNKNOWN,
+    Gpu,
+    Network,
+    hardware_of,
+    setting_of,
+)
 from ddlnb.errors import require
-from ddlnb.results.collectives.rows import SECONDS
+from ddlnb.results.collective_rows import SECONDS
+from ddlnb.units import GB, MB, US
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+NAMES = tuple(field.name for field in fields(Parameters))
+BETWEEN = ("between", "hop", "flush", "fine", "spread")  # of the network; the others of the nodes
+RING_SHARE = 0.81  # of NVLink's rate in one direction
+SWITCH_SHARE = 0.58
+UNKNOWN_GPU = 0.3  # standard deviations of logarithms
+UNKNOWN_RATE = 0.5
+COPY_RATE, NO_COPY = 1.2e12, 1e15  # bytes/s of a copy in the memory of a GPU; none is made
+DEDICATED, SHARED = 0.03, 0.14  # spread of the speeds of nodes
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Means and standard deviations of the logarithms, in the order of `NAMES`."""
+
+    mean: Array
+    std: Array
+
+    def draws(self, count: int, random: np.random.Generator) -> Array:
+        """Return random logarithms, (count, parameters)."""
+        return self.mean + self.std * random.standard_normal((count, len(NAMES)))
+
+    def log_density(self, logarithms: Array) -> Array:
+        """Return the logarithm of the density, up to a constant, (draws,)."""
+        return -0.5 * (((logarithms - self.mean) / self.std) ** 2).sum(axis=1)
+
+
+def prior_of(gpu: Gpu, network: Network) -> Prior:
+    """Return what is known of clusters of this GPU on this network."""
+    kind = KINDS.get(network.kind, UNKNOWN)
+    inside = 0.08 if gpu.is_known else UNKNOWN_GPU
+    rate = np.hypot(kind.certainty, 0.0 if network.rate_is_known else UNKNOWN_RATE)
+    known = {
+        "inside": (RING_SHARE * gpu.inside, inside),
+        "switch": (SWITCH_SHARE * gpu.inside, inside),
+        "between": (kind.efficiency * network.node_rate, rate),
+        "hop": (kind.hop_seconds, 0.8 if kind is not UNKNOWN else 1.2),
+        "flush": (kind.hop_seconds, 1.0 if kind is not UNKNOWN else 2.0),
+        "fine": (kind.fine, 1.0),
+        "few": (1.0, 0.2),
+        "many": (1.0, 0.25),
+        "host": (1.5e-6, 1.0),
+        "pipe": (11 * MB, 0.4),
+        "spread": (SHARED if network.is_shared else DEDICATED, 0.5),
+    }
+    known["copying"] = (COPY_RATE if network.is_copied else NO_COPY, 0.5)
+    mean, std = zip(*(known[name] for name in NAMES), strict=True)
+    return Prior(np.log(mean), np.array(std))
+
+
+def parameters(logarithms: Array) -> Parameters:
+    """Return draws of logarithms, (draws, parameters), as the cost model takes them."""
+    return Parameters(*(column[:, None] for column in np.exp(logarithms).T))
+
+
+KEPT = 0.5  # of the draws: the effective number that a stage may leave
+STEPS = 4  # Metropolis steps of every draw at each stage
+SCALE = 0.5  # of the draws' covariance, as the steps' deviation
+
+
+def posterior_draws(
+    prior: Prior,
+    log_likelihood: Callable[[Array], Array],
+    count: int,
+    random: np.random.Generator,
+) -> Array:
+    """Return draws of the posterior, (count, parameters).
+
+    ``log_likelihood`` maps draws (n, parameters) to logarithms of likelihoods (n,).
+    """
+    draws = prior.draws(count, random)
+    fit, power = log_likelihood(draws), 0.0
+    while power < 1.0:
+        more = _next_stage(fit, 1.0 - power)
+        power += more
+        weights = np.exp(more * (fit - fit.max()))
+        chosen = random.choice(count, count, p=weights / weights.sum())
+        draws, fit = draws[chosen], fit[chosen]
+        root = np.linalg.cholesky(np.cov(draws.T) + 1e-10 * np.eye(draws.shape[1]))
+        for _ in range(STEPS):
+            moved = draws + SCALE * random.standard_normal(draws.shape) @ root.T
+            its_fit = log_likelihood(moved)
+            gain = power * (its_fit - fit) + prior.log_density(moved) - prior.log_density(draws)
+            taken = np.log(random.random(count)) < gain
+            draws, fit = np.where(taken[:, None], moved, draws), np.where(taken, its_fit, fit)
+    return draws
+
+
+def _next_stage(fit: Array, most: float) -> float:
+    """Return by how much the likelihood's power may grow, by bisection."""
+    if _effective(most * fit) >= KEPT:
+        return most
+    low, high = 0.0, most
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _effective(middle * fit) >= KEPT else (low, middle)
+    return max(low, 1e-6)
+
+
+def _effective(logarithms: Array) -> float:
+    """Return the effective share of draws with these logarithms of weights."""
+    weights = np.exp(logarithms - logarithms.max())
+    return float(weights.sum() ** 2 / (weights**2).sum() / len(weights))
+
 
 TABLE = ["block", "collective", "nodes", "gpus_per_node", "settings"]
 NOISE = 0.10  # of the logarithm of a measured time
@@ -196,3 +320,47 @@ def _stem(block: str) -> str:
     True
     """
     return re.sub(r"\d+", "#", block)
+
+
+MEANINGS: dict[str, tuple[str, float]] = {
+    "inside": ("bus bandwidth of a ring in a node (GB/s)", GB),
+    "switch": ("all-reduce in NVLink's switches (GB/s)", GB),
+    "between": ("a node sends to others (GB/s)", GB),
+    "hop": ("a hop between nodes, more than NCCL's (us)", US),
+    "flush": ("and with the protocol Simple (us)", US),
+    "few": ("factor of NCCL's latencies with LL", 1.0),
+    "many": ("and with the other protocols", 1.0),
+    "host": ("a call, outside of NCCL (us)", US),
+    "pipe": ("bytes in flight at a stage of a tree (MB)", MB),
+    "spread": ("spread of the logarithm of nodes' speeds", 1.0),
+    "copying": ("what is gathered is copied (GB/s)", GB),
+}
+
+
+def described(fitted: FittedCollectives) -> list[dict[str, object]]:
+    """Return a row for each parameter of each cluster: median and 90 % interval in its unit.
+
+    Where nothing is copied there is no rate of copying.
+    """
+    rows: list[dict[str, object]] = []
+    for key, cluster in fitted.clusters.items():
+        low, middle, high = np.exp(np.quantile(cluster.draws, (0.05, 0.5, 0.95), axis=0))
+        for name, (meaning, unit) in MEANINGS.items():
+            n = NAMES.index(name)
+            if name == "copying" and high[n] > NO_COPY / 2:
+                continue
+            median, least, most = (_shown(part[n] / unit) for part in (middle, low, high))
+            interval = {"median": median, "90 % interval": f"{least} to {most}"}
+            network = f"{key.network} {key.gigabits or '?'} Gb/s"
+            what = {"GPU": key.gpu, "network": network, "nodes": cluster.most_nodes}
+            rows.append({**what, "parameter": meaning, **interval, "source": key.source[-40:]})
+    return rows
+
+
+def _shown(value: float) -> str:
+    """Return three digits of a number, and of a large one all before the point.
+
+    >>> _shown(0.04261), _shown(999.6), _shown(1474.6)
+    ('0.0426', '1,000', '1,475')
+    """
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"

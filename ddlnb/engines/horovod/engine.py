@@ -24,11 +24,11 @@ import torch
 from torch import nn
 
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.baselines import SingleWorker
 from ddlnb.engines.horovod.runtime import imported, join, leave
 from ddlnb.engines.job import Job
-from ddlnb.engines.optimizers import MakeOptimizer
 from ddlnb.engines.replica import Replica
+from ddlnb.engines.settings import MakeOptimizer
+from ddlnb.engines.torch_engine import SingleWorker
 from ddlnb.errors import MissingPart, ModelError
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent

@@ -4,6 +4,8 @@ Horovod finds its peers by environment variables and a small HTTP server. Here t
 already up, so worker 0 opens that server for as long as all need it, and every worker sets the
 variables of its slot for as long as Horovod reads them. So do processes that ``horovodrun``
 started, whose own server cannot be used twice. Processes that it started by MPI need neither.
+
+Making Horovod write its own timeline while an engine runs (`ddlnb.traces.engines` reads it).
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.engines.environment import environment
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.launch.rank import RankContext, interface_of
+
+if TYPE_CHECKING:
+    from ddlnb.launch.ranks import Ranks
+
 
 _joined = False  # whether this process has initialised Horovod before
 
@@ -205,3 +211,24 @@ def _serve(host: str, plan: list[Slot]) -> Any:
     server.init(plan)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
+
+
+@contextmanager
+def recording(ranks: Ranks, path: str | Path) -> Iterator[Path]:
+    """Make runs on engine ``horovod`` within the block write Horovod's timeline to this path.
+
+    The file is on the machine of rank 0 and holds the last run. Writing it keeps a core busy.
+    """
+    path = Path(path).resolve()
+    ranks.run(_set_timeline, str(path))
+    try:
+        yield path
+    finally:
+        ranks.run(_set_timeline, None)
+
+
+def _set_timeline(context: RankContext, path: str | None) -> None:
+    if path is None:
+        os.environ.pop("HOROVOD_TIMELINE", None)
+    else:
+        os.environ["HOROVOD_TIMELINE"] = path

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from ddlnb.engines.base import Transport
-from ddlnb.engines.transports.all_reduce import AllReduceTransport
-from ddlnb.engines.transports.carrying import (
+from ddlnb.engines.transports.all_reduce import AllReduceTransport, GatheringTransport
+from ddlnb.engines.transports.collective import (
     CollectiveTransport,
     HalvesTransport,
+    MeshTransport,
     PerMessageTransport,
 )
-from ddlnb.engines.transports.gathering import GatheringTransport
-from ddlnb.engines.transports.mesh import MeshTransport
 from ddlnb.engines.transports.push_pull import PushPullTransport
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext

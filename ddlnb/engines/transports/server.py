@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from ddlnb.engines.transports.wire import Header, Kind, from_bytes, to_bytes
+from ddlnb.engines.transports.push_pull import Header, Kind, from_bytes, to_bytes
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.server_rules import Rule
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ddlnb.choices import parsed, register, shown
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.networks.collectives.all_to_all import Bruck, Pairwise, Rotating
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
@@ -20,6 +19,7 @@ from ddlnb.networks.collectives.swing import Swing
 from ddlnb.networks.collectives.torus import Torus
 from ddlnb.networks.collectives.tree import Tree
 from ddlnb.networks.transfers import Collective, Primitive
+from ddlnb.registry import parsed, register, shown
 
 COLLECTIVES: dict[str, type[Algorithm]] = {
     kind.name: kind

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
-from ddlnb.networks.collectives.pairing import paired
 from ddlnb.networks.collectives.phases import (
     after,
     halving_and_doubling,
     is_power_of_two,
+    paired,
     powers,
 )
 from ddlnb.networks.transfers import Collective, Primitive

@@ -1,11 +1,17 @@
 """What pages are built of: reduce-scatter and all-gather round rings and between pairs.
 
 All functions make the rows of many rings or pairs, and of all their steps, at once.
+
+Workers as an array of rows and columns: shapes that fit, and the reason of those that do not.
+
+Algorithms for powers of two among any number of workers: the extra ones lean on a neighbour.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,3 +154,65 @@ def powers(count: int) -> list[int]:
 def is_power_of_two(count: int) -> bool:
     """Return whether the count is 1, 2, 4, ..."""
     return count & (count - 1) == 0
+
+
+def squarest(workers: int) -> tuple[int, int]:
+    """Return rows and columns that hold all workers and differ least, rows the fewer.
+
+    >>> squarest(32), squarest(7)
+    ((4, 8), (1, 7))
+    """
+    rows = next(rows for rows in range(math.isqrt(workers), 0, -1) if workers % rows == 0)
+    return rows, workers // rows
+
+
+def misfit(name: str, shape: Sequence[int], workers: int) -> str:
+    """Return why a shape does not hold the workers, or nothing if it does.
+
+    >>> misfit("torus", (2, 3), 8)
+    'torus has 2 x 3 = 6 places for 8 workers; give lengths whose product is 8'
+    """
+    places = math.prod(shape)
+    if places == workers and min(shape) > 0:
+        return ""
+    lengths = " x ".join(map(str, shape))
+    return (
+        f"{name} has {lengths} = {places} places for {workers} workers; "
+        f"give lengths whose product is {workers}"
+    )
+
+
+class Paired(NamedTuple):
+    """``ranks`` are those that take part, a power of two of them.
+
+    ``before``, in step 0, adds what the others have to theirs; ``result`` brings them the sum.
+    """
+
+    ranks: Numbers
+    before: Transfers
+    result: Transfers
+
+    @property
+    def levels(self) -> int:
+        """Return the binary logarithm of the number of ranks that take part."""
+        return len(self.ranks).bit_length() - 1
+
+    @property
+    def lead(self) -> int:
+        """Return the steps before the ranks that take part begin: 1 if there are others."""
+        return int(len(self.before) > 0)
+
+
+def paired(workers: int, parts: int) -> Paired:
+    """Return who takes part: of the first 2 x workers, x beyond a power of two, the odd ones.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, section 4; so does MPICH.
+
+    >>> paired(6, 1).ranks.tolist()
+    [1, 3, 4, 5]
+    """
+    extra = workers - (1 << (workers.bit_length() - 1))
+    even = 2 * np.arange(extra)
+    ranks = np.concatenate([even + 1, np.arange(2 * extra, workers)])
+    before = transfers(0, even, even + 1, 0, parts, True)
+    return Paired(ranks, before, transfers(0, even + 1, even, 0, parts, False))

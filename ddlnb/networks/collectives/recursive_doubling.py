@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
-from ddlnb.networks.collectives.pairing import paired
-from ddlnb.networks.collectives.phases import after, powers
+from ddlnb.networks.collectives.phases import after, paired, powers
 from ddlnb.networks.transfers import Collective, Primitive, transfers
 
 

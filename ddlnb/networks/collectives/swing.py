@@ -9,8 +9,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.halving_doubling import powers_only
-from ddlnb.networks.collectives.phases import Numbers, halving_and_doubling
-from ddlnb.networks.collectives.shapes import misfit
+from ddlnb.networks.collectives.phases import Numbers, halving_and_doubling, misfit
 from ddlnb.networks.transfers import Collective, Primitive, Transfers
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
-from ddlnb.networks.collectives.phases import over_dimensions
-from ddlnb.networks.collectives.shapes import misfit, squarest
+from ddlnb.networks.collectives.phases import misfit, over_dimensions, squarest
 from ddlnb.networks.transfers import Collective, Primitive
 
 

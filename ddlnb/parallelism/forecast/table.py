@@ -1,20 +1,401 @@
-"""Forecasts of a table of runs: a CSV in, the same rows with what is forecast out."""
+"""One row of a table of training runs: its cells by name, as numbers that are checked.
+
+What a row of a table says about its network: the rate of a node, and whether it is TCP.
+
+Rows of tables of training runs as cases: every cell read, checked, or taken from a default.
+
+Forecasts of a table of runs: a CSV in, the same rows with what is forecast out.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
-from ddlnb.errors import InputError, reason_of
+from ddlnb.clusters.named import usual_network
+from ddlnb.errors import InputError, UnknownName, reason_of
 from ddlnb.files import write_atomically
-from ddlnb.parallelism.forecast.cases import Cases
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
+from ddlnb.hardware.gpu import Gpu
+from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.parallelism.forecast import frameworks
+from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.parameters import Fitted
-from ddlnb.parallelism.forecast.row import Notes, Row
-from ddlnb.parallelism.forecast.rows import case
+from ddlnb.parallelism.forecast.frameworks import Fitted
+from ddlnb.parallelism.layout import SCHEDULES
+from ddlnb.parallelism.sustained import sustained_share
+from ddlnb.units import BITS_PER_BYTE, GB, counted
+
+EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
+
+
+@dataclass
+class Notes:
+    """What rows left open, and what was taken instead: said once each, with the number of rows."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, column: str, taken: str) -> None:
+        self.counts[column, taken] += 1
+
+    def lines(self) -> list[str]:
+        """Return one line per kind."""
+        return [
+            f"{column} is missing in {counted(count, 'row')}: taken as {taken}"
+            for (column, taken), count in self.counts.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its number, as an editor counts lines, and its cells."""
+
+    line: int
+    cells: Mapping[str, str]
+    notes: Notes
+
+    def text(self, *columns: str) -> str:
+        """Return the first of these columns that has a value, otherwise ''."""
+        for column in columns:
+            value = str(self.cells.get(column) or "").strip()
+            if value.lower() not in EMPTY:
+                return value
+        return ""
+
+    def number(self, *columns: str, default: float | None = None, told: str = "") -> float:
+        """Return a number above 0; ``told`` says what a default is."""
+        text = self.text(*columns)
+        if not text:
+            if default is None:
+                raise self.error(columns[0], "is missing; fill it in")
+            if told:
+                self.notes.add(columns[0], told)
+            return default
+        try:
+            value = float(text.replace(",", ""))
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise self.error(columns[0], f"{text!r} must be a number above 0")
+        return value
+
+    def whole(self, *columns: str, default: int | None = None, told: str = "") -> int:
+        """Return a whole number above 0, also one written as 8.0."""
+        value = self.number(*columns, default=default, told=told)
+        if value != round(value):
+            raise self.error(columns[0], f"{value!r} must be a whole number")
+        return round(value)
+
+    def error(self, column: str, problem: str) -> InputError:
+        """Return an error that names the row and the column."""
+        return InputError(f"row {self.line}, column {column}: {problem}")
+
+
+PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
+
+
+def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
+    """Return bytes/s of a node to others: ``across`` by the line, ``sockets`` over TCP.
+
+    A protocol that the words do not name is the usual one for the GPU.
+    """
+    words, across = row.text("network"), _line_rate(row, gpu, per_node)
+    joined = _named(words)
+    if joined is None:
+        usual = get_interconnect(usual_network(gpu, per_node))
+        joined = replace(usual, protocol=protocol_of(words) or usual.protocol)
+    ports = max(1, round(across / joined.port_rate))
+    sockets = replace(joined, ports=ports).socket_bandwidth
+    return {"across": across, "sockets": sockets}
+
+
+@lru_cache(maxsize=256)
+def _named(words: str) -> Interconnect | None:
+    try:
+        return get_interconnect(words) if words else None
+    except InputError:
+        return None
+
+
+def _line_rate(row: Row, gpu: Gpu, per_node: int) -> float:
+    """Return what words say, otherwise the ports usual for the GPU."""
+    words, usual = row.text("network"), gpu.port * per_node
+    if ports := PORTS.search(words):
+        return int(ports[1]) * float(ports[2]) / BITS_PER_BYTE * GB
+    joined = _named(words)
+    if joined is None:
+        row.notes.add("the rate of the network", f"that of the ports usual for {gpu.name}")
+        return usual
+    if "per gpu" in words.lower():
+        return joined.line_rate * per_node
+    if "node" not in words.lower() and joined.line_rate < usual / 2:
+        row.notes.add(f"a rate per node (network {words!r})", "that of one GPU's port")
+        return joined.line_rate * per_node
+    return joined.line_rate
+
+
+SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
+SHARDINGS = {  # patterns of words, the first that is found counts
+    r"no_shard|^(zero-?)?0(\.0)?$|^ddp$": 0,
+    r"shard_grad|^(zero-?)?2(\.0)?$": 2,
+    r"full|hybrid|fsdp|^(zero-?)?3(\.0)?$": 3,
+    r"optim|distrib|^(zero-?)?1(\.0)?$": 1,
+}
+ZERO = {"nanotron": 0, "fsdp": 3, "megatron": 1, "nemo": 1}  # where a row does not say
+GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
+EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
+TOP_K = 2  # experts of a token, where nobody says
+SCHEDULE_WORDS = {  # patterns of words, the first that is found counts
+    r"zero.?bubble|\bzb\b|\bzb-?[hv12]": "zero-bubble",
+    r"interleav|1f1b-i": "interleaved",
+    r"gpipe": "gpipe",
+    r"1f1b": "1f1b",
+}
+YES = {"1", "1.0", "true", "yes"}
+NO = {"0", "0.0", "false", "no"}
+
+
+def case(row: Row) -> dict[str, float]:
+    """Return the columns of `Cases` for one row. Raises InputError that names row and column."""
+    framework = _framework(row)
+    name = frameworks.NAMES[framework]
+    gpu = _gpu(row)
+    per_node = row.whole("gpus_per_node", default=8, told="8")
+    model = _model(row)
+    layout = _layout(row, name)
+    precision = _precision(row)
+    if precision not in gpu.flops:
+        raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
+    return {
+        **model,
+        **layout,
+        "gpus_per_node": per_node,
+        "peak": gpu.flops[precision],
+        "core_peak": gpu.flops["bf16" if precision == "fp8" else precision],
+        "sustained": sustained_share(gpu, precision),
+        "memory": gpu.memory,
+        "memory_bandwidth": gpu.memory_bandwidth,
+        "inside": gpu.inside_bandwidth,
+        **network_of(row, gpu, per_node),
+        "framework": framework,
+    }
+
+
+def cases(rows: Sequence[Row]) -> Cases:
+    """Return the cases of rows."""
+    columns = [case(row) for row in rows]
+    return Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
+
+
+def _framework(row: Row) -> int:
+    text = row.text("framework")
+    found = frameworks.named(text) if text else 0
+    if not text:
+        row.notes.add("framework", "nanotron")
+    if found is None:
+        row.notes.add(f"a known framework ({text})", "megatron")
+        found = frameworks.NAMES.index("megatron")
+    return found
+
+
+def _gpu(row: Row) -> Gpu:
+    text = row.text("gpu")
+    if not text:
+        raise row.error("gpu", "is missing; fill it in")
+    try:
+        return get_gpu(text)
+    except UnknownName:
+        found = _gpu_in(text)
+    if found is None:
+        raise UnknownName(f"GPU in row {row.line}", text, gpus())
+    row.notes.add(f"the usual name of the GPU {text!r}", found.name)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _gpu_in(words: str) -> Gpu | None:
+    """Return the GPU whose family these words have, with the memory that they name, if any."""
+    families = sorted({gpu.family for gpu in gpus().values()}, key=len, reverse=True)
+    said = words.upper()
+    for family in families:
+        if not re.search(rf"(?<![A-Z0-9]){re.escape(family.upper())}(?![0-9])", said):
+            continue
+        memory = re.search(r"(\d+)\s*GB", said)
+        for name in ([f"{family}-{memory[1]}GB"] if memory else []) + [family]:
+            try:
+                return get_gpu(name)
+            except UnknownName:
+                continue
+    return None
+
+
+def _precision(row: Row) -> str:
+    text = row.text("precision").lower()
+    return next((one for one in ("fp8", "bf16", "fp16", "tf32", "fp32") if one in text), "bf16")
+
+
+def _model(row: Row) -> dict[str, float]:
+    layers, hidden = row.whole("layers"), row.whole("hidden")
+    heads = row.whole("heads", default=max(1, hidden // 128), told="hidden / 128")
+    model = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": row.whole("kv_heads", default=heads),
+        "ffn": row.whole("ffn", default=4 * hidden, told="4 hidden"),
+        "vocab": row.whole("vocab", default=51200, told="51200"),
+        "sequence": row.whole("seq_len", "sequence"),
+    }
+    billions = row.number("params_b") if row.text("params_b") else 0.0
+    return model | _kind(row, model, billions) | _experts(row, model, billions)
+
+
+def _kind(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
+    """Return whether the model is gated and tied: what comes nearest to its parameters.
+
+    A name of a gated family decides the first; two kinds can have the same number of parameters.
+    """
+    hidden, head = model["hidden"], model["vocab"] * model["hidden"]
+    attention = 2 * hidden**2 * (1 + model["kv_heads"] / model["heads"])
+
+    def billion(gated: int, tied: int) -> float:
+        layer = attention + (2 + gated) * hidden * model["ffn"]
+        return (model["layers"] * layer + (2 - tied) * head) / 1e9
+
+    named = any(word in row.text("model").lower() for word in GATED)
+    kinds = [(gated, tied) for gated in ((1,) if named else (0, 1)) for tied in (0, 1)]
+    if billions:
+        gated, tied = min(kinds, key=lambda kind: abs(math.log(billion(*kind) / billions)))
+    else:
+        gated, tied = (1, 0) if named else (0, 1)
+    return {"gated": gated, "tied": tied}
+
+
+def _experts(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
+    """Return the experts of a layer and how many a token takes: 1 and 1 for a dense model.
+
+    A name such as 8x7b says how many there are, otherwise the parameters do where ep is above 1.
+    """
+    experts = 1
+    if row.text("experts"):
+        experts = row.whole("experts")
+    elif found := EXPERTS.search(row.text("model")):
+        experts = int(found[1])
+    elif billions and row.whole("ep", default=1) > 1:
+        gated = _kind(row, model, 0.0)["gated"]
+        each = model["layers"] * (2 + gated) * model["hidden"] * model["ffn"] / 1e9
+        experts = max(1, round(billions / each))
+    top_k = row.whole("top_k", default=min(TOP_K, experts))
+    return {"experts": experts, "top_k": top_k}
+
+
+def _layout(row: Row, framework: str) -> dict[str, float]:
+    ranks = row.whole("num_gpus", "gpus")
+    tp, pp, cp = (row.whole(axis, default=1) for axis in ("tp", "pp", "cp"))
+    if ranks % (tp * pp * cp):
+        raise row.error("num_gpus", f"{ranks} is no multiple of tp {tp} * pp {pp} * cp {cp}")
+    dp = row.whole("dp", default=ranks // (tp * pp * cp))
+    ep = row.whole("ep", default=1)
+    if ep > 1 and dp * ep * tp * pp * cp == ranks:
+        row.notes.add("a dp that counts the ranks that share experts", "dp * ep")
+        dp *= ep
+    if dp * tp * pp * cp != ranks:
+        raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
+    ways = frameworks.FRAMEWORKS[frameworks.NAMES.index(framework)]
+    micro_batch, micro_batches = _batches(row, dp)
+    schedule, chunks = _schedule(row, pp)
+    sp = row.text("sp", "sequence_parallel").lower()
+    checkpointing = row.text("activation_checkpointing").lower()
+    if sp not in YES | NO | {""}:
+        raise row.error("sp", f"{sp!r} must be 0 or 1")
+    selective = "selective" in checkpointing
+    full = (not selective and checkpointing in YES | {"full"}) or "full" in checkpointing
+    return {
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "cp": cp,
+        "ep": ep,
+        "vpp": chunks,
+        "schedule": SCHEDULES.index(schedule),
+        "overlap": _overlap(row, ways.overlaps),
+        "zero": _zero(row, framework),
+        "sequence_parallel": float(
+            sp in YES or "sequence" in checkpointing or (not sp and ways.splits_sequences)
+        ),
+        "recomputation": SELECTIVE if selective else FULL if full else NONE,
+        "micro_batch": micro_batch,
+        "micro_batches": micro_batches,
+    }
+
+
+def _schedule(row: Row, pp: int) -> tuple[str, int]:
+    """Return the pipeline schedule and the chunks of a stage, 1f1b and 1 where nothing is said.
+
+    Interleaved stages of whose chunks nothing is said have one layer in each.
+    """
+    said = " ".join(row.text(one) for one in ("schedule", "framework", "table", "notes")).lower()
+    named = [name for words, name in SCHEDULE_WORDS.items() if re.search(words, said)]
+    if row.text("schedule") and not named:
+        row.notes.add(f"a known schedule ({row.text('schedule')})", "1f1b")
+    name = named[0] if named else "1f1b"
+    chunks = row.whole("vpp", default=1)
+    if pp > 1 and name == "interleaved" and not row.text("vpp"):
+        row.notes.add("vpp (of an interleaved schedule)", "one layer per chunk")
+        chunks = -(-row.whole("layers") // pp)
+    if chunks > 1 and name in ("zero-bubble", "gpipe"):
+        row.notes.add(f"a schedule with chunks (vpp) that is {name}", "that schedule without them")
+        chunks = 1
+    return ("interleaved" if chunks > 1 else name), chunks
+
+
+def _overlap(row: Row, usual: bool) -> float:
+    """Return whether replicas exchange beside computation: what the row says, or as usual."""
+    said = row.text("overlap").lower()
+    if said not in YES | NO | {""}:
+        raise row.error("overlap", f"{said!r} must be 0 or 1")
+    return float(said in YES or (not said and usual))
+
+
+def _batches(row: Row, dp: int) -> tuple[int, int]:
+    """Return the micro batch and how many of them a step has; what is missing follows from others.
+
+    Where two are missing, the micro batch is 1.
+    """
+    given = {"micro_batch": 0, "grad_accum": 0, "global_batch_seqs": 0}
+    for column in given:
+        if row.text(column):
+            given[column] = row.whole(column)
+    micro, accumulated, whole = given.values()
+    if not micro:
+        micro = max(1, whole // (dp * accumulated)) if whole and accumulated else 1
+        if not (whole and accumulated):
+            row.notes.add("micro_batch", "1")
+    if not accumulated:
+        if not whole:
+            row.notes.add("grad_accum", "1")
+        accumulated = max(1, round(whole / (dp * micro))) if whole else 1
+    return micro, accumulated
+
+
+def _zero(row: Row, framework: str) -> int:
+    """Return the degree of ZeRO that a row says, in a number or in words, or its framework's."""
+    column = next((one for one in ("zero_stage", "zero", "sharding") if row.text(one)), None)
+    if column is None:
+        return ZERO[framework]
+    text = row.text(column).lower()
+    for pattern, degree in SHARDINGS.items():
+        if re.search(pattern, text):
+            return degree
+    raise row.error(column, f"{text!r} must be 0, 1, 2 or 3, or one of {', '.join(SHARDING)}")
+
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")
 FURTHER = ("tokens_per_s_per_gpu_not_slow", "chance_of_slow", "chance_of_fit", "seconds", "mfu")

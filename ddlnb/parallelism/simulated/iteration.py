@@ -11,16 +11,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ddlnb.errors import require_positive
-from ddlnb.networks.channels import NO_STARTUP, Startup
+from ddlnb.networks.flows import NO_STARTUP, Startup
 from ddlnb.networks.network import Network
 from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.memory import (
+    PipelineStage,
+    Precision,
+    get_precision,
+    pipeline_stages,
+    require_fits,
+    sharded,
+    share_of,
+)
 from ddlnb.parallelism.model import ModelShape
-from ddlnb.parallelism.precision import Precision, get_precision
 from ddlnb.parallelism.schedules import Pass, schedule
-from ddlnb.parallelism.shares import sharded, share_of
-from ddlnb.parallelism.simulated.pieces import Piece, Wait, pieces_of
-from ddlnb.parallelism.simulated.seconds import Links
-from ddlnb.parallelism.stages import PipelineStage, pipeline_stages, require_fits
+from ddlnb.parallelism.simulated.seconds import Links, Piece, Wait, pieces_of
 from ddlnb.parallelism.volumes import Exchange, exchanges
 from ddlnb.results.timeline import Span, Timeline
 
@@ -47,7 +52,7 @@ def play_iteration(
     layout that does not divide the model or does not fit on the network.
 
     >>> from ddlnb.networks.topologies import Star
-    >>> from ddlnb.parallelism.transformer import llama
+    >>> from ddlnb.parallelism.model import llama
     >>> model = llama("small", 8, 512, 8, 8, 1536, 64, 512).shape
     >>> network = Star(4).network(bandwidth=100e9)
     >>> line = play_iteration(model, Layout.parse("pp4 acc8"), network, 1e12)

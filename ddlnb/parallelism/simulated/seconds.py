@@ -1,4 +1,9 @@
-"""How long an exchange takes on a network: all groups of its axis at once, played as flows."""
+"""Networks of named hardware for iterations that are played: GPUs, nodes, what joins them.
+
+How long an exchange takes on a network: all groups of its axis at once, played as flows.
+
+A stage's layers as pieces of work: seconds of computation, and what they exchange.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +14,77 @@ from typing import cast
 
 import numpy as np
 
-from ddlnb.errors import InputError, require
-from ddlnb.networks.channels import Startup
+from ddlnb.clusters.named import usual_network
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+from ddlnb.hardware.gpu import Gpu
+from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.hardware.machine import link_inside
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
+from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play, share
+from ddlnb.networks.topologies import Star, Topology, get_topology, with_islands
 from ddlnb.networks.transfers import Collective, Primitive
-from ddlnb.parallelism.groups import groups
-from ddlnb.parallelism.layout import Layout
-from ddlnb.parallelism.traffic import ALGORITHMS
-from ddlnb.parallelism.volumes import Exchange
+from ddlnb.parallelism.layout import Layout, group_size, groups
+from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
+from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
+from ddlnb.parallelism.sustained import sustained_share
+from ddlnb.parallelism.volumes import ALGORITHMS, Exchange, within_layer
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """GPUs in nodes on a network: what `play_iteration` needs of them.
+
+    ``flops`` is what one GPU sustains in large matrices, per second.
+    """
+
+    gpu: Gpu
+    network: Network
+    flops: float
+
+
+def machines_of(
+    gpu: str | Gpu,
+    nodes: int,
+    *,
+    gpus_per_node: int = 8,
+    network: str | Interconnect | None = None,
+    topology: str | Topology | None = None,
+    precision: str = "bf16",
+) -> Machines:
+    """Return nodes of a GPU, joined by a network: by default the ports that it is sold with.
+
+    ``topology`` joins the nodes, by default one switch; further hosts of it stay idle. Bandwidths
+    and latencies are those of the hardware's files: what large messages get, not the data sheet.
+    Raises UnknownName and InputError for hardware that is not known, or a topology of fewer hosts.
+
+    >>> machines = machines_of("H100", 4)
+    >>> machines.network.ranks, round(machines.flops / 1e12)
+    (32, 712)
+    """
+    require_whole(nodes=nodes, gpus_per_node=gpus_per_node)
+    gpu = get_gpu(gpu)
+    if network is None:
+        network = usual_network(gpu, gpus_per_node)
+    join = get_interconnect(network)
+    shape = Star(max(2, nodes)) if topology is None else get_topology(topology)
+    # A hop between nodes has at least two links: their latencies add up to that of the hop.
+    hosts = shape.network(join.bandwidth.value, join.latency.value / 2)
+    require(
+        hosts.ranks >= nodes,
+        f"topology {hosts.name!r} has {hosts.ranks} hosts, fewer than the {nodes} nodes; "
+        f"take a larger one",
+    )
+    inside = link_inside(gpu)
+    whole = with_islands(
+        hosts,
+        gpus_per_node,
+        gpu.inside_bandwidth * inside.share.value,
+        inside.latency.value / 2,
+    )
+    return Machines(gpu, whole, gpu.peak(precision) * sustained_share(gpu, precision))
 
 
 @dataclass
@@ -122,3 +188,112 @@ def _beside_each_other(one: Collective, groups: int) -> Collective:
     return Collective(
         f"{groups} x {one.name}", one.primitive, one.workers * groups, one.parts * groups, rows
     )
+
+
+@dataclass(frozen=True)
+class Wait:
+    """An exchange that computation waits for."""
+
+    axis: str
+    name: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One layer of one micro batch. Backward seconds are those of inputs; then those of weights.
+
+    ``again`` are seconds of what is computed again. ``gather`` and ``reduce`` are exchanges of the
+    layer's parameters and gradients among replicas, None where there are none.
+    """
+
+    name: str
+    forward: float
+    inputs: float
+    weights: float
+    again: float
+    in_forward: tuple[Wait, ...]
+    in_backward: tuple[Wait, ...]
+    gather: Wait | None
+    reduce: tuple[Wait, ...]
+
+
+def pieces_of(
+    stage: PipelineStage,
+    model: ModelShape,
+    layout: Layout,
+    precision: Precision,
+    links: Links,
+    flops_per_second: float,
+) -> list[list[Piece]]:
+    """Return the pieces of every chunk of a stage, in the order of the forward pass."""
+    blocks = set(map(id, model.block_layers))
+    shares = iter(shares_by_layer(stage, layout))
+    samples = layout.micro_batch / layout.cp / layout.tp
+    chunks: list[list[Piece]] = []
+    for chunk in stage.chunks:
+        pieces: list[Piece] = []
+        for layer, count in chunk:
+            share, _ = next(shares)
+            how = layout.recomputation if id(layer) in blocks else "none"
+            forward = layer.forward_flops * samples / flops_per_second
+            inside = _inside(layer, how == "full", layout, precision, links)
+            piece = Piece(
+                layer.name,
+                forward,
+                inputs=forward,
+                weights=forward,
+                again=recomputed_flops(layer, how) * samples / flops_per_second,
+                in_forward=inside[0],
+                in_backward=inside[1],
+                gather=_gather(share, layout, precision, links),
+                reduce=_reduce(share, layout, precision, links),
+            )
+            pieces += [piece] * count
+        chunks.append(pieces)
+    return chunks
+
+
+def _inside(
+    layer: LayerShape, again: bool, layout: Layout, precision: Precision, links: Links
+) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
+    """Return what a micro batch waits for in the forward and in the backward pass of a layer."""
+    waits: dict[str, list[Wait]] = {"forward": [], "backward": []}
+    for one in within_layer(layer, 1, again, layout, precision):
+        if one.ranks == 1 or not one.bytes or not one.times:
+            continue
+        often = one.times // layout.micro_batches
+        wait = _wait(one, links)
+        if again and one.when == "forward":  # half of them when it is computed again
+            waits["backward"] += [wait] * (often // 2)
+            often -= often // 2
+        waits[one.when] += [wait] * often
+    return tuple(waits["forward"]), tuple(waits["backward"])
+
+
+def _gather(share: Share, layout: Layout, precision: Precision, links: Links) -> Wait | None:
+    if layout.zero < 3 or layout.shards == 1:
+        return None
+    waits = _among_replicas("all-gather", "parameters", share, precision.parameter, layout, links)
+    return Wait("data", "parameters", sum(w.bytes for w in waits), sum(w.seconds for w in waits))
+
+
+def _reduce(share: Share, layout: Layout, precision: Precision, links: Links) -> tuple[Wait, ...]:
+    primitive = "all-reduce" if layout.zero == 0 else "reduce-scatter"
+    return _among_replicas(primitive, "gradients", share, precision.reduced, layout, links)
+
+
+def _among_replicas(
+    primitive: str, what: str, share: Share, width: int, layout: Layout, links: Links
+) -> tuple[Wait, ...]:
+    """Return the exchanges of a layer's tensors among those that hold them alike."""
+    found: Sequence[Exchange] = [
+        Exchange(what, primitive, axis, group_size(layout, axis), elements * width, 1, "update")
+        for axis, elements in share.by_axis.items()
+    ]
+    return tuple(_wait(one, links) for one in found if one.ranks > 1 and one.bytes)
+
+
+def _wait(one: Exchange, links: Links) -> Wait:
+    return Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), links.seconds(one))

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
-from ddlnb.results.collectives import nccl_tests, osu, probe
-from ddlnb.results.collectives.rows import (
+from ddlnb.results.collective_rows import (
     COLLECTIVES,
     COLUMNS,
     MEASURED,
@@ -17,6 +16,7 @@ from ddlnb.results.collectives.rows import (
     bus_factors,
     with_seconds,
 )
+from ddlnb.results.collectives import nccl_tests, osu, probe
 from ddlnb.units import GB
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def read_collective_logs(
     none of these, and InputError for one that does not say what ran on how many ranks.
 
     >>> import ddlnb
-    >>> from ddlnb.paths import DATA
+    >>> from ddlnb.files import DATA
     >>> kept = DATA / "measured" / "2026-11-21_two-cores_loopback" / "all_reduces.json"
     >>> rows = ddlnb.read_collective_logs(kept)
     >>> rows["collective"].unique().tolist(), sorted(set(rows["ranks"]))

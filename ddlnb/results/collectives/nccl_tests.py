@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ddlnb.results.collectives.rows import COLLECTIVES
+from ddlnb.results.collective_rows import COLLECTIVES
 
 _DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)")
 _HEADER = re.compile(r"#\s+(size\s+count\s+.*\btime\b.*)")

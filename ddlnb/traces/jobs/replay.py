@@ -1,4 +1,12 @@
-"""A job as a graph that can be played again, with other durations.
+"""Clocks of workers that do not agree, set by what ends at the same instant on several of them.
+
+A send and its receive end together, and so does a collective on all that take part. From the median
+differences of ends, the offset of every worker's clock follows in each iteration by least squares.
+Sends that end early because they are buffered cancel out, as they go both ways between two stages.
+
+How late operations begin: launch delays that are typical, and pauses that are not.
+
+A job as a graph that can be played again, with other durations.
 
 Every operation begins when all that it waits for has ended, after the launch delay that is typical
 of such operations, and lasts as long as its own work; a message or a collective does its work from
@@ -8,19 +16,155 @@ from the trace; the instants do not, so that the replayed iteration times can be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from ddlnb.errors import InputError
-from ddlnb.traces.jobs.barriers import Barriers, find_barriers
-from ddlnb.traces.jobs.launches import Launches, ready_and_binding
-from ddlnb.traces.jobs.order import Order, find_order
-from ddlnb.traces.jobs.peers import Peers, find_peers
-from ddlnb.traces.jobs.table import Job
-from ddlnb.traces.longest_path import Cyclic, Dependencies, EarliestTimes, Seconds
+from ddlnb.traces.jobs.dependencies import (
+    COLUMNS_OF,
+    LONG_SECONDS,
+    Barriers,
+    Order,
+    Peers,
+    find_barriers,
+    find_order,
+    find_peers,
+    message_numbers,
+)
+from ddlnb.traces.jobs.table import COLLECTIVE, DATA, KINDS, Job, family_of
+from ddlnb.traces.longest_path import Cyclic, Dependencies, EarliestTimes, Indices, Seconds
+
+AGREE_SECONDS = 2e-3  # ends of a collective may be as far apart as this without any clock
+
+
+def with_agreeing_clocks(job: Job) -> Job:
+    """Return the job on one clock; the same job if its clocks agree within 2 ms."""
+    pairs = _pairs(job)
+    if pairs.empty:
+        return job
+    offsets = pd.Series(0.0, job.rows.index)
+    for step, own in pairs.groupby("step"):
+        is_step = job.rows["step"] == step
+        by_worker = _offsets(own, job.workers)
+        offsets[is_step] = by_worker[job.rows.loc[is_step, "worker"].to_numpy()]
+    largest = float(offsets.abs().max())
+    if largest <= AGREE_SECONDS:
+        return job
+    rows = job.rows.assign(
+        start_ts=job.rows["start_ts"] - offsets, end_ts=job.rows["end_ts"] - offsets
+    )
+    zero = rows.groupby("step")["start_ts"].transform("min")
+    rows["start_ts"] -= zero
+    rows["end_ts"] -= zero
+    return replace(job, rows=rows, clocks_set_seconds=largest)
+
+
+def _pairs(job: Job) -> pd.DataFrame:
+    """Return pairs of workers with the differences of ends of what should end at once."""
+    rows = job.rows
+    messages = message_numbers(rows, job.stages)
+    found = [_of_groups(rows, messages)]
+    for name in rows["optype"].unique():
+        if family_of(name) == COLLECTIVE and DATA in KINDS[name].scopes[:1]:
+            own = rows[rows["optype"] == name]
+            keys = own.groupby(["step", "number", *COLUMNS_OF[DATA]], sort=False).ngroup()
+            found.append(_of_groups(own, keys))
+    return pd.concat(found)
+
+
+def _of_groups(rows: pd.DataFrame, keys: pd.Series[int]) -> pd.DataFrame:
+    """Return for every group the differences of the others' ends from that of the first."""
+    own = rows.loc[keys.index, ["step", "worker", "end_ts", "optype"]].assign(key=keys)
+    own = own.sort_values(["key", "optype"], kind="stable")
+    first = own.groupby("key")[["worker", "end_ts"]].transform("first")
+    pairs = pd.DataFrame(
+        {
+            "step": own["step"],
+            "one": first["worker"],
+            "other": own["worker"],
+            "kind": own["optype"],
+            "difference": own["end_ts"] - first["end_ts"],
+        }
+    )
+    return pairs[pairs["one"] != pairs["other"]]
+
+
+def _offsets(pairs: pd.DataFrame, workers: int) -> Seconds:
+    """Return the offset of each worker's clock in one iteration; their mean is 0."""
+    medians = pairs.groupby(["one", "other", "kind"], as_index=False)["difference"].median()
+    matrix = np.zeros((len(medians) + 1, workers))
+    every = np.arange(len(medians))
+    matrix[every, medians["other"]] = 1.0
+    matrix[every, medians["one"]] = -1.0
+    matrix[-1] = 1.0
+    differences = np.r_[medians["difference"], 0.0]
+    return np.asarray(np.linalg.lstsq(matrix, differences, rcond=None)[0])
+
+
+FEW = 5  # samples that make no median: a kind follows another one because something is missing
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Seconds from when each operation could have begun to when it did.
+
+    ``typical`` are medians over the job, by kind and by the kind that was waited for, or by kind
+    alone where that is rare; the first operation of a worker waits for nothing, its delay is
+    typical of the worker. ``pauses`` are what
+    traced delays have beyond the typical ones where that is long, and 0 elsewhere: a worker did
+    nothing, and nothing that is recorded kept it (garbage collection, loading data, a hiccup).
+    """
+
+    traced: Seconds
+    typical: Seconds
+    pauses: Seconds
+
+    @classmethod
+    def of(cls, job: Job, order: Order, barriers: Barriers) -> Launches:
+        """Return the launches of a job."""
+        ready, binding = ready_and_binding(job, order)
+        start = job.rows["start_ts"].to_numpy()
+        names = job.rows["optype"].to_numpy()
+        after = np.where(binding >= 0, names[binding], job.rows["worker"].astype(str))
+        opens = ready.copy()
+        for number, (members, group) in enumerate(barriers.layers()):
+            open_at = pd.Series(ready[members]).groupby(group).transform("max").to_numpy()
+            kept = open_at > np.maximum(opens[members], ready[members] + LONG_SECONDS)
+            after[members[kept]] = f"barrier {number}"
+            opens[members] = np.maximum(opens[members], open_at)
+        traced = start - opens
+        keys = pd.DataFrame({"kind": names, "after": after, "delay": traced})
+        pairs = keys.groupby(["kind", "after"])["delay"]
+        of_kind = keys.groupby("kind")["delay"].transform("median")
+        is_rare = pairs.transform("size") < FEW
+        typical = pairs.transform("median").where(~is_rare, of_kind).to_numpy()
+        beyond = traced - typical
+        return cls(traced, typical, np.where(beyond > LONG_SECONDS, beyond, 0.0))
+
+    @property
+    def replayed(self) -> Seconds:
+        """The delays of a replay: the typical ones, and the pauses."""
+        return self.typical + self.pauses
+
+
+def ready_and_binding(job: Job, order: Order) -> tuple[Seconds, Indices]:
+    """Return when each operation could have begun, and which one it waited for last, -1 for none.
+
+    Only operations of its own worker count.
+    """
+    start, end = job.rows["start_ts"].to_numpy(), job.rows["end_ts"].to_numpy()
+    before = np.r_[order.before, order.during]
+    after = np.r_[order.after, order.during_after]
+    freed = np.r_[end[order.before], start[order.during] + order.during_lag]
+    by_time = np.argsort(freed, kind="stable")
+    binding = np.full(len(start), -1, dtype=np.int64)
+    binding[after[by_time]] = before[by_time]
+    ready = np.zeros(len(start))
+    ready[after[by_time]] = freed[by_time]
+    return ready, binding
 
 
 @dataclass(frozen=True)

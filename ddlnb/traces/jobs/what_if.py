@@ -1,24 +1,150 @@
-"""What an iteration would have taken without one cause of waste, or without all of them.
+"""What the duration of a computation is made of: its stage, its worker, its sequences, the rest.
+
+An operation of some kind lasts as long as the average one of the job, times the factor of its stage
+(and chunk), times that of its worker among those of the stage, times that of its micro batch, times
+the pace of the iteration as a whole (which nobody is behind in), times what is left. The stage is
+as slow as the median of its workers (of two, the faster one), because a slow worker is no property
+of the stage; work that a stage or a micro batch has too much of could be done by others, so those
+factors are relative to means. A micro batch goes through all stages, forward and backward: its
+factor is what these have in common, their median, relative to the mean of its iteration.
+
+What an iteration would have taken without one cause of waste, or without all of them.
 
 Each cause is taken out by playing the job again with other durations, everything else as it was;
 the difference in seconds is what the cause costs on its own. Without all of them nobody straggles.
 Causes overlap: the parts need not add up to the whole, and their interaction is shown.
+
+What a replay found, in sentences.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ddlnb.errors import require
-from ddlnb.traces.jobs.clocks import with_agreeing_clocks
-from ddlnb.traces.jobs.factors import Factors
-from ddlnb.traces.jobs.kinds import COLLECTIVE, COMPUTE, POINT_TO_POINT, family_of
-from ddlnb.traces.jobs.replay import Replay
-from ddlnb.traces.jobs.table import Job
+from ddlnb.traces.jobs.replay import Replay, with_agreeing_clocks
+from ddlnb.traces.jobs.table import COLLECTIVE, COMPUTE, POINT_TO_POINT, Job, family_of
 from ddlnb.traces.longest_path import Seconds
+from ddlnb.units import counted, show_seconds
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of every operation; all are 1 for messages, collectives and what lasts no time.
+
+    Their product, times the average of the kind and the pace of the iteration, is the duration.
+    ``of_worker`` and ``of_stage`` are the factors of computation by worker and by stage, and
+    ``correlation`` that of forward and backward durations of the micro batches of one iteration on
+    one worker: near 1 where sequences differ, near 0 where single operations do, NaN if unknown.
+    """
+
+    stage: Seconds
+    worker: Seconds
+    sequence: Seconds
+    rest: Seconds
+    of_worker: pd.DataFrame
+    of_stage: pd.DataFrame
+    correlation: float
+
+    @classmethod
+    def of(cls, job: Job) -> Factors:
+        """Return the factors of a job's operations."""
+        family = job.rows["optype"].map(family_of)
+        own = job.rows[~family.isin((POINT_TO_POINT, COLLECTIVE)) & (job.rows["duration"] > 0)]
+        place = ["optype", "stage", "mc"]
+        seconds = own["duration"]
+        by_worker = own.groupby([*place, "worker"])["duration"].mean()
+        by_place = by_worker.groupby(place).quantile(0.5, interpolation="lower")
+        average = by_place.groupby("optype").mean()
+        at_place = _looked_up(by_place, own, place)
+        worker = _looked_up(by_worker, own, [*place, "worker"])
+        longer = _of_data_ranks(own, worker, at_place)
+        worker = worker / longer
+        overall = _looked_up(average, own, ["optype"])
+        left = seconds / worker
+        pace = left.groupby([own["step"], own["optype"]]).transform("median")
+        left = left / pace
+        common, mean, correlation = _of_sequences(own, left)
+        computes = own["optype"].map(family_of) == COMPUTE
+        factors = {
+            "stage": at_place / overall,
+            "worker": worker / at_place,
+            "sequence": common / mean,
+            "rest": left / common,
+        }
+        filled = {name: _filled(values, job) for name, values in factors.items()}
+        return cls(
+            **filled,
+            of_worker=_weighted(own[computes], worker / at_place, at_place, ["dp_rank", "stage"]),
+            of_stage=_weighted(own[computes], at_place / overall, overall, ["stage"]),
+            correlation=correlation,
+        )
+
+
+def _of_data_ranks(
+    own: pd.DataFrame, worker: pd.Series[float], at_place: pd.Series[float]
+) -> pd.Series[float]:
+    """Return by how much all stages of an operation's data-parallel rank take longer than others'.
+
+    What stages have in common, the median of their workers (of two, the faster one), are the micro
+    batches that the rank was given. With one stage it cannot be told, and is the worker's.
+    """
+    computes = own["optype"].map(family_of) == COMPUTE
+    if own["stage"].nunique() < 2 or not computes.any():
+        return pd.Series(1.0, own.index)
+    by_worker = _weighted(own[computes], worker / at_place, at_place, ["dp_rank", "stage"])
+    common = by_worker.groupby("dp_rank")["factor"].quantile(0.5, interpolation="lower")
+    return own["dp_rank"].map(common).fillna(1.0).where(computes, 1.0)
+
+
+def _of_sequences(
+    own: pd.DataFrame, left: pd.Series[float]
+) -> tuple[pd.Series[float], pd.Series[float], float]:
+    """Return what operations of a micro batch have in common, and the mean of that in the step.
+
+    Also returned is how forward and backward times of micro batches correlate.
+    """
+    known = own[(own["optype"].map(family_of) == COMPUTE) & (own["mb_id"] >= 0)]
+    common, mean = pd.Series(1.0, own.index), pd.Series(1.0, own.index)
+    if known.empty:
+        return common, mean, float("nan")
+    same = [known[key] for key in ("step", "dp_rank", "mb_id")]
+    common[known.index] = left[known.index].groupby(same).transform("median")
+    mean[known.index] = common[known.index].groupby(known["step"]).transform("mean")
+    own_pace = left[known.index].groupby([known["step"], known["worker"], known["optype"]])
+    ways = known.assign(left=left[known.index] / own_pace.transform("mean")).pivot_table(
+        index=["step", "worker", "mc", "mb_id"], columns="optype", values="left"
+    )
+    if {"forward-compute", "backward-compute"} - set(ways) or len(ways) < 3:
+        return common, mean, float("nan")
+    if not (ways.std() > 0).all():
+        return common, mean, float("nan")
+    return common, mean, float(ways["forward-compute"].corr(ways["backward-compute"]))
+
+
+def _looked_up(values: pd.Series[float], rows: pd.DataFrame, keys: list[str]) -> pd.Series[float]:
+    found = rows[keys].join(values.rename("value"), on=keys)["value"]
+    return found.astype(float)
+
+
+def _filled(values: pd.Series[float], job: Job) -> Seconds:
+    result = np.ones(len(job.rows))
+    result[values.index.to_numpy()] = values.to_numpy()
+    return result
+
+
+def _weighted(
+    rows: pd.DataFrame, factor: pd.Series[float], weight: pd.Series[float], by: list[str]
+) -> pd.DataFrame:
+    """Return one factor per worker or stage: how much longer all of its computation takes."""
+    sums = rows[by].assign(actual=factor * weight, fair=weight).groupby(by, as_index=False).sum()
+    return sums.assign(factor=sums["actual"] / sums["fair"])[[*by, "factor"]]
+
 
 CAUSES = (
     "slow workers",
@@ -216,3 +342,101 @@ def _without(replay: Replay, factors: Factors, worker: tuple[int, int]) -> Secon
     rows = replay.job.rows
     is_it = (rows["dp_rank"] == worker[0]) & (rows["stage"] == worker[1])
     return np.where(is_it, replay.work / factors.worker, replay.work)
+
+
+CLEAR_FACTOR = 1.02  # a worker or stage slower than this is named
+ALIKE = 0.9  # correlation of forward and backward above which sequences are the reason (the paper)
+TOLERATED = 0.02  # an error of replayed iterations that is said to be large beyond it
+
+
+def sentences(found: WhatIf) -> Iterator[str]:
+    """Yield what a reader should know beside the tables."""
+    yield from _errors(found)
+    yield (
+        f"If nobody straggled, an iteration would take "
+        f"{show_seconds(found.iterations['ideal_seconds'].mean())} instead of "
+        f"{show_seconds(found.iterations['replayed_seconds'].mean())}: S = {found.slowdown:.3f} "
+        f"(S = {found.mean_slowdown:.3f} with every computation at the mean of its kind and every "
+        f"transfer at the median, as arXiv 2505.05713 defines it)."
+    )
+    yield from _reasons(found)
+    if found.job.data_ranks == 1:
+        yield "With one data-parallel rank, a slow worker cannot be told from a slow stage."
+    yield from _remarks(found)
+
+
+def _errors(found: WhatIf) -> Iterator[str]:
+    errors = found.iterations.filter(like="error").abs().max()
+    yield (
+        f"The replay is off by at most {errors['error']:.2%} of an iteration; without the pauses "
+        f"that it found by {errors['error_without_pauses']:.2%}, without any launch delay (from "
+        f"durations and dependencies alone) by {errors['error_without_delays']:.2%}. Adding up the "
+        f"work of the busiest worker would be off by {errors['error_of_busiest']:.1%}."
+    )
+    if errors["error"] > TOLERATED:
+        yield f"That is more than {TOLERATED:.0%}: take what follows with care."
+
+
+def _reasons(found: WhatIf) -> Iterator[str]:
+    alone = found.causes.set_index("cause").loc[list(CAUSES), "seconds"]
+    most = str(alone.idxmax())
+    if alone[most] > 0:
+        total = found.iterations["replayed_seconds"].mean()
+        yield f"The largest cause is {most}: {alone[most] / total:.1%} of an iteration."
+    worker = found.workers.iloc[0]
+    if worker["factor"] > CLEAR_FACTOR:
+        yield (
+            f"The slowest worker is data-parallel rank {worker['dp_rank']:.0f} of stage "
+            f"{worker['stage']:.0f}: it computes {worker['factor']:.2f} times as long as the "
+            f"others of its stage, and replacing it alone saves "
+            f"{show_seconds(max(0.0, worker['saves_seconds']))} per iteration."
+        )
+    stages = found.factors.of_stage
+    stage = stages.loc[stages["factor"].idxmax()]
+    if stage["factor"] > CLEAR_FACTOR:
+        yield (
+            f"Stage {stage['stage']:.0f} computes {stage['factor']:.2f} times as long as the "
+            f"average stage."
+        )
+    correlation = found.factors.correlation
+    if not math.isnan(correlation):
+        verdict = "micro batches differ" if correlation >= ALIKE else "no sign of uneven sequences"
+        yield (
+            f"Forward and backward times of micro batches correlate by {correlation:.2f}: "
+            f"{verdict}."
+        )
+
+
+def _remarks(found: WhatIf) -> Iterator[str]:
+    job, peers, launches = found.job, found.replay.peers, found.replay.launches
+    if job.clocks_set_seconds:
+        yield (
+            f"Clocks of workers differed by up to {show_seconds(job.clocks_set_seconds)} from "
+            f"their mean, and were set by the ends of messages and collectives."
+        )
+    for barrier in found.replay.barriers.found:
+        yield f"A barrier that the trace does not record was found {barrier}."
+    pauses = launches.pauses[launches.pauses > 0]
+    if len(pauses):
+        yield (
+            f"Workers paused {counted(len(pauses), 'time')} for {show_seconds(pauses.mean())} on "
+            f"average (longest {show_seconds(pauses.max())}), kept by nothing that the trace "
+            f"records."
+        )
+    for kind, count in job.unknown_kinds.items():
+        yield (
+            f"Replayed as work of one worker: {counted(count, 'operation')} of the unknown kind "
+            f"{kind!r}."
+        )
+    if peers.lonely:
+        yield (
+            f"{peers.lonely:,} sends and receives lack the other half; they are replayed with the "
+            f"time they took."
+        )
+    if peers.early:
+        share = peers.early / len(job.rows)
+        yield (
+            f"Replayed alone, as they ended before a peer had begun: "
+            f"{counted(peers.early, 'operation')} ({share:.1%}), whose numbers (seq_id) may not "
+            f"match."
+        )

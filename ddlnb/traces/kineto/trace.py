@@ -1,19 +1,301 @@
-"""A trace of torch.profiler, and what can be had from it."""
+"""Where a GPU's time goes: which pass launched each of its operations, and how long it was busy.
+
+A Kineto trace as a timeline, to be drawn beside a simulated one.
+
+The workload that a Kineto trace shows: layers, gradients, and how long each of them takes.
+
+A trace of torch.profiler, and what can be had from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
+import math
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ddlnb.results.timeline import Timeline
-from ddlnb.traces.kineto.events import Recording, recording
-from ddlnb.traces.kineto.gpu_time import GpuTime, gpu_times
+from ddlnb.errors import InputError, require
+from ddlnb.results.timeline import Span, Timeline
+from ddlnb.traces.kineto.events import Arrival, Event, Passes, Recording, passes_of, recording
 from ddlnb.traces.kineto.graph import OperationGraph, operation_graph
-from ddlnb.traces.kineto.timeline import timeline_of
-from ddlnb.traces.kineto.workload import workload_of
-from ddlnb.workloads.workload import Workload
+from ddlnb.units import counted
+from ddlnb.workloads.workload import Gradient, Layer, Workload
+
+OUTSIDE = "outside"
+PASSES = ("forward", "backward", "update", OUTSIDE)
+
+
+@dataclass(frozen=True)
+class GpuTime:
+    """What a GPU did in one pass of one iteration, or outside of all passes (iteration None).
+
+    ``work_seconds`` adds up the operations. ``busy_seconds`` counts an instant once, however many
+    operations ran in it: for the one that began first.
+    """
+
+    iteration: int | None
+    kind: str
+    operations: int
+    work_seconds: float
+    busy_seconds: float
+
+
+def gpu_times(trace: Recording) -> tuple[GpuTime, ...]:
+    """Return the GPU's seconds in each pass of each iteration; every operation is in exactly one.
+
+    An operation belongs to the pass in which the host launched it. Outside of all passes are what
+    nobody launched in the trace, inputs that are copied before the first layer, and the value of
+    the loss. Raises InputError for a trace without GPU or without a backward pass.
+    """
+    require(bool(trace.gpu), f"{trace.name!r} was recorded without a GPU")
+    passes = passes_of(trace)
+    groups: dict[tuple[int | None, str], list[tuple[float, float]]] = defaultdict(list)
+    for one, busy in zip(trace.gpu, busy_seconds(trace.gpu), strict=True):
+        groups[_group(trace, one, passes)].append((one.seconds, busy))
+    keys = [(number, kind) for number in range(len(passes)) for kind in PASSES[:-1]]
+    return tuple(
+        GpuTime(
+            number,
+            kind,
+            len(groups[number, kind]),
+            sum(work for work, _ in groups[number, kind]),
+            sum(busy for _, busy in groups[number, kind]),
+        )
+        for number, kind in [*keys, (None, OUTSIDE)]
+    )
+
+
+def busy_seconds(operations: Sequence[Event]) -> list[float]:
+    """Return for each operation, in order of start, its seconds beyond the ends of those before."""
+    reached = float("-inf")
+    found = []
+    for one in operations:
+        found.append(max(0.0, one.stop - max(one.start, reached)))
+        reached = max(reached, one.stop)
+    return found
+
+
+def _group(trace: Recording, one: Event, passes: Sequence[Passes]) -> tuple[int | None, str]:
+    call = trace.launch_of.get(one.correlation) if one.correlation is not None else None
+    number = bisect_right(passes, call.start, key=lambda each: each.host.start) - 1 if call else -1
+    if call is None or number < 0:
+        return None, OUTSIDE
+    host = passes[number].host
+    if call.start < host.turn:
+        return number, "forward"
+    if call.start <= host.end:
+        return number, "backward"
+    if any(start <= call.start <= stop for start, stop in host.steps):
+        return number, "update"
+    return None, OUTSIDE
+
+
+BYTES_OF = {"Float": 4, "Double": 8, "Half": 2, "Bfloat16": 2, "Long": 8, "Int": 4, "Byte": 1}
+
+
+def timeline_of(trace: Recording, workload: Workload | None = None) -> Timeline:
+    """Return the passes, updates and messages of a trace; names are those of a workload, if given.
+
+    Messages are kernels of NCCL, or on the host the collectives of its library, with the bytes that
+    the trace has for them. A wait lasts from the last gradient to the update while messages are
+    under way.
+    """
+    passes = passes_of(trace)
+    spans: list[Span] = []
+    messages = _messages(trace)
+    for number, one in enumerate(passes):
+        spans += _computation(one, trace.rank, number, workload)
+        until = passes[number + 1].start if number + 1 < len(passes) else float("inf")
+        own = [each for each in messages if one.start <= each.start < until]
+        spans += [
+            Span(trace.rank, "message", each.name, each.start, each.stop, number, _bytes(each))
+            for each in own
+        ]
+        ready = max(arrival.ready for arrival in one.arrivals)
+        waited = max((each.stop for each in own), default=ready)
+        if one.updates:
+            waited = min(waited, max(ready, one.updates[0][0]))
+        if waited > ready:
+            spans.append(Span(trace.rank, "wait", "messages", ready, waited, number))
+    return Timeline(trace.name, f"traced on {trace.device if trace.gpu else 'CPU'}", tuple(spans))
+
+
+def _computation(one: Passes, rank: int, number: int, workload: Workload | None) -> Iterator[Span]:
+    gradients = [gradient.name for gradient in workload.gradients] if workload else []
+    layers = sorted({(a.began, a.layer) for a in one.arrivals if a.forward is not None})
+    named = dict.fromkeys(layer for _, layer in layers)
+    starts = [next(at for at, layer in layers if layer == name) for name in named]
+    edges = [one.start, *starts[1:], one.turn] if starts else [one.start, one.turn]
+    for name, begin, end in zip(named or ["forward"], edges, edges[1:], strict=False):
+        yield Span(rank, "forward", name, begin, max(begin, end), number)
+    before = one.turn
+    for place, arrival in enumerate(one.arrivals):
+        name = gradients[place] if place < len(gradients) else f"{arrival.layer} {place}"
+        yield Span(rank, "backward", name, before, max(before, arrival.ready), number)
+        before = max(before, arrival.ready)
+    for begin, end in one.updates:
+        yield Span(rank, "update", "optimizer", max(before, begin), max(before, begin, end), number)
+
+
+def _messages(trace: Recording) -> Sequence[Event]:
+    """Return the collectives: kernels if there are any, else what the host says."""
+    kernels = [event for event in trace.gpu if event.is_communication]
+    if kernels or trace.gpu:
+        return kernels
+    return [event for event in trace.events if event.is_communication]
+
+
+def _bytes(event: Event) -> int:
+    """Return the bytes of a collective, as NCCL's kernels and record_shapes=True have them."""
+    if "In msg nelems" in event.args:
+        elements, kind = int(event.args["In msg nelems"]), event.args.get("dtype", "")
+    else:
+        shapes, kinds = event.args.get("Input Dims") or [[0]], event.args.get("Input type") or [""]
+        elements, kind = math.prod(shapes[0] or [0]), kinds[0]
+    return elements * BYTES_OF.get(str(kind).removeprefix("c10::").capitalize(), 0)
+
+
+BYTES_OF_workload = {
+    "float": 4,
+    "double": 8,
+    "c10::Half": 2,
+    "c10::BFloat16": 2,
+    "c10::complex<float>": 8,
+}
+
+
+def workload_of(
+    trace: Recording, model: Workload | None = None, local_batch: int | None = None
+) -> Workload:
+    """Return the workload of a trace; seconds are medians over its iterations.
+
+    ``model`` is the workload that ``ddlnb.trace`` returns: it gives layers and gradients their
+    names and their work, and its gradients must have the shapes of the trace's, where the trace has
+    them. Without it, layers are named by modules (``with_stack=True``) or operations, gradients by
+    their layers, and the trace must have shapes (``record_shapes=True``) and the batch be given.
+    Raises InputError where trace and model differ or something that is needed was not recorded.
+    """
+    passes = passes_of(trace)
+    known = (
+        _named(trace, passes[0], local_batch) if model is None else _joined(trace, passes, model)
+    )
+    order = [layer.name for layer in known.layers]
+    marks = [_layer_starts(one, known) for one in passes]
+    forward = {
+        name: statistics.median(
+            _until_next(starts, one, name) for starts, one in zip(marks, passes, strict=True)
+        )
+        for name in order
+    }
+    backward = {
+        gradient.name: statistics.median(_since_before(one, number) for one in passes)
+        for number, gradient in enumerate(known.gradients)
+    }
+    where = trace.device if trace.gpu else "the CPU"
+    source = (
+        f"trace {trace.name!r} of torch.profiler on {where}, {counted(len(passes), 'iteration')}"
+    )
+    return known.with_seconds(forward, backward, source, trace.device if trace.gpu else "")
+
+
+def _layer_starts(one: Passes, known: Workload) -> dict[str, float]:
+    """Return when each layer began its forward pass, in the order in which they began.
+
+    A layer whose operations no flow leads to belongs to the one before it.
+    """
+    starts: dict[str, float] = {}
+    for gradient, arrival in zip(known.gradients, one.arrivals, strict=True):
+        if arrival.forward is not None:
+            starts[gradient.layer] = min(arrival.began, starts.get(gradient.layer, math.inf))
+    return dict(sorted(starts.items(), key=lambda item: item[1]))
+
+
+def _until_next(starts: dict[str, float], one: Passes, name: str) -> float:
+    """Return the seconds from the start of a layer to that of the next one."""
+    if name not in starts:
+        return 0.0 if starts else one.turn - one.start if name == "" else 0.0
+    later = [at for at in starts.values() if at > starts[name]]
+    begin = one.start if starts[name] == min(starts.values()) else starts[name]
+    return max(0.0, min(later, default=one.turn) - begin)
+
+
+def _since_before(one: Passes, number: int) -> float:
+    before = one.arrivals[number - 1].ready if number else one.turn
+    return max(0.0, one.arrivals[number].ready - before)
+
+
+def _joined(trace: Recording, passes: Sequence[Passes], model: Workload) -> Workload:
+    """Return the model's workload, if its gradients are those of the trace, in the trace's order.
+
+    Precision changes in which order a layer's weight and bias arrive. Where the trace has shapes,
+    each arrival is the first of the model's gradients of its shape that has not yet arrived.
+    """
+    arrivals = passes[0].arrivals
+    require(
+        len(arrivals) == len(model.gradients),
+        f"{trace.name!r} has {counted(len(arrivals), 'gradient')} in an iteration and model "
+        f"{model.model!r} has {len(model.gradients)}; name the model that was traced",
+    )
+    waiting = list(model.gradients)
+    arrived: list[Gradient] = []
+    for number, arrival in enumerate(arrivals):
+        fits = (g for g in waiting if None in (arrival.shape, g.shape) or g.shape == arrival.shape)
+        gradient = next(fits, None)
+        if gradient is None:
+            expected = model.gradients[number]
+            raise InputError(
+                f"gradient {number + 1} of {trace.name!r} has shape {arrival.shape}, that of model "
+                f"{model.model!r} is {expected.name!r} of {expected.shape}; name the model that "
+                f"was traced"
+            )
+        waiting.remove(gradient)
+        arrived.append(gradient)
+    return replace(model, gradients=tuple(arrived))
+
+
+def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
+    """Return the layers and gradients that the trace itself names, without seconds."""
+    require(
+        local_batch is not None,
+        f"{trace.name!r} does not say how many samples a batch had; give the batch, or the model",
+    )
+    lacking = next(
+        (a for a in one.arrivals if a.shape is None or a.dtype not in BYTES_OF_workload), None
+    )
+    if lacking is not None:
+        raise InputError(
+            f"{trace.name!r} does not say how large its gradients are; record it with "
+            f"record_shapes=True, or give the model that was traced"
+        )
+    names = [arrival.layer or "forward" for arrival in one.arrivals]
+    gradients = [
+        Gradient(
+            f"{name}.{names[:number].count(name)}",
+            name,
+            math.prod(arrival.shape or ()),
+            BYTES_OF_workload[arrival.dtype],
+            shape=arrival.shape,
+        )
+        for number, (name, arrival) in enumerate(zip(names, one.arrivals, strict=True))
+    ]
+    layers = [Layer(name) for name in _in_forward_order(names, one.arrivals)]
+    source = f"structure of trace {trace.name!r}"
+    return Workload(trace.name, local_batch or 1, tuple(layers), tuple(gradients), source)
+
+
+def _in_forward_order(names: Sequence[str], arrivals: Sequence[Arrival]) -> list[str]:
+    first = {
+        name: min(
+            (a.forward for n, a in zip(names, arrivals, strict=True) if n == name and a.forward),
+            default=0.0,
+        )
+        for name in names
+    }
+    return sorted(first, key=lambda name: first[name])
 
 
 class KinetoTrace(Recording):

@@ -9,19 +9,22 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
 from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.plans.kept import KeptPlan, method_of
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import KeptPlan, method_of
 from ddlnb.simulator.profiles import workload_on
-from ddlnb.simulator.unlike.team import Slowness
-from ddlnb.training.cost.iteration import IterationCost
+from ddlnb.simulator.workers import Slowness
 from ddlnb.training.cost.lockstep import lockstep_cost
 from ddlnb.training.cost.machines import server_machines, with_own_plans
-from ddlnb.training.cost.overlapped import lossless_cost, overlapped_cost, require_all_to_all
+from ddlnb.training.cost.overlapped import (
+    IterationCost,
+    lossless_cost,
+    overlapped_cost,
+    require_all_to_all,
+)
 from ddlnb.training.cost.planned import planned_cost
-from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.synchronisation.catalogue import SYNCHRONISATIONS
-from ddlnb.workloads.hardware import require_same_hardware
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.workloads.roofline import require_same_hardware
 from ddlnb.workloads.workload import Workload
 
 BASE = "MG-WFBP"  # the lossless method whose messages BSP sends, unless another is named

@@ -34,16 +34,16 @@ from ddlnb.compression.profile import FREE, CompressionProfile, compression_prof
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
-from ddlnb.simulator.computation import Numbers
 from ddlnb.simulator.program import Program, lower
 from ddlnb.simulator.simulate import plan_on
+from ddlnb.simulator.tasks import Numbers
 from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.overlapped import (
     compressed_message,
     pieces_of_messages,
     require_all_to_all,
 )
-from ddlnb.training.cost.tensors import Shape, compressed_pieces, is_built_in, tensor_shapes
+from ddlnb.training.cost.requests import Shape, compressed_pieces, is_built_in, tensor_shapes
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:

@@ -1,4 +1,10 @@
-"""The cost of iterations under any synchronisation, by the method's own loop in a cluster's time.
+"""The clock of a cluster: what a gradient and a request take there, for runs in lockstep.
+
+Requests cost what the simulator says of one message after the backward pass, since nothing overlaps
+in lockstep, but for servers: what is pushed layer by layer takes what is left of it then. With
+equal workers a BSP run therefore takes as long as BSP-A2A and BSP-PS, or WFBP-PS where it overlaps.
+
+The cost of iterations under any synchronisation, by the method's own loop in a cluster's time.
 
 The loop runs on workers without values, so that stragglers, waiting and staleness are those of its
 definition. A worker's communication follows its computation, but for pushes to servers: with
@@ -8,27 +14,126 @@ definition. A worker's communication follows its computation, but for pushes to 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.compression.base import Codec
-from ddlnb.compression.payloads import Payloads
+from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.heterogeneous import ALIKE
+from ddlnb.compression.base import Codec, Payloads
 from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import require_whole
-from ddlnb.simulator.unlike.team import Slowness
-from ddlnb.training.cost.cluster_clock import cluster_clock
-from ddlnb.training.cost.coding import coding_seconds, coding_source
-from ddlnb.training.cost.iteration import BACKWARD, NOTHING, IterationCost
+from ddlnb.plans.server_rules import BulkSynchronous
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import plan_on
+from ddlnb.simulator.workers import Slowness
 from ddlnb.training.cost.machines import server_machines
-from ddlnb.training.cost.tensors import (
+from ddlnb.training.cost.overlapped import BACKWARD, NOTHING, IterationCost
+from ddlnb.training.cost.requests import (
     CompressedPiece,
+    coding_seconds,
+    coding_source,
     compressed_pieces,
+    gathers,
+    message_link,
     pieces,
+    push_pull_seconds,
+    request_cost,
+    require_one_switch,
     require_shapes,
 )
-from ddlnb.training.cost.traffic import gathers
+from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock, Passage, Trip
 from ddlnb.training.executors.dry_run import DryRun, dry_run
-from ddlnb.training.method import TrainingMethod
+from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.workloads.workload import Workload
+
+
+def cluster_clock(
+    workload: Workload,
+    cluster: str | Cluster,
+    method: str | TrainingMethod = "bsp",
+    slower: Slowness | None = None,
+    workers: int | None = None,
+    overlap: bool = False,
+) -> Clock:
+    """Return the clock of this method there; ``slower`` multiplies seconds of computation.
+
+    Workers differ as the cluster says: each computes, is delayed, and pushes and pulls as if all
+    were like it, while a collective goes at the pace of the slowest link.
+
+    Workers of a node that push at the same time, as a bulk-synchronous rule makes them do, sum
+    inside the node first. Those of other rules push one by one, and queue for two links: that of
+    their node, which passes M more bytes in (t(g M) - t(M)) / (g - 1) seconds, with g workers on a
+    node and t(M) for a push and a pull of every node at once, and those of the servers together.
+    With ``overlap`` layers are pushed while the backward pass goes on, if the method can. Raises
+    InputError for servers that the cluster lacks.
+    """
+    cluster, method = get_cluster(cluster, workers), training_method(method)
+    compute = compute_seconds(workload, cluster)
+    trip = None
+    if method.architecture == "PS":
+        trip = _trips(workload, cluster, method, overlap and method.pushes_layers)
+
+    def computing(rank: int, step: int, workers: int) -> float:
+        seconds = compute * cluster.unlike.compute_factor(rank)
+        if slower is not None:
+            seconds *= slower(rank, step, workers)
+        return seconds + cluster.unlike.delay_seconds(rank, step)
+
+    def communicating(kind: type, size: int, _: int) -> float:
+        return request_cost(cluster, kind, size, is_merged=len(workload.gradients) > 1).seconds
+
+    return Clock(computing, communicating, partial(message_link, cluster), trip)
+
+
+def _trips(
+    workload: Workload, cluster: Cluster, method: TrainingMethod, overlap: bool
+) -> Callable[[int, str, int, int], Trip]:
+    joined = isinstance(method.synchronisation.rule(cluster.workers), BulkSynchronous)
+    per_node, effects = cluster.workers_per_node, cluster.effects
+    ready = workload.ready_seconds
+    early_seconds = (ready[-1] - ready[0]) * effects.compute_factor if overlap else 0.0
+    if not joined:
+        require_one_switch(cluster, "servers that do not wait for all workers")
+    at_servers = min(effects.server_bandwidth, effects.between_bandwidth) * cluster.default_servers
+
+    def trip(rank: int, way: str, size: int, _: int) -> Trip:
+        here = _as_all(cluster, rank)
+        after = push_pull_seconds(workload, here, size)
+        shown = push_pull_seconds(workload, here, size, overlap=True) if overlap else after
+        if joined:  # all pushes and all answers are on the same links at the same time
+            return Trip(shown / 2)
+        passages = []
+        if per_node > 1:
+            together = push_pull_seconds(workload, here, size * per_node)
+            more = (together - after) / (per_node - 1)
+            # Both ways take turns: parts of the model are pulled while others are pushed.
+            passages.append(Passage(("node", rank // per_node), more / 2))
+        if cluster.nodes_in_use > 1:
+            link = ("servers", "out of" if way != PUSH else "into")
+            passages.append(Passage(link, size / at_servers))
+        if way == HELD_PULL:  # nothing is left to hide it
+            return Trip(after / 2, tuple(passages))
+        early = early_seconds * cluster.unlike.compute_factor(rank)
+        return Trip(shown / 2, tuple(passages), early)
+
+    return trip
+
+
+def _as_all(cluster: Cluster, rank: int) -> Cluster:
+    """Return the cluster as if all its workers were like this one."""
+    compute = cluster.unlike.compute_factor(rank)
+    link = cluster.unlike.link_factor(rank // cluster.workers_per_node)
+    if compute == link == 1.0:
+        return replace(cluster, unlike=ALIKE)
+    return cluster.with_unlike([compute] * cluster.workers, [link] * cluster.nodes_in_use)
+
+
+def compute_seconds(workload: Workload, cluster: Cluster) -> float:
+    """Return the seconds that a worker with no factor computes in an iteration, with its update."""
+    plan = plan_on(cluster, workload, "BSP-A2A")
+    return lower(workload, cluster, plan).compute_seconds
 
 
 def lockstep_cost(

@@ -1,4 +1,6 @@
-"""Seconds of a request on a cluster: what an all-reduce, a gather or a message costs there.
+"""The tensors of a workload as a compressor sees them: shapes, in the order of the parameters.
+
+Seconds of a request on a cluster: what an all-reduce, a gather or a message costs there.
 
 An all-reduce costs what the cluster says. Payloads are gathered along a ring, whatever the
 all-reduce is: n - 1 hops, with (n-1) B bytes through every link (Thakur et al. 2005). A message is
@@ -6,29 +8,116 @@ an operation of one hop. Messages of compressors go to one worker at a time, as 
 has at most one pair per node, and are all priced as if they left the node. Where workers send
 several at once, as in gossip, they share the links of `message_link`. A push and a pull cost what
 BSP-PS makes of them.
+
+Bytes that a lossy method sends: by closed form, and compared with the dense ring.
+
+A dense iteration sends 2 (n-1) / n M bytes from every worker in a ring of n. A compressor's
+all-reduce is such a ring of fewer bytes; its all-gather sends every payload to all others, so that
+it grows with n: top-k saves a factor of D / (n k) for k of D entries, and nothing from a density of
+1 / n on.
+
+Seconds that a worker spends on compressing and decompressing, from a profile of compressors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.compression.base import Traffic
-from ddlnb.errors import InputError, require
+from ddlnb.compression.base import Compressor, Traffic
+from ddlnb.compression.profile import CompressionProfile
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
+from ddlnb.simulator.events import play_unlike_fast
 from ddlnb.simulator.fast_player import play_fast
-from ddlnb.simulator.identity import Identity
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.simulator.unlike.fast_player import play_unlike_fast
-from ddlnb.simulator.unlike.program import with_team
-from ddlnb.simulator.unlike.team import team_of
-from ddlnb.training.executors.links import Link
+from ddlnb.simulator.tasks import Identity
+from ddlnb.simulator.workers import team_of, with_team
+from ddlnb.training.executors.clock import Link
+from ddlnb.workloads.kept_models import kept_model
 from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Shape = tuple[int, ...]
+CompressedPiece = tuple[Compressor, Shape]
+
+
+def tensor_shapes(workload: Workload) -> dict[str, Shape]:
+    """Return the shape of every gradient by name, in the order of the model's parameters.
+
+    Shapes and order are those of the built-in model that the workload describes. Of any other model
+    the shapes are those that its profile kept, vectors where it kept none, in the order in which
+    gradients become ready. Raises InputError when a built-in model of that name has other tensors.
+    """
+    if not is_built_in(workload):
+        return {one.name: one.shape or (one.elements,) for one in workload.gradients}
+    sizes = {gradient.name: gradient.elements for gradient in workload.gradients}
+    shapes = _shapes_of_model(workload.model)
+    require(
+        {name: math.prod(shape) for name, shape in shapes.items()} == sizes,
+        f"workload {workload.model!r} has other tensors than the model of that name; "
+        f"profile it again, or give it a name of its own",
+    )
+    return dict(shapes)
+
+
+def require_shapes(workload: Workload, compressor: Compressor) -> None:
+    """Raise InputError if the compressor needs shapes of tensors, and nobody kept them.
+
+    Profiles of earlier editions have none.
+    """
+    require(
+        not compressor.needs_shapes
+        or is_built_in(workload)
+        or all(one.shape is not None for one in workload.gradients),
+        f"{compressor} sends a matrix as two thin ones, and the profile of {workload.model!r} does "
+        f"not have the shapes of its tensors; profile it again (ddlnb.profile keeps them), or "
+        f"choose another compressor",
+    )
+
+
+def is_built_in(workload: Workload) -> bool:
+    """Return whether the workload is of a built-in model, whose parameters are known."""
+    from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+    from ddlnb.workloads.catalogue import TASKS
+
+    return workload.model in TASKS or workload.model in LEARNING_TASKS
+
+
+def pieces(workload: Workload, whole_model: bool) -> list[Shape]:
+    """Return the shapes that are compressed on their own: all tensors, or one vector of them."""
+    return [(workload.parameters,)] if whole_model else list(tensor_shapes(workload).values())
+
+
+def compressed_pieces(compressor: Compressor, shapes: Iterable[Shape]) -> list[CompressedPiece]:
+    """Pair every shape with the compressor that it gets: layer-wise choices give each its own."""
+    shapes = list(shapes)
+    return list(zip(compressor.for_pieces(len(shapes)), shapes, strict=True))
+
+
+@cache  # a large model takes a quarter of a second to build, even without values
+def _shapes_of_model(name: str) -> dict[str, Shape]:
+    if kept := kept_model(name):
+        return kept.shapes
+    import torch
+
+    from ddlnb.training.tasks.catalogue import get_learning_task
+    from ddlnb.workloads.catalogue import TASKS
+
+    with torch.device("meta"):
+        module = TASKS[name].build() if name in TASKS else get_learning_task(name).build(0)
+    return {key: tuple(p.shape) for key, p in module.named_parameters() if p.requires_grad}
 
 
 class RequestCost(NamedTuple):
@@ -151,3 +240,144 @@ def _link(cluster: Cluster, name: Hashable, factor: float, *, leaves: bool) -> L
     else:
         hop, bandwidth = effects.inside_latency, effects.inside_bandwidth
     return Link(name, effects.operation_latency + hop, 1 / bandwidth)
+
+
+MANY = 8  # workers: enough for a compressor to make the requests that it makes among many
+
+
+def bytes_sent(traffic: Traffic, workers: int) -> float:
+    """Return the bytes that one worker sends for a request; for Messages, the busiest worker.
+
+    >>> bytes_sent(Traffic(AllReduce, 1000), 4), bytes_sent(Traffic(AllGather, 1000), 4)
+    (1500.0, 3000)
+    """
+    if traffic.request is AllReduce:
+        return ring_bytes_sent(traffic.bytes, workers)
+    if traffic.request is AllGather:
+        return (workers - 1) * traffic.bytes
+    if traffic.request is Messages:
+        return traffic.bytes
+    raise InputError(
+        f"the bytes of {traffic.request.__name__} are not known; a compressor may ask for "
+        f"AllReduce, AllGather and Messages"
+    )
+
+
+def link_bytes(traffic: Traffic, workers: int) -> float:
+    """Return the bytes that a request moves over the link of one worker, both ways.
+
+    What is reduced or gathered is received as often as it is sent. A message is sent by one worker
+    and received by another, so that the busiest link carries it once.
+
+    >>> link_bytes(Traffic(AllReduce, 1000), 4), link_bytes(Traffic(Messages, 1000), 4)
+    (3000.0, 1000)
+    """
+    both = 1 if traffic.request is Messages else 2
+    return both * bytes_sent(traffic, workers)
+
+
+def requests(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> list[Traffic]:
+    """Return all requests that averaging tensors of these shapes makes, in order."""
+    return [
+        request
+        for one, shape in compressed_pieces(compressor, shapes)
+        for request in one.traffic(shape, workers)
+    ]
+
+
+def fused(lists: Sequence[Sequence[Traffic]]) -> list[Traffic]:
+    """Return the requests of tensors that travel together, equal ones joined as tensor fusion does.
+
+    >>> [one.bytes for one in fused([[Traffic(AllGather, 8)], [Traffic(AllGather, 4)]])]
+    [12]
+    """
+    found: dict[tuple[int, str], Traffic] = {}
+    for requests in lists:
+        for number, (request, size) in enumerate(requests):
+            key = number, request.__name__
+            before = found[key].bytes if key in found else 0
+            found[key] = Traffic(request, before + size)
+    return [found[key] for key in sorted(found)]
+
+
+def gathers(group: Sequence[CompressedPiece]) -> bool:
+    """Return whether payloads of these pieces go to all workers, by an all-gather."""
+    return any(
+        request.request is AllGather
+        for compressor, shape in group
+        for request in compressor.traffic(shape, MANY)
+    )
+
+
+def compressed_bytes(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> float:
+    """Return the bytes that one worker sends to average tensors of these shapes once.
+
+    Messages count by the busiest worker of each request, one after the other, as they take time:
+    along a tree that is not always the same worker, and no single one sends them all.
+    """
+    require_whole(workers=workers)
+    return sum(bytes_sent(one, workers) for one in requests(compressor, shapes, workers))
+
+
+def compression_ratio(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> float:
+    """Return the bytes of the dense ring, in float32, over those of the compressor.
+
+    >>> from ddlnb.compression.top_k import TopK
+    >>> compression_ratio(TopK(0.001), [(1_000_000,)], workers=32)
+    31.25
+    """
+    shapes = list(shapes)
+    dense = ring_bytes_sent(4 * sum(math.prod(shape) for shape in shapes), workers)
+    sent = compressed_bytes(compressor, shapes, workers)
+    return dense / sent if sent else math.inf
+
+
+def traffic_table(
+    workload: Workload,
+    compressors: Mapping[str, Compressor],
+    workers: Iterable[int],
+) -> pd.DataFrame:
+    """Return one row per compressor and number of workers: bytes per worker and iteration.
+
+    Columns: model, compressor, workers, bytes, ratio, source. ``ratio`` is the bytes of the dense
+    ring, which is there as "none", over those of the row.
+    """
+    import pandas as pd
+
+    for compressor in compressors.values():
+        require_shapes(workload, compressor)
+    shapes = pieces(workload, whole_model=False)
+    rows = []
+    for count in workers:
+        dense = ring_bytes_sent(4 * workload.parameters, count)
+        rows.append(("none", count, dense, 1.0))
+        for name, compressor in compressors.items():
+            sent = compressed_bytes(compressor, shapes, count)
+            rows.append((name, count, sent, dense / sent if sent else math.inf))
+    frame = pd.DataFrame(rows, columns=["compressor", "workers", "bytes", "ratio"])
+    return frame.assign(model=workload.model, source="closed form")
+
+
+def coding_seconds(
+    group: Sequence[CompressedPiece],
+    profile: CompressionProfile,
+    workers: int,
+    feedback: bool = False,
+) -> tuple[float, float]:
+    """Return the seconds of one worker before and after the requests for these pieces.
+
+    ``workers`` is the number of payloads that it decodes. Raises InputError for a compressor that
+    the profile lacks.
+    """
+    before, after = 0.0, 0.0
+    for (compressor, shape), count in Counter(group).items():  # layers repeat
+        seconds, size = profile.of(compressor), math.prod(shape)
+        own = profile.feedback.seconds(size) if feedback else 0.0
+        before += count * (seconds.before(size) + own)
+        after += count * seconds.after(size, workers)
+    return before, after
+
+
+def coding_source(group: Sequence[CompressedPiece], profile: CompressionProfile) -> str:
+    """Return where the seconds of these pieces come from, and how far they are extrapolated."""
+    return profile.source_for(max((math.prod(shape) for _, shape in group), default=0))

@@ -1,4 +1,11 @@
-"""Dry runs: the loop of a training method without values, for its traffic and its time.
+"""Tensors without values whose arithmetic costs next to nothing.
+
+On torch's meta device sums and quotients are worked out in Python, 70 us each, which was most of
+a dry run. The shape of such a result is that of an operand: the operand stands for it.
+
+Compressors reduced to the sizes of what they send, for runs without values.
+
+Dry runs: the loop of a training method without values, for its traffic and its time.
 
 Tensors lie on torch's meta device, which keeps sizes and no numbers, so that sixteen workers of
 ResNet-50 cost nothing. What is asked for is what the method's own loop asks for.
@@ -6,19 +13,158 @@ ResNet-50 cost nothing. What is asked for is what the method's own loop asks for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ddlnb.compression.base import (
+    Averaged,
+    Codec,
+    Compressor,
+    Encoder,
+    Memory,
+    Round,
+    Traffic,
+    Voting,
+)
+from ddlnb.compression.gtop_k import tree
+from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.executors.size_only import size_only
-from ddlnb.training.executors.sized import rounds, sized
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker
-from ddlnb.workloads.tasks import Batch
+from ddlnb.workloads.task import Batch
+
+ELEMENTWISE = frozenset(
+    f"{prefix}{name}{suffix}"
+    for name in ("add", "sub", "mul", "div", "truediv")
+    for prefix, suffix in (("", ""), ("", "_"), ("__", "__"), ("__r", "__"), ("__i", "__"))
+) | {"clone", "detach", "true_divide", "rsub"}
+
+
+class SizeOnly(Tensor):
+    """A tensor of floats on the meta device, whose values nobody asks for."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        """Return an operand of the result's size for arithmetic, else what torch does."""
+        if func.__name__ in ELEMENTWISE:
+            tensors = [one for one in args if isinstance(one, Tensor)]
+            first = tensors[0]
+            if all(one.shape == first.shape and one.dtype == first.dtype for one in tensors[1:]):
+                return first
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def size_only(tensor: Tensor) -> Tensor:
+    """Return a float tensor of the meta device with cheap arithmetic."""
+    return tensor.as_subclass(SizeOnly)
+
+
+ROUNDS = "rounds"
+
+
+@dataclass(frozen=True)
+class Sized(Compressor):
+    """Makes the requests of compressor ``of``, with payloads of its sizes and no contents.
+
+    What a compressor sends as Messages is taken to go up a binary tree of the workers and back.
+    """
+
+    of: Compressor
+
+    name = "sized"
+    feedback = "optional"
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """Return the tensor itself, after the requests of the compressor."""
+        _count_round(memory)
+        up, down = tree(round_.rank, round_.workers)
+        steps = iter([*up, *down])
+        for request, size in self.traffic(tuple(tensor.shape), round_.workers):
+            payload = _bytes(size)
+            if request is AllReduce:
+                yield AllReduce(payload)
+            elif request is AllGather:
+                yield AllGather(payload)
+            else:
+                outgoing, incoming = next(steps)
+                yield Messages(dict.fromkeys(outgoing, payload), dict.fromkeys(incoming, size))
+        return Averaged(tensor, tensor)
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return self.of.traffic(shape, workers)
+
+    def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
+        return tuple(map(sized, self.of.for_pieces(pieces)))
+
+
+@dataclass(frozen=True)
+class SizedEncoder(Sized, Encoder):
+    """`Sized`, of what makes payloads."""
+
+    of: Encoder
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        _count_round(memory)
+        return _bytes(self.payload_bytes(tensor.numel()))
+
+    def payload_bytes(self, elements: int) -> int:
+        return self.of.payload_bytes(elements)
+
+    def for_pieces(self, pieces: int) -> tuple[Encoder, ...]:
+        return (self,) * pieces
+
+
+@dataclass(frozen=True)
+class SizedVoting(SizedEncoder, Voting):
+    """`Sized`, of what makes votes."""
+
+    of: Voting
+
+    def tally(self, payloads: Sequence[Tensor], elements: int, draw: torch.Generator) -> Tensor:
+        return _bytes(self.payload_bytes(elements))
+
+    def outcome(self, payload: Tensor, elements: int) -> Tensor:
+        return torch.empty(elements, device="meta")
+
+
+@dataclass(frozen=True)
+class SizedCodec(SizedEncoder, Codec):
+    """`Sized`, of a codec."""
+
+    of: Codec
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return torch.empty(elements, device="meta")
+
+    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
+        return tuple(map(SizedCodec, self.of.for_pieces(pieces)))
+
+
+def sized(compressor: Compressor) -> Compressor:
+    """Return the compressor's sizes without its work."""
+    if isinstance(compressor, Voting):
+        return SizedVoting(compressor)
+    return SizedCodec(compressor) if isinstance(compressor, Codec) else Sized(compressor)
+
+
+def rounds(memory: Memory) -> int:
+    """Return how often the piece with this memory was compressed."""
+    return int(memory.get(ROUNDS, 0))
+
+
+def _count_round(memory: Memory) -> None:
+    memory[ROUNDS] = rounds(memory) + 1
+
+
+def _bytes(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="meta")
 
 
 class DryWorker(Worker):

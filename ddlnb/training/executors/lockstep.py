@@ -1,4 +1,6 @@
-"""All workers in this process, on a virtual clock: deterministic, for convergence and for time.
+"""What the workers of a lockstep run did when: compute, or wait for messages and for others.
+
+All workers in this process, on a virtual clock: deterministic, for convergence and for time.
 
 A discrete-event executor. Workers run as generators; a gradient takes the clock's seconds, a
 collective begins when its last worker has joined, messages share links and wait in mailboxes, and
@@ -9,24 +11,66 @@ order of events, so that a run repeats to the bit.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.plans.server_rules import Rule
-from ddlnb.training.executors.activity import Activity
-from ddlnb.training.executors.clock import HELD_PULL, PULL, PUSH, Clock
-from ddlnb.training.executors.links import Event, Links
-from ddlnb.training.executors.server_links import ServerLinks
-from ddlnb.training.loop import NextGradient, StepDone
-from ddlnb.training.worker import Worker
+from ddlnb.training.executors.clock import HELD_PULL, PULL, PUSH, Clock, Event, Links, ServerLinks
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.profiling import torch_threads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+COMPUTE, WAIT = "compute", "wait"
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One request of one worker, from when it was made to when it was answered.
+
+    ``request`` is the name of its type.
+    """
+
+    rank: int
+    request: str
+    start: float
+    end: float
+
+    @property
+    def computes(self) -> bool:
+        """Whether the worker computed a gradient; otherwise it waited."""
+        return self.request == NextGradient.__name__
+
+
+def activity_table(activities: Sequence[Activity], method: str) -> pd.DataFrame:
+    """Return one row per gradient and per wait of a worker.
+
+    Columns: method, rank, ``kind`` (compute or wait), ``iteration`` of that worker from 0,
+    start_seconds, stop_seconds. A wait is a request under way, its messages' own time included;
+    one that takes no time has no row.
+    """
+    import pandas as pd
+
+    computed: Counter[int] = Counter()
+    rows = []
+    for one in sorted(activities, key=lambda one: (one.start, one.end)):
+        if one.computes or one.end > one.start:
+            kind = COMPUTE if one.computes else WAIT
+            iteration = computed[one.rank] - (not one.computes)
+            rows.append((method, one.rank, kind, iteration, one.start, one.end))
+        computed[one.rank] += one.computes
+    columns = ["method", "rank", "kind", "iteration", "start_seconds", "stop_seconds"]
+    return pd.DataFrame(rows, columns=columns)
+
 
 OnStep = Callable[[int, int, float], None]  # rank, iterations it has done, seconds
 

@@ -1,18 +1,123 @@
-"""Summarise curves: final quality with intervals over seeds, and steps and bytes to a target."""
+"""Group the runs of a table of curves by cell, and refuse tables that mix settings.
+
+A cell holds the runs of the same settings, one per seed. Tables are joined from many files, so that
+nothing may rely on a single learning rate, or on a single run per seed.
+
+Summarise curves: final quality with intervals over seeds, and steps and bytes to a target.
+
+Which method learns better than which: orderings that papers state, judged on curves.
+
+An ordering holds where the loss of the one method is below that of the other by the mean difference
+between runs of the same seed, and the 95 % interval of that mean excludes zero; it is contradicted
+where it is above, likewise; otherwise these seeds leave it undecided. Where runs diverged there is
+no mean: the ordering holds, or is contradicted, if every pair says so
+(`ddlnb.results.statistics.paired_comparison`).
+
+Every verdict errs with a probability of 5 % on its own, so that some of many err: ``p_holm`` bounds
+the probability of one as extreme anywhere in the table if no methods differed (Holm 1979).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.errors import UnknownName, require
-from ddlnb.results.statistics import mean_interval
-from ddlnb.training.runs.by_cell import SETTINGS, final_losses, runs_by
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.results.statistics import holm, mean_interval, paired_comparison
+from ddlnb.training.method import training_method
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+SETTINGS = (
+    *("task", "method", "workers", "local_batch", "split", "optimizer", "schedule"),
+    *("learning_rate", "executor", "made_by"),
+)
+NUMBERS = (
+    *("workers", "seed", "step", "test_loss", "consensus_distance", "bytes_sent"),
+    *("bytes_received", "seconds"),
+)
+WHOLE = ("workers", "seed", "step")
+
+Runs = dict[int, "pd.DataFrame"]  # by seed; rows by step
+
+
+def runs_by(curves: pd.DataFrame, *names: str) -> dict[tuple, Runs]:
+    """Return the runs of every cell by the values of these columns, in the order of the table.
+
+    Raises InputError for curves that lack columns or hold text where numbers belong, for a cell
+    in which another of SETTINGS varies, and for a seed with more than one run.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"method": "bsp", "seed": 3, "step": [5, 0], "test_loss": [1.0, 2.0]})
+    >>> runs_by(table, "method")[("bsp",)][3]["step"].tolist()
+    [0, 5]
+    """
+    _require_columns(curves, (*names, "seed", "step", "test_loss"))
+    found = {}
+    for cell, part in curves.groupby(list(names), sort=False, dropna=False):
+        of_cell = ", ".join(f"{name} {value}" for name, value in zip(names, cell, strict=True))
+        _require_one_setting(part, names, of_cell)
+        runs: Runs = {}
+        for seed, run in part.groupby("seed", sort=True):
+            require(
+                run["step"].is_unique,
+                f"curves of {of_cell} have a step of seed {seed} more than once; leave out copies "
+                f"and runs on other clocks or tasks of the same name",
+            )
+            runs[int(seed)] = run.sort_values("step")
+        found[cell] = runs
+    return found
+
+
+def final_loss(run: pd.DataFrame) -> float:
+    """Return the test loss in the last row of one run; it is infinite if the run diverged."""
+    last = run.iloc[-1]
+    loss = float(last["test_loss"])
+    return math.inf if last["diverged"] or math.isnan(loss) else loss
+
+
+def final_losses(runs: Runs) -> np.ndarray:
+    """Return the final losses of a cell, in the order of its seeds."""
+    return np.array([final_loss(run) for run in runs.values()])
+
+
+def _require_columns(curves: pd.DataFrame, needed: tuple[str, ...]) -> None:
+    from pandas.api.types import is_numeric_dtype
+
+    missing = [name for name in needed if name not in curves]
+    require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
+    require(not curves.empty, "there are no curves; make them with ddlnb train")
+    for name in NUMBERS:
+        if name in curves and not is_numeric_dtype(curves[name]):
+            text = next(value for value in curves[name] if isinstance(value, str))
+            raise InputError(f"column {name!r} of the curves has {text!r}, which is no number")
+    empty = [name for name in (*needed, *WHOLE) if name in curves and curves[name].isna().any()]
+    empty = [name for name in empty if name != "test_loss"]  # of a run that diverged
+    require(
+        not empty,
+        f"column {empty and empty[0]!r} of the curves has empty cells; make them with ddlnb train",
+    )
+
+
+def _require_one_setting(part: pd.DataFrame, names: tuple[str, ...], of_cell: str) -> None:
+    held = [name for name in SETTINGS if name in part and name not in names]
+    varying = {name: part[name].unique() for name in held}
+    varying = {name: values for name, values in varying.items() if len(values) > 1}
+    if varying:
+        shown = "; ".join(
+            f"{name} {' and '.join(map(str, values))}" for name, values in varying.items()
+        )
+        raise InputError(
+            f"curves of {of_cell} vary in {', '.join(varying)} ({shown}); keep one, since runs of "
+            f"several settings are no sample of one method"
+        )
+
 
 COSTS = {  # the columns of a curve that add up to each cost; bytes pass a worker's link, both ways
     "step": ["step"],
@@ -27,7 +132,7 @@ COSTS = {  # the columns of a curve that add up to each cost; bytes pass a worke
 def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
     """Return what the model of every row has cost, in one of COSTS.
 
-    That includes the average of models that it may take (`ddlnb.training.runs.averaging`). Raises
+    That includes the average of models that it may take (`ddlnb.training.runs.curve`). Raises
     UnknownName, and InputError for curves without the columns.
     """
     if cost not in COSTS:
@@ -109,3 +214,107 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
             }
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """The statement that ``better`` reaches a lower loss than ``worse`` after equal steps."""
+
+    better: str
+    worse: str
+    why: str
+    source: str
+
+
+_ALL = (
+    ("bsp", "local(16)", "averaging more often", "survey 3.1.2, A22"),
+    ("local(4)", "local(16)", "averaging more often", "survey 3.1.2, A22"),
+    ("bsp on PS", "asp", "no stale updates", "survey 3.1.2, Table 1"),
+    ("bsp", "bsp + signsgd", "a sign forgets magnitudes", "survey 3.1.3"),
+    ("bsp + ef-sign + feedback", "bsp + signsgd", "error feedback", "Karimireddy et al. 2019"),
+    ("bsp + ef-sign + feedback", "bsp + ef-sign", "error feedback", "Karimireddy et al. 2019"),
+    ("bsp + qsgd(127)", "bsp + qsgd(7)", "more levels", "Koloskova et al. 2019, Table 1"),
+    ("bsp + qsgd(7)", "bsp + qsgd(1)", "more levels", "Koloskova et al. 2019, Table 1"),
+    ("bsp", "bsp + terngrad", "no added variance", "survey 3.1.3"),
+    ("bsp + top-k(0.01) + feedback", "bsp + top-k(0.01)", "error feedback", "Stich et al. 2018"),
+    ("bsp + top-k(0.01) + feedback", "bsp + random-k(0.01) + feedback",
+     "the largest entries hold most of the norm", "Stich et al. 2018"),
+    ("bsp + top-k(0.1) + feedback", "bsp + top-k(0.01) + feedback", "more entries", "survey 3.1.3"),
+    ("bsp + top-k(0.01) + feedback", "bsp + gtop-k(0.01) + feedback",
+     "gTop-k sends fewer entries", "Shi et al. 2019"),
+    ("bsp + powersgd(4) + feedback", "bsp + powersgd(1) + feedback", "a higher rank",
+     "Vogels et al. 2019"),
+    ("bsp + top-k(0.01) + feedback", "bsp + top-k(0.01) + feedback + whole-model",
+     "bounds layer by layer are never worse", "Dutta et al. 2020 found exceptions"),
+    ("d-psgd(complete)", "d-psgd(ring)", "a larger spectral gap", "Lian et al. 2017"),
+    ("choco(ring) + top-k(0.01)", "dcd-psgd(ring) + top-k(0.01)", "CHOCO stands any compression",
+     "Koloskova et al. 2019, Table 1"),
+    ("choco(ring) + qsgd(7, 49)", "ecd-psgd(ring) + qsgd(7, 49)", "CHOCO stands any compression",
+     "Koloskova et al. 2019, Table 1"),
+)  # fmt: skip
+ORDERINGS = tuple(Ordering(*row) for row in _ALL)
+
+
+def methods_of(orderings: Sequence[Ordering] = ORDERINGS) -> list[str]:
+    """Return every method that the orderings name, once."""
+    named = [name for one in orderings for name in (one.better, one.worse)]
+    return list(dict.fromkeys(named))
+
+
+def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> pd.DataFrame:
+    """Return one row per ordering and number of workers that the curves can judge.
+
+    ``seeds`` is the number of pairs compared; the columns that follow are those of
+    `ddlnb.results.statistics.PairedComparison`, with ``p_holm``, its ``p_value`` corrected for the
+    number of rows. Raises InputError if the curves can judge no ordering, and for cells of several
+    settings.
+    """
+    import pandas as pd
+
+    cells = runs_by(curves, "method", "workers")
+    rows = []
+    for one in orderings:
+        better, worse = str(training_method(one.better)), str(training_method(one.worse))
+        for workers in sorted({workers for _, workers in cells}):
+            pair = [cells.get((name, workers), {}) for name in (better, worse)]
+            if len(_common(*pair)) > 1:
+                rows.append(
+                    {"better": better, "worse": worse, "workers": workers}
+                    | paired_comparison(*pair_of(*pair)).columns()
+                    | {"why": one.why, "source": one.source}
+                )
+    require(bool(rows), "the curves have no two methods of an ordering with two seeds in common")
+    table = pd.DataFrame(rows)
+    table.insert(table.columns.get_loc("p_value") + 1, "p_holm", holm(table["p_value"].to_numpy()))
+    return table
+
+
+def _common(better: Runs, worse: Runs) -> list[int]:
+    return sorted(set(better) & set(worse))
+
+
+def reached(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per method and number of workers: its rate, and its final loss over the seeds.
+
+    ``test_loss`` is the mean, infinite if a run diverged, with the ``half_width`` of its 95 %
+    t-interval; ``diverged`` counts runs. Raises InputError for cells of several settings.
+    """
+    import pandas as pd
+
+    rows = []
+    for (method, workers), runs in runs_by(curves, "method", "workers").items():
+        losses = final_losses(runs)
+        loss = mean_interval(losses)
+        rate = next(iter(runs.values()))["learning_rate"].iloc[0]
+        diverged = int(np.isinf(losses).sum())
+        rows.append((method, workers, rate, loss.estimate, loss.half_width, diverged, len(runs)))
+    names = ["test_loss", "half_width", "diverged", "seeds"]
+    return pd.DataFrame(rows, columns=["method", "workers", "learning_rate", *names])
+
+
+def pair_of(better: Runs, worse: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """Return the final losses of both, of the seeds that both have; InputError if there is none."""
+    seeds = _common(better, worse)
+    require(bool(seeds), "the two methods have no seed in common; run the same seeds of both")
+    one, other = (np.array([final_loss(runs[seed]) for seed in seeds]) for runs in (better, worse))
+    return one, other

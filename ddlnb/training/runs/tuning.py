@@ -4,7 +4,7 @@ First a scan: SCANNED times the optimizer's first guess, with one seed and half 
 best rate is at an end of those tried, one more is tried beyond it, up to EXTENSIONS more; then half
 and twice the best. The best of all is confirmed with all the steps and two seeds. If a run is not
 stable, the rate is halved, up to HALVINGS times. Losses are those of training samples that are held
-out (`ddlnb.training.tasks.validation`), and the seeds are used for nothing else. That takes 4.5
+out (`ddlnb.training.tasks.task`), and the seeds are used for nothing else. That takes 4.5
 runs of full length for most methods, and not more than 14.5.
 
 A run is stable if it did not diverge and ends with nine tenths of what it had gained at its best.
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ddlnb.training.runs.by_cell import final_loss
-from ddlnb.training.runs.code_digest import made_by
-from ddlnb.training.runs.kept_runs import Runner
+from ddlnb.training.runs.runner import Runner
+from ddlnb.training.runs.summaries import final_loss
+from ddlnb.training.runs.train import made_by
 from ddlnb.training.settings import TrainingSettings
-from ddlnb.training.tasks.validation import validation_task
+from ddlnb.training.tasks.task import validation_task
 
 if TYPE_CHECKING:
     import pandas as pd

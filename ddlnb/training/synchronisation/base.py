@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlnb.choices import shown
 from ddlnb.compression.base import Compressor
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
-from ddlnb.training.loop import NextGradient, StepDone
+from ddlnb.registry import shown
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 
 class Synchronisation(ABC):

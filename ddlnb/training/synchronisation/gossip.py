@@ -5,23 +5,41 @@ do with the mean. Their papers let every worker keep a replica of each neighbour
 used in one weighted sum only and change linearly, so a worker here keeps that sum instead: one
 vector, whatever the degree (arXiv 1902.00340, memory-efficient version in the appendix). Workers
 start from equal parameters, as with any method, and so do replicas.
+
+D-PSGD: every worker takes its own step and averages its model with its neighbours.
+
+Source: Lian et al. 2017 (arXiv 1705.09056).
+
+DCD-PSGD: gossip on compressed differences of the models.
+
+Source: Tang et al. 2018 (arXiv 1803.06443), difference compression.
+
+ECD-PSGD: gossip on compressed extrapolations of the models.
+
+Source: Tang et al. 2018 (arXiv 1803.06443), extrapolation compression.
+
+CHOCO-SGD: gossip on public replicas that follow the models by compressed differences.
+
+Source: Koloskova et al. 2019 (arXiv 1902.00340), for deep networks arXiv 1907.09356.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ddlnb.choices import one_of
-from ddlnb.compression.base import as_bytes
+from ddlnb.compression.base import Compressor, as_bytes
+from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.requests import Flow, Messages
+from ddlnb.registry import one_of
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.synchronisation.graphs import GRAPHS, Graph, known_graph
-from ddlnb.training.worker import Worker
+from ddlnb.training.synchronisation.graphs import GRAPHS, Graph, known_graph, make_graph
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 
 @dataclass(frozen=True)
@@ -79,3 +97,139 @@ def consensus_distance(vectors: Sequence[Tensor]) -> float:
 
 def _as_floats(payload: Tensor) -> Tensor:
     return payload.view(torch.float32)
+
+
+ORDERS = ("after", "before")
+
+
+@dataclass(frozen=True)
+class DPSGD(Gossip):
+    """With mixing weights w, learning rate r and gradients g_i at x_i, workers i on a ``graph``:
+
+    ``mixing`` is after the step, x_i <- sum_j w_ij (x_j - r g_j), or before it as in the paper's
+    listing, x_i <- sum_j w_ij x_j - r g_i. Mixing before, messages can travel while the gradient is
+    computed, and workers differ by their last gradients even on a complete graph. Mixing after,
+    they are equal there, and the method is BSP. Rates of convergence are the same.
+    """
+
+    mixing: str = one_of("after", ORDERS)
+
+    name = "d-psgd"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mixing not in ORDERS:
+            raise UnknownName("mixing", self.mixing, ORDERS)
+
+    def check_compressor(self, compressor: Compressor) -> None:
+        """Raise InputError, since this method sends parameters."""
+        raise InputError(
+            f"{self} sends its parameters, and {compressor} would lose a share of them, not of "
+            f"their change, in every round; use dcd-psgd, ecd-psgd or choco, or no compression"
+        )
+
+    def loop(self, worker: Worker) -> Flow:
+        graph = make_graph(self.graph, worker.workers)
+        while True:
+            gradient = yield NextGradient()
+            start = worker.parameters.clone()
+            worker.apply(gradient)
+            if self.mixing == "after":
+                mixed: Mixed = yield from mix(worker, graph, worker.parameters.clone())
+                worker.parameters.copy_(mixed.mean)
+            else:
+                mixed = yield from mix(worker, graph, start)
+                worker.parameters.add_(mixed.mean - start)
+            yield StepDone()
+
+
+@dataclass(frozen=True)
+class DCDPSGD(Gossip):
+    """With mixing weights w, learning rate r, gradients g_i at x_i and compression C:
+
+    z_i = sum_j w_ij x_j - r g_i - x_i; a worker sends C(z_i), and x_i <- x_i + C(z_i), so that
+    neighbours know x_i exactly. What C loses is lost from the model itself: the method converges if
+    C loses little, and diverges otherwise. Without compression it is D-PSGD that mixes before the
+    step. ``r g`` stands for what the worker's optimizer does.
+    """
+
+    name = "dcd-psgd"
+
+    def loop(self, worker: Worker) -> Flow:
+        graph = make_graph(self.graph, worker.workers)
+        around = worker.parameters.clone()  # sum_j w_ij x_j
+        while True:
+            gradient = yield NextGradient()
+            start = worker.parameters.clone()
+            worker.apply(gradient)
+            step = worker.parameters - start
+            mixed: Mixed = yield from mix(worker, graph, around + step - start)
+            around += mixed.mean
+            worker.parameters.copy_(start + mixed.own)
+            yield StepDone()
+
+
+@dataclass(frozen=True)
+class ECDPSGD(Gossip):
+    """With mixing weights w, learning rate r, gradients g_i at x_i, compression C, t = 1, 2, ...:
+
+    x_i' = sum_j w_ij y_j - r g_i; a worker sends C(z_i) of z_i = (1 - t/2) x_i + t/2 x_i', and all
+    keep the estimate y_i <- (1 - 2/t) y_i + 2/t C(z_i) of x_i'. Errors of an unbiased C average out
+    as 1/t if they are bounded; but z grows as t times the step, and errors proportional to z make
+    the method diverge. Without compression y = x, and it is D-PSGD that mixes before the step.
+    ``r g`` stands for what the worker's optimizer does.
+    """
+
+    name = "ecd-psgd"
+
+    def loop(self, worker: Worker) -> Flow:
+        graph = make_graph(self.graph, worker.workers)
+        around = worker.parameters.clone()  # sum_j w_ij y_j
+        for t in count(1):
+            gradient = yield NextGradient()
+            start = worker.parameters.clone()
+            worker.apply(gradient)
+            new = around + (worker.parameters - start)
+            worker.parameters.copy_(new)
+            mixed: Mixed = yield from mix(worker, graph, (1 - t / 2) * start + t / 2 * new)
+            around = (1 - 2 / t) * around + 2 / t * mixed.mean
+            yield StepDone()
+
+
+@dataclass(frozen=True)
+class Choco(Gossip):
+    """With mixing weights w, learning rate r, gradients g_i at x_i, compression Q, replicas y:
+
+    x_i <- x_i - r g_i; a worker sends Q(x_i - y_i); all that know y_i add it,
+    y_i <- y_i + Q(x_i - y_i); and x_i <- x_i + gamma sum_j w_ij (y_j - y_i). What Q loses stays in
+    x_i - y_i and is sent later, so any contraction converges if ``gamma`` is small enough: the more
+    Q loses, the smaller. An unbiased Q with an error of u |v|^2 is no contraction if u is one or
+    more: it has to be multiplied by a ``scale`` of 1 / (1 + u).
+
+    Without compression and with gamma = 1 this is D-PSGD that mixes after the step. ``r g`` stands
+    for what the worker's optimizer does. Replicas start at the common initial model, which all
+    workers know, where the paper has zero.
+    """
+
+    gamma: float = 0.1
+    scale: float = 1.0
+
+    name = "choco"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in {"gamma": self.gamma, "scale": self.scale}.items():
+            require(0 < value <= 1, f"{name} {value!r} must be above 0 and at most 1")
+
+    def loop(self, worker: Worker) -> Flow:
+        graph = make_graph(self.graph, worker.workers)
+        replica = worker.parameters.clone()
+        around = worker.parameters.clone()  # sum_j w_ij y_j
+        while True:
+            gradient = yield NextGradient()
+            worker.apply(gradient)
+            mixed: Mixed = yield from mix(worker, graph, worker.parameters - replica)
+            replica.add_(mixed.own, alpha=self.scale)
+            around.add_(mixed.mean, alpha=self.scale)
+            worker.parameters.add_(around - replica, alpha=self.gamma)
+            yield StepDone()

@@ -24,14 +24,13 @@ from typing import Any
 
 import torch
 
-from ddlnb.choices import one_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BulkSynchronous, Rule
-from ddlnb.training.loop import NextGradient, StepDone
+from ddlnb.registry import one_of
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 STARTS = ("frequent", "rare")
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import Flow
 from ddlnb.plans.server_rules import BoundedStaleness, DynamicBound, RoundRobin, Rule
-from ddlnb.training.loop import NextGradient, StepDone
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.worker import Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 
 class Relaxed(Synchronisation):

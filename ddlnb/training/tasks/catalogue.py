@@ -1,16 +1,157 @@
-"""The learning tasks by name, and those that are made from a user's files."""
+"""Tasks from a user's own files: CIFAR-10 and WikiText. Nothing is downloaded.
+
+The learning tasks by name, and those that are made from a user's files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
-from ddlnb.errors import InputError, UnknownName, require
-from ddlnb.training.tasks.convex import LOGISTIC, QUADRATIC
-from ddlnb.training.tasks.digits import DIGITS
-from ddlnb.training.tasks.files import cifar10, wikitext
-from ddlnb.training.tasks.task import LearningTask
-from ddlnb.training.tasks.text import TEXT
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ddlnb.errors import InputError, MissingPart, UnknownName, require
+from ddlnb.training.tasks.built_in import (
+    DIGITS,
+    LOGISTIC,
+    QUADRATIC,
+    TEXT,
+    classification_loss,
+    evaluate_classifier,
+)
+from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
+from ddlnb.workloads.models import BYTE_VALUES, CONTEXT_BYTES, SmallTransformer
+from ddlnb.workloads.task import Batch
+
+CIFAR_HELP = (
+    "download cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, "
+    "and give the folder cifar-10-batches-bin"
+)
+WIKITEXT_HELP = (
+    "unpack WikiText-2 or WikiText-103 in its raw form, and give the folder with wiki.train.raw "
+    "and wiki.test.raw"
+)
+RECORD = 1 + 3 * 32 * 32  # bytes of an image of CIFAR-10: its label and its pixels
+TESTED_CONTEXTS = 256  # passages of the test text that are evaluated
+AT_ONCE = 500  # images that are evaluated together
+
+
+def _content(folder: Path, name: str, what: str, way_out: str) -> bytes:
+    path = folder / name
+    if not path.is_file():
+        raise MissingPart(f"{what} needs {path}, which is not there; {way_out}")
+    return path.read_bytes()
+
+
+def _cifar_part(folder: Path, names: list[str]) -> Samples:
+    content = b"".join(_content(folder, name, "cifar10", CIFAR_HELP) for name in names)
+    if not content or len(content) % RECORD:
+        raise MissingPart(f"{folder} holds no whole images of {RECORD} bytes; {CIFAR_HELP}")
+    records = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD).copy())
+    labels = records[:, 0].long()
+    images = records[:, 1:].reshape(-1, 3, 32, 32).float() / 127.5 - 1
+    return Samples((images, labels), labels)
+
+
+@cache
+def _cifar_train(folder: Path) -> Samples:
+    return _cifar_part(folder, [f"data_batch_{number}.bin" for number in range(1, 6)])
+
+
+@cache
+def _cifar_test(folder: Path) -> Samples:
+    return _cifar_part(folder, ["test_batch.bin"])
+
+
+def _build_cifar(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers: list[nn.Module] = []
+        for narrow, wide in ((3, 32), (32, 64), (64, 128)):
+            layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.GroupNorm(8, wide), nn.ReLU()]
+            layers.append(nn.MaxPool2d(2))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 10))
+
+
+def _evaluate_cifar(folder: Path, module: nn.Module) -> Evaluation:
+    images, labels = _cifar_test(folder).tensors
+    found = [
+        len(part) * np.array(evaluate_classifier(module, part, theirs))
+        for part, theirs in zip(images.split(AT_ONCE), labels.split(AT_ONCE), strict=True)
+    ]
+    return Evaluation(*(np.sum(found, axis=0) / len(images)).tolist())
+
+
+def cifar10(folder: str | Path) -> LearningTask:
+    """CIFAR-10 (Krizhevsky 2009) from its binary files.
+
+    Raises MissingPart when a file is needed and is not there.
+    """
+    folder = Path(folder)
+    return LearningTask(
+        "cifar10",
+        _build_cifar,
+        partial(_cifar_train, folder),
+        classification_loss,
+        partial(_evaluate_cifar, folder),
+        nothing_known,
+        local_batch=32,
+        learning_rate=0.1,
+        about="CIFAR-10 from a folder of yours, three convolutions with group normalisation",
+    )
+
+
+@cache
+def _wikitext(folder: Path, name: str) -> Samples:
+    content = _content(folder, name, "wikitext", WIKITEXT_HELP)
+    text = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
+    if len(text) <= CONTEXT_BYTES:
+        raise MissingPart(f"{folder / name} is too short; {WIKITEXT_HELP}")
+    windows = text.unfold(0, CONTEXT_BYTES + 1, CONTEXT_BYTES)
+    positions = torch.arange(len(windows))
+    return Samples((windows,), positions * 10 // len(positions))  # "labels": tenths of the text
+
+
+def _build_wikitext(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SmallTransformer(width=64, heads=4, blocks=2)
+
+
+def _wikitext_loss(module: nn.Module, batch: Batch) -> Tensor:
+    text = batch[0].long()
+    scores = module(text[:, :-1])
+    return F.cross_entropy(scores.reshape(-1, BYTE_VALUES), text[:, 1:].flatten())
+
+
+def _evaluate_wikitext(folder: Path, module: nn.Module) -> Evaluation:
+    (windows,) = _wikitext(folder, "wiki.test.raw").tensors
+    with torch.no_grad():
+        return Evaluation(_wikitext_loss(module, (windows[:TESTED_CONTEXTS],)).item())
+
+
+def wikitext(folder: str | Path) -> LearningTask:
+    """WikiText (Merity et al. 2016), byte by byte.
+
+    Raises MissingPart when a file is needed and is not there.
+    """
+    folder = Path(folder)
+    return LearningTask(
+        "wikitext",
+        _build_wikitext,
+        partial(_wikitext, folder, "wiki.train.raw"),
+        _wikitext_loss,
+        partial(_evaluate_wikitext, folder),
+        nothing_known,
+        local_batch=16,
+        learning_rate=0.3,
+        about="the next byte of WikiText from a folder of yours, two transformer blocks",
+    )
+
 
 LEARNING_TASKS = {task.name: task for task in (DIGITS, TEXT, QUADRATIC, LOGISTIC)}
 FROM_FILES: dict[str, Callable[[str | Path], LearningTask]] = {

@@ -1,24 +1,129 @@
-"""Learning tasks: finite data, a model, a loss, and a test of how good a model is.
+"""Splits: which worker trains on which samples, with alike or with skewed labels.
 
-Training methods are judged on them. The tasks of `ddlnb.workloads.tasks`, in contrast, are trained
+Learning tasks: finite data, a model, a loss, and a test of how good a model is.
+
+Training methods are judged on them. The tasks of `ddlnb.workloads.task`, in contrast, are trained
 for their speed: their batches need not teach anything, and nobody evaluates the model. Tasks travel
 to other processes by pickle, so their parts are module-level functions or functools.partial. Data
 are loaded when they are first needed.
+
+A task with some of its training samples held out, for choosing learning rates.
+
+Choosing rates on the samples on which methods are then compared would favour the method with the
+most luck there.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ddlnb.errors import require_whole
+from ddlnb.errors import require, require_whole
+from ddlnb.registry import parsed, shown
 from ddlnb.seeding import generator
-from ddlnb.training.tasks.splits import Split
-from ddlnb.workloads.tasks import Batch
+from ddlnb.workloads.task import Batch
+
+MOST_ALIKE = 1e6  # beyond, workers' labels differ no more than if samples were shuffled
+
+
+class Split(ABC):
+    """A way to deal samples to workers: every sample to exactly one, shards of equal size."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:
+        """Return the indices of every worker's samples, by rank; sizes differ by at most one.
+
+        Raises InputError for more workers than samples.
+        """
+
+    def __str__(self) -> str:
+        return shown(self.name, self)
+
+
+@dataclass(frozen=True)
+class Iid(Split):
+    """Samples are shuffled and dealt, so that every worker's samples are distributed alike."""
+
+    name = "iid"
+
+    def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:
+        _require_enough(labels, workers)
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+        return list(order.tensor_split(workers))
+
+
+@dataclass(frozen=True)
+class NonIid(Split):
+    """Workers prefer labels of their own, drawn from Dirichlet(alpha): 0.1 is skewed, 100 is not.
+
+    After Hsu et al. 2019 (arXiv 1909.06335): the proportions are drawn from Dirichlet(alpha p),
+    with p those of all samples. Workers choose in turns, so that the leftovers fall to all of them.
+    """
+
+    alpha: float = 0.5
+    name = "non-iid"
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.alpha <= MOST_ALIKE,
+            f"alpha {self.alpha!r} must be positive, a small one skewing labels more, and at most "
+            f"{MOST_ALIKE:g}; beyond take iid",
+        )
+
+    def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:
+        _require_enough(labels, workers)
+        draw = np.random.default_rng(seed)
+        classes, class_of = np.unique(labels.numpy(), return_inverse=True)
+        stock = [
+            draw.permutation(np.flatnonzero(class_of == one)).tolist()
+            for one in range(len(classes))
+        ]
+        left = np.array([len(pile) for pile in stock])
+        prior = left / left.sum()
+        # The floor leaves a wish for every class, so that leftovers can still be chosen.
+        wishes = (
+            draw.dirichlet(np.maximum(self.alpha * len(classes) * prior, 1e-3), workers) + 1e-12
+        )
+        shards: list[list[int]] = [[] for _ in range(workers)]
+        for turn in range(len(labels)):
+            rank = turn % workers
+            chances = np.cumsum(wishes[rank] * (left > 0))
+            chosen = int(np.searchsorted(chances, draw.random() * chances[-1], side="right"))
+            shards[rank].append(stock[chosen].pop())
+            left[chosen] -= 1
+        return [torch.tensor(shard) for shard in shards]
+
+
+def _require_enough(labels: Tensor, workers: int) -> None:
+    require_whole(workers=workers)
+    require(
+        len(labels) >= workers,
+        f"{workers} workers cannot share {len(labels)} samples; take at most {len(labels)} workers",
+    )
+
+
+SPLITS: dict[str, type[Split]] = {kind.name: kind for kind in (Iid, NonIid)}
+
+
+def get_split(text: str | Split) -> Split:
+    """Return the split that a text such as ``"non-iid(0.1)"`` names.
+
+    Raises UnknownName and InputError.
+
+    >>> get_split("non-iid(0.1)")
+    NonIid(alpha=0.1)
+    """
+    return text if isinstance(text, Split) else parsed("split", text, SPLITS)
+
 
 NAN = float("nan")
 
@@ -133,3 +238,52 @@ class _Batches:
 def nothing_known() -> Constants:
     """Return the constants of a task of which nothing is known."""
     return Constants()
+
+
+SHARE = 0.2  # of the training samples is held out
+SEED = 0  # of the choice of samples, the same for all runs
+AT_ONCE = 512  # samples that are evaluated together, to limit memory
+
+
+def validation_task(task: LearningTask) -> LearningTask:
+    """Return the task, trained on four fifths of its training samples, evaluated on the others.
+
+    An evaluation is the mean of the task's own loss, without accuracy; the task's test data are not
+    used. Raises InputError if there are too few samples, when they are first needed.
+    """
+    return replace(
+        task,
+        samples=partial(_kept, task.samples),
+        evaluate=partial(_evaluate, task.samples, task.loss),
+    )
+
+
+@lru_cache(maxsize=2)
+def _parts(samples: Callable[[], Samples]) -> tuple[Samples, Samples]:
+    """Return the samples that are kept for training, and those that are held out."""
+    tensors, labels = samples()
+    held_out = round(SHARE * len(labels))
+    require(held_out > 0, f"{len(labels)} training samples are too few to hold some out for tuning")
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
+    kept, held = (
+        Samples(tuple(tensor[chosen] for tensor in tensors), labels[chosen])
+        for chosen in (order[held_out:], order[:held_out])
+    )
+    return kept, held
+
+
+def _kept(samples: Callable[[], Samples]) -> Samples:
+    return _parts(samples)[0]
+
+
+def _evaluate(
+    samples: Callable[[], Samples],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    module: nn.Module,
+) -> Evaluation:
+    held = _parts(samples)[1]
+    total = 0.0
+    with torch.no_grad():
+        for batch in zip(*(tensor.split(AT_ONCE) for tensor in held.tensors), strict=True):
+            total += len(batch[0]) * loss(module, batch).item()
+    return Evaluation(total / len(held.labels))

@@ -8,16 +8,25 @@ import pytest
 
 import ddlnb
 from ddlnb.calibration.collectives.cost import Setting, seconds
-from ddlnb.calibration.collectives.fit import fit_collectives
-from ddlnb.calibration.collectives.forecast import forecast
+from ddlnb.calibration.collectives.fit import (
+    NAMES,
+    Prior,
+    fit_collectives,
+    parameters,
+    posterior_draws,
+    prior_of,
+)
+from ddlnb.calibration.collectives.forecast import (
+    TRIVIAL,
+    forecast,
+    left_out,
+    summary,
+    validate_collectives,
+)
 from ddlnb.calibration.collectives.hardware import gpu_of, network_of
-from ddlnb.calibration.collectives.priors import NAMES, Prior, parameters, prior_of
-from ddlnb.calibration.collectives.sampling import posterior_draws
-from ddlnb.calibration.collectives.trivial import TRIVIAL
-from ddlnb.calibration.collectives.validation import left_out, summary, validate_collectives
 from ddlnb.errors import InputError
-from ddlnb.paths import CALIBRATION, ROOT
-from ddlnb.results.collectives.rows import SECONDS, bus_factor, read_collectives
+from ddlnb.files import CALIBRATION, ROOT
+from ddlnb.results.collective_rows import SECONDS, bus_factor, read_collectives
 from ddlnb.units import MIB
 
 WORDS = {"gpu": "A100", "network": "RoCE 8x200 Gb/s", "library": "NCCL", "settings": ""}

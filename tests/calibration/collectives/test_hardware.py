@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.calibration.collectives.hardware import gpu_of, network_of
-from ddlnb.calibration.collectives.settings import hardware_of, setting_of
+from ddlnb.calibration.collectives.hardware import gpu_of, hardware_of, network_of, setting_of
 from ddlnb.units import gigabits_per_second
 
 ROW = {"collective": "all_reduce", "nodes": 2, "gpus_per_node": 8, "gpu": "H100-SXM"}

@@ -10,16 +10,12 @@ import pytest
 from ddlnb.clusters.named import cluster_of
 from ddlnb.hardware.catalogue import get_interconnect
 from ddlnb.parallelism.forecast.cases import Cases
-from ddlnb.parallelism.forecast.fit.observations import observed
+from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import spread_of
-from ddlnb.parallelism.forecast.frameworks import NAMES
-from ddlnb.parallelism.forecast.layouts import scale
-from ddlnb.parallelism.forecast.parameters import kept
-from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.forecast.replicas import replica_rates
-from ddlnb.parallelism.forecast.row import Notes, Row
-from ddlnb.parallelism.forecast.rows import case
-from ddlnb.parallelism.forecast.step import step
+from ddlnb.parallelism.forecast.frameworks import NAMES, kept
+from ddlnb.parallelism.forecast.layouts import LayoutQuestion, scale
+from ddlnb.parallelism.forecast.step import replica_rates, step
+from ddlnb.parallelism.forecast.table import Notes, Row, case
 from tests.parallelism.forecast.tables import RUN
 
 MESSAGE = 1e9  # bytes, beside which latencies are small

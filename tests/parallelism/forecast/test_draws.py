@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddlnb.parallelism.forecast.draws import LIMITS, drawn_parameters
-from ddlnb.parallelism.forecast.fit.counted import AWAY
-from ddlnb.parallelism.forecast.frameworks import NAMES
-from ddlnb.parallelism.forecast.parameters import kept, names
+from ddlnb.parallelism.forecast.fit import AWAY, LIMITS, drawn_parameters
+from ddlnb.parallelism.forecast.frameworks import NAMES, kept, names
 
 DRAWS = 200
 

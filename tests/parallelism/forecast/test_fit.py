@@ -7,14 +7,22 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from ddlnb.parallelism.forecast.fit.counted import AWAY, COUNTED
-from ddlnb.parallelism.forecast.fit.fit import fit, is_slow
-from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, PAPERS, observed, rows_of
-from ddlnb.parallelism.forecast.fit.other_frameworks import with_frameworks
-from ddlnb.parallelism.forecast.fit.unseen import with_unseen
+from ddlnb.parallelism.forecast.fit import (
+    AWAY,
+    COUNTED,
+    FOUNDRY,
+    H100,
+    PAPERS,
+    fit,
+    is_slow,
+    observed,
+    rows_of,
+    with_frameworks,
+)
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.parameters import kept
-from ddlnb.parallelism.forecast.rows import cases
+from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.table import cases
+from ddlnb.parallelism.forecast.validation import with_unseen
 
 
 @pytest.mark.slow

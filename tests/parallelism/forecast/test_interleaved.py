@@ -9,16 +9,12 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.parallelism.forecast.cases import Cases
-from ddlnb.parallelism.forecast.chunks import chunk_degrees
-from ddlnb.parallelism.forecast.footprint import micro_batches_kept
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, NAMES
+from ddlnb.parallelism.forecast.forecast import micro_batches_kept
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, NAMES, chunk_degrees, kept
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
-from ddlnb.parallelism.forecast.parameters import kept
-from ddlnb.parallelism.forecast.replicas import passes_beside
-from ddlnb.parallelism.forecast.step import step
+from ddlnb.parallelism.forecast.step import passes_beside, step
 from ddlnb.parallelism.layout import SCHEDULES, Layout
-from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import most_in_flight, schedule
+from ddlnb.parallelism.schedules import most_in_flight, play, schedule
 
 MODEL, LAYERS, GPUS, BATCH = "llama3-70b", 80, 256, 512
 

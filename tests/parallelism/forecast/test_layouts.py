@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.forecast.layouts import Ranking, scale
-from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.forecast.shapes import SHAPES, get_shape
+from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, scale
+from ddlnb.parallelism.model import SHAPES, get_shape
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from ddlnb.parallelism.forecast.cases import Cases
-from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, observed
-from ddlnb.parallelism.forecast.parameters import kept
-from ddlnb.parallelism.forecast.replicas import exposed
-from ddlnb.parallelism.forecast.step import Step, step
+from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, observed
+from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.step import Step, exposed, step
 
 
 def with_overlap(cases: Cases, overlap: float) -> Step:

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from ddlnb.parallelism.forecast.cases import Cases
-from ddlnb.parallelism.forecast.fit.observations import observed
+from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.parameters import kept
+from ddlnb.parallelism.forecast.frameworks import kept
 from ddlnb.parallelism.forecast.step import bubble_seconds, step
 from ddlnb.parallelism.layout import SCHEDULES
-from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import schedule
+from ddlnb.parallelism.schedules import play, schedule
 
 
 def scheduled(cases: Cases, name: str) -> Cases:

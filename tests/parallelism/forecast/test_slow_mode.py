@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ddlnb.parallelism.forecast.cases import Cases
-from ddlnb.parallelism.forecast.fit.observations import observed
-from ddlnb.parallelism.forecast.parameters import kept
-from ddlnb.parallelism.forecast.slow_mode import WITHOUT_MEMORY, chance_of_slow, links_across
+from ddlnb.parallelism.forecast.fit import observed
+from ddlnb.parallelism.forecast.forecast import WITHOUT_MEMORY, chance_of_slow, links_across
+from ddlnb.parallelism.forecast.frameworks import kept
 
 
 @pytest.fixture(scope="module")

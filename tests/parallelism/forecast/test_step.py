@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
-from ddlnb.parallelism.forecast.fit.observations import observed
+from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import NAMES
-from ddlnb.parallelism.forecast.parameters import kept, names
+from ddlnb.parallelism.forecast.frameworks import NAMES, kept, names
 from ddlnb.parallelism.forecast.step import score_seconds, step
 
 

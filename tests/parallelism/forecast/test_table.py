@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.forecast.row import Notes, Row
-from ddlnb.parallelism.forecast.rows import cases
-from ddlnb.parallelism.forecast.table import ADDED, forecast_table
+from ddlnb.parallelism.forecast.table import ADDED, Notes, Row, cases, forecast_table
 from ddlnb.parallelism.layout import SCHEDULES
 from tests.parallelism.forecast.tables import RUN, write_table
 

@@ -11,15 +11,20 @@ import pytest
 from scipy.special import stdtrit
 
 from ddlnb.calibration.roofline import fit_roofline, measured
-from ddlnb.parallelism.forecast.fit.observations import FOUNDRY, H100, PAPERS, observed
-from ddlnb.parallelism.forecast.fit.unseen import RUNS, SHARED, between, with_mean
-from ddlnb.parallelism.forecast.fit.unseen_validation import unseen_rows, unseen_scores
+from ddlnb.files import DATA
+from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, spread_of
-from ddlnb.parallelism.forecast.frameworks import NAMES
-from ddlnb.parallelism.forecast.machines import SUSTAINED
-from ddlnb.parallelism.forecast.parameters import kept
+from ddlnb.parallelism.forecast.frameworks import NAMES, kept
 from ddlnb.parallelism.forecast.step import layer_seconds
-from ddlnb.paths import DATA
+from ddlnb.parallelism.forecast.validation import (
+    RUNS,
+    SHARED,
+    between,
+    unseen_rows,
+    unseen_scores,
+    with_mean,
+)
+from ddlnb.parallelism.sustained import SUSTAINED
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.executed.unlike.slowed import SlowedModel
-from ddlnb.parallelism.executed.unlike.table import unlike_rows
+from ddlnb.parallelism.executed.slowed import SlowedModel, unlike_rows
 
 QUICK = SlowedModel(layers=6, width=8, sample_seconds=1e-3)
 ROUNDING = 1e-13  # of gradients over the largest of them, in 8 bytes

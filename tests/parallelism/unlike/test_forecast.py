@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import schedule
-from ddlnb.parallelism.transformer import llama
-from ddlnb.parallelism.unlike.forecast import unlike_table, unlike_ways
-from ddlnb.parallelism.unlike.kinds import Kind, gpu_kinds
+from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, unlike_table, unlike_ways
+from ddlnb.parallelism.model import llama
+from ddlnb.parallelism.schedules import play, schedule
 
 MODEL = llama("small", 8, 256, 4, 4, 1024, 1000, 128).shape
 FAST, SLOW = Kind("fast", 2, 4e12, 1e10), Kind("slow", 2, 1e12, 1e10)

@@ -9,20 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.play_schedule import play
-from ddlnb.parallelism.schedules import schedule
-from ddlnb.parallelism.unlike.batch import (
-    equal_shares,
-    gradient_weights,
-    share_batch,
-    slowest_seconds,
-)
-from ddlnb.parallelism.unlike.layers import (
+from ddlnb.parallelism.partition import (
     cut_layers,
     equal_cut,
+    equal_shares,
+    gradient_weights,
     pipeline_seconds,
+    share_batch,
+    slowest_seconds,
     stage_seconds,
 )
+from ddlnb.parallelism.schedules import play, schedule
 
 SPEED = st.floats(0.1, 10.0)
 

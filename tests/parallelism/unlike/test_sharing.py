@@ -8,8 +8,7 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.parallelism.unlike.forecast import unlike_ways
-from ddlnb.parallelism.unlike.kinds import Kind, gpu_kinds
+from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, unlike_ways
 from ddlnb.units import GIB
 
 

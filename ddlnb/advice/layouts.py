@@ -1,0 +1,587 @@
+"""Advice on large models: which way to split them, how sure that is, and what would make it pay.
+
+What advice on a large model is asked: a question about layouts, with prices.
+
+What can be done with a large model: its splits, larger batches, fewer nodes, as rows.
+
+What would make a large model train faster: the same question with one thing changed.
+
+Each counterfactual is forecast again over all layouts: another one may be the best then.
+
+Advice on a large model in sentences: what to do, how sure it is, what would pay.
+
+Advice on how to split a large model: options, reasons, sentences, and what is not known.
+
+From data parallelism to layouts: what cannot be held has to be split, and is asked about anew.
+
+What was given that only data parallelism has is refused, rather than left out of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
+from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
+from ddlnb.advice.question import Prices, Question, gpu_memory
+from ddlnb.advice.score import chances_best, costs
+from ddlnb.advice.sentences import TIE, pays, why
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.hardware.catalogue import get_interconnect, gpu_in
+from ddlnb.hardware.gpu import Gpu, Nvlink
+from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.parallelism.forecast.fit import drawn_seconds
+from ddlnb.parallelism.forecast.forecast import (
+    A100,
+    FITTED_GPUS,
+    FITTED_ON,
+    H100,
+    MEMORY_SPREAD,
+    alike,
+)
+from ddlnb.parallelism.forecast.frameworks import Fitted, Parameters
+from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, ranked
+from ddlnb.parallelism.model import SHAPES
+from ddlnb.units import GIB, show_rate, show_rates
+from ddlnb.workloads.memory import OPTIMIZER_COPIES, require_optimizer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlnb.parallelism.model import Transformer
+
+
+FLOAT32 = 4  # bytes
+
+
+@dataclass(frozen=True)
+class PricedQuestion(LayoutQuestion):
+    """A question about layouts that advice answers: what GPUs cost counts, too.
+
+    ``because`` says why the model has to be split, where that was found out before.
+    """
+
+    prices: Prices = field(default_factory=Prices)
+    because: str = ""
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """Every layout that fits, the fastest first. Raises what `ddlnb.scale` raises."""
+        return ranked(self)
+
+
+def states_that_do_not_fit(model: object, cluster: Cluster, optimizer: str) -> str:
+    """Return why data parallelism alone cannot hold a model, "" where it may.
+
+    Counted are parameters, gradients and what the optimizer keeps, in fp32, of models of a known
+    shape on GPUs of known memory: activations come on top. Raises UnknownName for an optimizer
+    that is not known.
+    """
+    require_optimizer(optimizer)
+    memory = gpu_memory(cluster.hardware)
+    if not isinstance(model, str) or model.casefold() not in SHAPES or math.isnan(memory):
+        return ""
+    parameters = SHAPES[model.casefold()].shape.parameters
+    needed = FLOAT32 * (2 + OPTIMIZER_COPIES[optimizer]) * parameters
+    if needed <= memory:
+        return ""
+    return (
+        f"Data parallelism alone cannot hold {model}: parameters, gradients and the states of "
+        f"{optimizer} take {needed / GIB:,.0f} GiB of every GPU, which has {memory / GIB:.0f}. "
+        f"It has to be split"
+    )
+
+
+def sample_that_does_not_fit(model: object, question: Question) -> str:
+    """Return why data parallelism alone cannot hold a model of a known shape, "" where it may.
+
+    Counted is all that training with one sample takes.
+    """
+    known = isinstance(model, str) and model.casefold() in SHAPES
+    if not known or question.fits(1) is not False:
+        return ""
+    return (
+        f"Data parallelism alone cannot hold {model}: one sample takes "
+        f"{question.memory_bytes(1) / GIB:,.0f} GiB of every GPU, which has "
+        f"{question.gpu_memory / GIB:.0f}. It has to be split"
+    )
+
+
+def split_on(
+    model: str,
+    cluster: Cluster,
+    *,
+    local_batch: int | None = None,
+    sequence: int | None = None,
+    precision: str = "",
+    prices: Prices | None = None,
+    because: str = "",
+) -> PricedQuestion:
+    """Return the question how to split a model over the GPUs in use of a cluster.
+
+    A batch per GPU becomes that of a step, times the GPUs. Raises InputError for a cluster whose
+    GPUs are not known.
+    """
+    gpu = gpu_in(cluster.hardware)
+    if gpu is None:
+        raise InputError(
+            f"the GPUs of {cluster.name}, {cluster.hardware!r}, are not known; name them (--gpu)"
+        )
+    try:
+        network = get_interconnect(cluster.network) if cluster.nodes_in_use > 1 else None
+    except InputError:  # a network of that file's own: its measured bandwidth stands for it
+        usual = get_interconnect("100GbIB")
+        network = Interconnect(
+            cluster.network, 1, cluster.effects.between_bandwidth, usual.protocol, cluster.name
+        )
+    return PricedQuestion.of(
+        model,
+        gpu,
+        cluster.nodes_in_use,
+        gpus_per_node=cluster.workers // cluster.nodes_in_use,
+        network=network,
+        sequence=sequence,
+        global_batch=None if local_batch is None else local_batch * cluster.workers,
+        precision=precision or "bf16",
+        prices=prices or Prices(),
+        because=because,
+    )
+
+
+TOKENS = "throughput_tokens_per_s"
+SHOWN = 10  # splits, which are also those compared by draws
+FEWER_NODES = (2, 4)
+
+
+def layout_options(
+    asked: PricedQuestion, *, top: int = SHOWN, draws: int = 0, seed: int = 0
+) -> pd.DataFrame:
+    """Return a row per option: the best layout of every split, of larger batches, of fewer nodes.
+
+    Columns: option, layout, kind, gpus, throughput_tokens_per_s (all GPUs together) with its 90 %
+    interval (low, high), tokens_per_s_per_gpu, over_best (throughput over that of the first),
+    per_gpu_over_best, seconds (of a step), mfu, chance_best (the share of draws in which this split
+    is the fastest of those shown), chance_of_slow, loses_by (to the row above), memory_bytes and
+    fits, gpu_hours and cost (of a million tokens), server_machines (none), learning. Raises what
+    `ddlnb.scale` raises.
+    """
+    return _compared([*_splits(asked, top, draws, seed), *_others(asked)])
+
+
+def split_options(
+    asked: PricedQuestion, *, top: int = SHOWN, draws: int = 0, seed: int = 0
+) -> pd.DataFrame:
+    """Return those rows of `layout_options` that are splits: same GPUs, same batch."""
+    return _compared(_splits(asked, top, draws, seed))
+
+
+def _splits(asked: PricedQuestion, top: int, draws: int, seed: int) -> list[dict[str, Any]]:
+    ranking = asked.ranking
+    best = ranking.best_of_splits()[:top]
+    drawn = drawn_seconds(ranking.outlook, best, draws, seed, asked.fitted)
+    chance = chances_best(drawn, range(len(best)), len(best))
+    return [
+        {**_row(asked, row, Kind.LAYOUT), "chance_best": chance[place]}
+        for place, row in enumerate(ranking.rows(top))
+    ]
+
+
+def _compared(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return the rows, with their throughput over that of the first."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)
+    frame["over_best"] = frame[TOKENS] / frame[TOKENS].iloc[0]
+    per_gpu = frame["tokens_per_s_per_gpu"]
+    frame["per_gpu_over_best"] = per_gpu / per_gpu.iloc[0]
+    return frame
+
+
+def _others(asked: PricedQuestion) -> Iterator[dict[str, Any]]:
+    """Yield the best layout of larger batches, and of fewer nodes where one fits."""
+    for factor in LARGER_BATCHES:
+        larger = replace(asked, global_batch=factor * asked.global_batch)
+        said = (
+            f"a step averages {larger.tokens:,} tokens: learning rates change, and more of them "
+            f"may be needed"
+        )
+        yield _row(larger, larger.ranking.rows(1)[0], Kind.BATCH, f"batch {factor}x", said)
+    for divisor in FEWER_NODES:
+        if asked.nodes % divisor:
+            continue
+        fewer = replace(asked, nodes=asked.nodes // divisor)
+        try:
+            row = fewer.ranking.rows(1)[0]
+        except InputError:  # nothing fits on so few
+            continue
+        yield _row(fewer, row, Kind.FEWER, f"{fewer.gpus} GPUs")
+
+
+def _row(
+    asked: PricedQuestion,
+    found: dict[str, Any],
+    kind: Kind,
+    name: str = "",
+    learning: str = UNCHANGED,
+) -> dict[str, Any]:
+    rate = asked.gpus * found["tokens_per_s_per_gpu"]
+    return {
+        "option": f"{name}, {found['layout']}" if name else found["layout"],
+        "layout": found["layout"],
+        "kind": str(kind),
+        "gpus": asked.gpus,
+        TOKENS: rate,
+        "low": asked.gpus * found["low"],
+        "high": asked.gpus * found["high"],
+        "tokens_per_s_per_gpu": found["tokens_per_s_per_gpu"],
+        "seconds": found["seconds"],
+        "mfu": found["mfu"],
+        "chance_best": math.nan,
+        "chance_of_slow": found["chance_of_slow"],
+        "loses_by": found["loses_by"],
+        "memory_bytes": found["memory_gib"] * GIB,
+        "fits": True,
+        **costs(asked.prices, asked.gpus, 0, rate),
+        "server_machines": 0,
+        "learning": learning,
+    }
+
+
+ZERO_BUBBLE = "zero-bubble"
+STARTS = ("launch",)
+LATENCIES = ("hop", "pipelined_hop", "pipelined_node", "transfer")
+SLOW_MODE = ("slow_link", "slow_whole")
+LEAST = {one.name: float(one.metadata["low"]) for one in fields(Parameters)}
+
+
+def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[PricedQuestion]]:
+    """Yield what could be otherwise about the machines and the software, at the same batch."""
+    if asked.nodes > 1:
+        for words, factor in (("twice", 2), ("four times", 4)):
+            faster = _network_times(asked, factor)
+            yield Counterfactual(f"{words} the bandwidth between nodes", faster, True)
+    if asked.gpus_per_node > 1:
+        gpu = replace(asked.gpu, nvlink=_link_times(asked.gpu, 2))
+        yield Counterfactual("twice the bandwidth inside nodes", replace(asked, gpu=gpu), True)
+    if asked.nodes % 2 == 0 and asked.gpu.nvlink is not None:
+        size = 2 * asked.gpus_per_node
+        joined = asked.network and replace(asked.network, ports=2 * asked.network.ports)
+        wider = replace(asked, nodes=asked.nodes // 2, gpus_per_node=size, network=joined)
+        yield Counterfactual(f"{asked.gpu.nvlink.name} over {size} GPUs", wider, True)
+    flops = {name: 2 * rate for name, rate in asked.gpu.flops.items()}
+    gpu = replace(asked.gpu, flops=flops, memory_bandwidth=2 * asked.gpu.memory_bandwidth)
+    yield Counterfactual("GPUs twice as fast", replace(asked, gpu=gpu), True)
+    roomy = replace(asked.gpu, memory=2 * asked.gpu.memory)
+    yield Counterfactual("twice the memory of a GPU", replace(asked, gpu=roomy), True)
+    if not asked.ranking.outlook.cases.overlap.any():
+        hidden = replace(asked, overlap=True)
+        yield Counterfactual("exchanges of replicas beside the computation", hidden)
+    if asked.schedule != ZERO_BUBBLE and (asked.ranking.outlook.cases.pp > 1).any():
+        filled = replace(asked, schedule=ZERO_BUBBLE, vpp=None)
+        yield Counterfactual("zero-bubble pipelines", filled)
+    yield Counterfactual("no floor of starting kernels", _without(asked, STARTS))
+    if asked.gpus > 1:
+        yield Counterfactual("no latency of exchanges", _without(asked, LATENCIES))
+    if asked.ranking.outlook.chance.any():
+        yield Counterfactual("no slow runs", _without(asked, SLOW_MODE))
+
+
+def layout_reasons(asked: PricedQuestion) -> pd.DataFrame:
+    """Return the table of `reason_table` for the best layout of every counterfactual.
+
+    Further columns: layout, and tokens per second of all GPUs with the 90 % interval
+    (``tokens_per_s``, ``low``, ``high``).
+    """
+    listed = [Counterfactual(AS_IT_IS, asked), *layout_counterfactuals(asked)]
+    best = [one.cell.ranking.rows(1)[0] for one in listed]
+    table = reason_table(listed, [row["seconds"] for row in best])
+    table["layout"] = [row["layout"] for row in best]
+    for column, name in (("tokens_per_s_per_gpu", "tokens_per_s"), ("low", "low"),
+                         ("high", "high")):  # fmt: skip
+        table[name] = [asked.gpus * row[column] for row in best]
+    return table
+
+
+def without(fitted: Fitted, names: Sequence[str]) -> Fitted:
+    """Return a fit in which these parameters are the least that they may be, in all frameworks."""
+    least = {name: LEAST[name] for name in names}
+    own = {
+        framework: {name: value for name, value in values.items() if name not in least}
+        for framework, values in fitted.frameworks.items()
+    }
+    return replace(fitted, parameters=replace(fitted.parameters, **least), frameworks=own)
+
+
+def _without(asked: PricedQuestion, names: Sequence[str]) -> PricedQuestion:
+    return replace(asked, fitted=without(asked.fitted, names))
+
+
+def _network_times(asked: PricedQuestion, factor: int) -> PricedQuestion:
+    if asked.network is None:
+        return replace(asked, gpu=replace(asked.gpu, port=factor * asked.gpu.port))
+    rate = factor * asked.network.port_rate
+    return replace(asked, network=replace(asked.network, port_rate=rate))
+
+
+def _link_times(gpu: Gpu, factor: int) -> Nvlink:
+    """Return links inside a node that are so many times as fast as those that there are."""
+    if gpu.nvlink is not None:
+        return replace(gpu.nvlink, bandwidth=factor * gpu.nvlink.bandwidth)
+    return Nvlink(f"PCIe times {factor}", factor * gpu.pcie_bandwidth, False, False)
+
+
+NAMED = 3  # layouts that may be the fastest instead
+LIKELY = 0.05  # of the draws in which another is the fastest: as much is worth a name
+SURE = 0.9  # chance that a layout fits, from which on nobody has to be warned
+FITTED_TO = {H100: "H100", A100: "A100"}
+
+
+def layout_sentences(
+    asked: PricedQuestion, rows: pd.DataFrame, reasons: pd.DataFrame | None = None
+) -> list[str]:
+    """Return the advice, sentence by sentence; what does not apply is left out."""
+    said = [
+        asked.because and f"{asked.because}.",
+        _what(asked, rows),
+        _rivals(rows),
+        _slow(asked, rows),
+    ]
+    if reasons is not None:
+        said += [*_fewer(rows), _batch(rows), _cost(asked, rows), why(reasons), pays(reasons)]
+    return [one for one in said if one]
+
+
+def _what(asked: PricedQuestion, rows: pd.DataFrame) -> str:
+    best = rows.iloc[0]
+    each = [best[name] / asked.gpus for name in ("low", "high")]
+    return (
+        f"Train {asked} as {best['option']}: {show_rate(best['tokens_per_s_per_gpu'])} tokens/s "
+        f"per GPU ({show_rates(*each)}), {best[TOKENS]:,.0f} in all, MFU {best['mfu']:.0%}, "
+        f"{best['memory_bytes'] / GIB:.0f} of {asked.gpu.memory / GIB:.0f} GiB."
+    )
+
+
+def _rivals(rows: pd.DataFrame) -> str:
+    """Say how sure it is that no other split is faster, and which might be."""
+    splits = rows[rows["kind"] == str(Kind.LAYOUT)]
+    best = splits.iloc[0]
+    if len(splits) == 1:
+        return "There is no other split that fits to compare it with."
+    if math.isnan(best["chance_best"]):
+        return ""
+    others = splits.iloc[1:].sort_values("chance_best", ascending=False)
+    named = [
+        f"{row['option']} in {row['chance_best']:.0%}"
+        for row in others[others["chance_best"] >= LIKELY].to_dict("records")[:NAMED]
+    ]
+    instead = f"; {', '.join(named)}" if named else ""
+    return (
+        f"Of the {len(splits)} best splits it is the fastest in {best['chance_best']:.0%} of the "
+        f"draws{instead}."
+    )
+
+
+def _slow(asked: PricedQuestion, rows: pd.DataFrame) -> str:
+    """Say what a slow run would cost where there is a chance of one, and which split avoids it."""
+    found = asked.ranking.outlook
+    index = int(asked.ranking.order[0])
+    chance, slow = float(found.chance[index]), float(found.step.slow[index])
+    if chance < LIKELY:
+        return ""
+    quick = float(found.step.seconds[index])
+    safe = rows[(rows["kind"] == str(Kind.LAYOUT)) & (rows["chance_of_slow"] < LIKELY)]
+    said = (
+        f"With a chance of {chance:.0%} the run is a slow one, whose transfers between stages lose "
+        f"{slow:.3g} s of a step: {quick / (quick + slow):.0%} of the throughput"
+    )
+    if safe.empty:
+        return f"{said}."
+    row = safe.iloc[0]
+    risk = "risks none of it" if row["chance_of_slow"] == 0 else "hardly risks it"
+    return f"{said}; {row['option']} {risk}, at {row['over_best']:.0%}."
+
+
+def _fewer(rows: pd.DataFrame) -> Iterator[str]:
+    """Say what fewer nodes keep."""
+    for row in rows[rows["kind"] == str(Kind.FEWER)].to_dict("records"):
+        yield (
+            f"{row['gpus']:,} GPUs keep {row['per_gpu_over_best']:.0%} of the throughput per GPU "
+            f"and take {1 / row['over_best']:.2f} times as long ({row['layout']})."
+        )
+
+
+def _batch(rows: pd.DataFrame) -> str:
+    """Say which larger batch is faster per token, if one is."""
+    found = rows[(rows["kind"] == str(Kind.BATCH)) & (rows["over_best"] > 1 + TIE)]
+    parts = [
+        f"{row['option']} is {row['over_best']:.2f}x per token ({row['learning']})"
+        for row in found.to_dict("records")
+    ]
+    if not parts:
+        return "Larger batches would gain nothing."
+    return f"What changes learning pays only if it needs fewer tokens: {'; '.join(parts)}."
+
+
+def _cost(asked: PricedQuestion, rows: pd.DataFrame) -> str:
+    best = rows.iloc[0]
+    column = "cost" if asked.prices.are_given else "gpu_hours"
+    what = "cost {}" if asked.prices.are_given else "take {} GPU hours"
+    low, high = (best[column] * best[TOKENS] / best[end] for end in ("high", "low"))
+    each = f"{best[column]:.3g} ({low:.3g} to {high:.3g})"
+    return f"A million tokens {what.format(each)}."
+
+
+def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
+    """Yield sentences, each on one thing that nobody measured or gave."""
+    index = int(asked.ranking.order[0])
+    found = asked.ranking.outlook
+    if asked.framework not in FITTED_ON:
+        yield (
+            f"Nothing is fitted to runs of {asked.framework}: it has the mean of the frameworks "
+            f"that were fitted, and the interval is wider."
+        )
+    elif not alike(found.cases.core_peak[[index]], home := FITTED_ON[asked.framework][0]).all():
+        yield (
+            f"Forecasts of {asked.framework} are fitted to {FITTED_TO[home]}; what "
+            f"{asked.gpu.name} sustains is taken from data sheets and a judgement, so the "
+            f"interval is wider."
+        )
+    if asked.gpus > FITTED_GPUS:
+        yield (
+            f"Nothing on more than {FITTED_GPUS} GPUs is fitted: the interval grows with every "
+            f"doubling."
+        )
+    fit = float(found.chance_of_fit[index])
+    if fit < SURE:
+        yield (
+            f"Whether it fits is known within {MEMORY_SPREAD:.0%}: it does with a chance of "
+            f"{fit:.0%}."
+        )
+    if found.chance[index] >= LIKELY:
+        yield "Which runs are slow ones nobody knows before."
+    if asked.network is None and asked.nodes > 1:
+        yield (
+            f"The network was not given: the ports that nodes with {asked.gpu.name} usually have "
+            f"({asked.gpu.source_of('port')})."
+        )
+    yield (
+        "Not in the forecast: how ranks are placed, exchanges of tensors beside the computation, "
+        "other jobs on the network, failures (`ddlnb goodput`)."
+    )
+    if not asked.prices.are_given:
+        yield "Prices were not given: costs are in GPU hours."
+
+
+DRAWS = 400
+
+
+@dataclass(frozen=True)
+class LayoutAdvice:
+    """Which way to split a large model, and why; ``str`` is the answer in sentences.
+
+    ``options`` has a row per option, the split to be taken first (columns: see
+    `ddlnb.advice.layouts.layout_options`); ``reasons`` one per counterfactual, each
+    forecast again over all layouts; ``unknowns`` are sentences.
+    """
+
+    question: PricedQuestion
+    options: pd.DataFrame
+    reasons: pd.DataFrame
+    unknowns: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def advise_layouts(
+    model: str | Transformer,
+    gpu: str | Gpu = "H100",
+    nodes: int = 8,
+    *,
+    prices: Prices | None = None,
+    top: int = SHOWN,
+    draws: int = DRAWS,
+    seed: int = 0,
+    **options: Any,
+) -> LayoutAdvice:
+    """Return which way to split a large model, how sure that is, and what would make it faster.
+
+    Arguments are those of `ddlnb.scale`, with ``prices`` per hour of a GPU. The options of the
+    advice are the ``top`` best splits, then larger batches and fewer nodes, with tokens/s, 90 %
+    intervals, cost of a million tokens, and the chance that a split is the fastest: ``draws`` share
+    the parameters that all layouts have in common. Its reasons are forecast again with one thing
+    changed each. Raises what `ddlnb.scale` raises.
+
+    >>> import ddlnb
+    >>> found = ddlnb.advise_layouts("llama3-8b", "H100", nodes=8, sequence=4096, draws=0)
+    >>> found.options["option"].iloc[0]
+    'dp32 tp2 zero1 sp mb2 acc16'
+    >>> found.reasons["what"].iloc[1]
+    'twice the bandwidth between nodes'
+    """
+    asked = PricedQuestion.of(model, gpu, nodes, prices=prices or Prices(), **options)
+    return advise_on_layouts(asked, top=top, draws=draws, seed=seed)
+
+
+def advise_on_layouts(
+    asked: PricedQuestion, *, top: int = SHOWN, draws: int = DRAWS, seed: int = 0
+) -> LayoutAdvice:
+    """Return advice on a question."""
+    require_whole(top=top)
+    rows = layout_options(asked, top=top, draws=draws, seed=seed)
+    reasons = layout_reasons(asked)
+    return LayoutAdvice(
+        asked,
+        rows,
+        reasons,
+        tuple(layout_unknowns(asked)),
+        tuple(layout_sentences(asked, rows, reasons)),
+    )
+
+
+COUNTED = "adam"  # the optimizer whose states layouts are forecast with
+
+
+def hand_over(
+    because: str,
+    model: str,
+    cluster: Cluster,
+    *,
+    unused: Mapping[str, object],
+    local_batch: int | None = None,
+    sequence: int | None = None,
+    precision: str = "",
+    prices: Prices | None = None,
+    optimizer: str = COUNTED,
+    draws: int,
+    seed: int = 0,
+) -> LayoutAdvice:
+    """Return how to split a model that data parallelism cannot hold; ``because`` says why not.
+
+    ``unused`` are inputs that say nothing about layouts, by the names that their user knows. Raises
+    InputError if one is given, and for a cluster whose GPUs are not known.
+    """
+    given = [name for name, value in unused.items() if value is not None]
+    require(
+        not given,
+        f"{because}: layouts have no throughput of one GPU, no servers and no searched "
+        f"plan; leave out {' and '.join(given)}",
+    )
+    if optimizer != COUNTED:
+        because = f"{because}; memory below is with Adam, which keeps more than {optimizer}"
+    asked = split_on(
+        model,
+        cluster,
+        local_batch=local_batch,
+        sequence=sequence,
+        precision=precision,
+        prices=prices,
+        because=because,
+    )
+    return advise_on_layouts(asked, draws=draws, seed=seed)

@@ -1,0 +1,166 @@
+"""Options as rows: how fast each is, how sure that is, what it takes and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.advice.options import TASK, Kind, LossyOption, Option
+from ddlnb.advice.question import HOUR, MILLION, Prices, Question
+from ddlnb.plans.methods import METHODS
+from ddlnb.simulator.draws import Played
+from ddlnb.simulator.forecast import single_seconds
+from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.training.method import training_method
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+THROUGHPUT = "throughput_samples_per_s"
+
+
+def fastest_of_each(groups: Sequence[Sequence[Option]]) -> list[Option]:
+    """Return the fastest option of every group that has any, all of them simulated at once."""
+    listed = [option for group in groups for option in group]
+    seconds = iter(steady_seconds([option.cell for option in listed]))
+    found = []
+    for group in groups:
+        taken = [next(seconds).iteration_seconds for _ in group]
+        if group:
+            found.append(group[int(np.argmin(taken))])
+    return found
+
+
+def option_rows(question: Question, options: Sequence[Option], played: Played) -> pd.DataFrame:
+    """Return a row per option, in samples per second, bytes and the currency of the prices.
+
+    ``low`` and ``high`` are the 90 % interval of the throughput in so many ``draws``.
+    ``chance_best`` is the share of draws in which the option is the fastest of those that are
+    `compared`. ``speedup`` is over one GPU at the batch asked about;
+    ``gpu_hours`` and ``cost`` are those of a million samples.
+    """
+    import pandas as pd
+
+    rows = []
+    single = _single(question)
+    chance = chances_best(played.drawn, compared(question, options), len(options))
+    for number, option in enumerate(options):
+        cell = option.cell
+        rate = cell.samples / float(played.seconds[number])
+        rows.append(
+            {
+                "option": option.name,
+                "kind": str(option.kind),
+                "gpus": cell.cluster.workers,
+                "server_machines": option.server_machines,
+                THROUGHPUT: rate,
+                "low": cell.samples / played.quantile(number, 0.95),
+                "high": cell.samples / played.quantile(number, 0.05),
+                "draws": played.draws(number),
+                "speedup": rate / single,
+                "chance_best": chance[number],
+                **costs(question.prices, cell.cluster.workers, option.server_machines, rate),
+                **_memory(question, option.held_batch),
+                "iterations": 1.0 if option.keeps_learning else math.nan,
+                "learning": option.learning,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame:
+    """Return rows as those of `option_rows` of methods that need another number of iterations."""
+    import pandas as pd
+
+    samples = question.cluster.workers * question.workload.local_batch
+    single = _single(question)
+    rows = []
+    for one in found:
+        rate = samples / one.cost.iteration_seconds
+        compressor = training_method(one.cost.method).compressor
+        rows.append(
+            {
+                "option": one.name,
+                "kind": str(Kind.SYNCHRONISATION if compressor is None else Kind.COMPRESSION),
+                "gpus": question.cluster.workers,
+                "server_machines": one.cost.server_machines,
+                THROUGHPUT: rate,
+                "low": samples / one.seconds.high,
+                "high": samples / one.seconds.low,
+                "draws": one.draws,
+                "speedup": rate / single,
+                "chance_best": math.nan,
+                **costs(question.prices, question.cluster.workers, one.cost.server_machines, rate),
+                **_memory(question, question.workload.local_batch),
+                "iterations": one.iterations.estimate,
+                "learning": _learning(one),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _single(question: Question) -> float:
+    """Return the throughput of one GPU alone, at the batch that was asked about."""
+    cell = Cell(question.workload, question.cluster.with_workers(1), METHODS["BSP-A2A"])
+    return question.workload.local_batch / single_seconds(cell)
+
+
+def _learning(one: LossyOption) -> str:
+    where = f"on {TASK} with {one.workers} workers"
+    ratio = one.iterations
+    if math.isnan(ratio.estimate):
+        return f"nobody measured how many iterations it needs {where}"
+    if math.isinf(ratio.estimate):
+        return f"{where} not all runs reached the target"
+    return (
+        f"{where} it needed {ratio.estimate:.2f} times the iterations "
+        f"({ratio.low:.2f} to {ratio.high:.2f})"
+    )
+
+
+def compared(question: Question, options: Sequence[Option]) -> list[int]:
+    """Return the numbers of the options of which one is the best to take.
+
+    They use all GPUs, take no further machines and change nothing about learning.
+    """
+    return [
+        number
+        for number, one in enumerate(options)
+        if one.keeps_learning
+        and one.cell.cluster.workers == question.cluster.workers
+        and not one.server_machines
+    ]
+
+
+def chances_best(drawn: NDArray[Any], compared: Sequence[int], options: int) -> list[float]:
+    """Return the share of draws in which each takes the least seconds, NaN for those not compared.
+
+    ``drawn`` has a row per draw and a column per option, with NaN in draws in which an option
+    cannot be the best. All are NaN without draws, or where they do not differ.
+    """
+    chance = [math.nan] * options
+    if not compared or not len(drawn):
+        return chance
+    if np.max(np.nanmax(drawn, axis=0) - np.nanmin(drawn, axis=0)) == 0:
+        return chance
+    best = np.nanargmin(drawn[:, compared], axis=1)
+    for place, number in enumerate(compared):
+        chance[number] = float(np.mean(best == place))
+    return chance
+
+
+def costs(prices: Prices, gpus: int, machines: int, rate: float) -> dict[str, float]:
+    """Return GPU hours and cost of a million of what is counted at this rate per second."""
+    return {
+        "gpu_hours": gpus / HOUR / rate * MILLION,
+        "cost": prices.per_million_samples(gpus, machines, rate),
+    }
+
+
+def _memory(question: Question, batch: int) -> dict[str, object]:
+    return {"memory_bytes": question.memory_bytes(batch), "fits": question.fits(batch)}

@@ -1,0 +1,311 @@
+"""Advice in sentences: what to do, why it takes so long, what would pay.
+
+What a piece of advice does not know, said aloud.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddlnb.advice.explain import NEGLIGIBLE, Gap, LastMessage
+from ddlnb.advice.options import Kind, LossyOption
+from ddlnb.advice.question import Question
+from ddlnb.advice.score import THROUGHPUT
+from ddlnb.clusters.cluster import ASSUMED_ERROR
+from ddlnb.search.result import SearchResult
+from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
+TIE = 0.02  # of the best throughput: less is not worth a change
+SUSPECTS = 4  # that are named
+NAMED = 4  # options that change learning: the table has all
+
+
+def sentences(
+    question: Question,
+    rows: pd.DataFrame,
+    reasons: pd.DataFrame,
+    waits: LastMessage | None,
+    gap: Gap | None,
+    search: SearchResult | None = None,
+) -> list[str]:
+    """Return the advice, sentence by sentence; what does not apply is left out."""
+    said = [
+        does_not_fit(question),
+        _as_fast(rows),
+        _what(question, rows),
+        _bound(search),
+        _scaling(question, rows),
+        why(reasons, waits),
+        _machines(rows),
+        _learning(rows),
+        _fewer(question, rows),
+        _buy(question, rows, reasons),
+    ]
+    if gap is not None:
+        said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
+    return [one for one in said if one]
+
+
+def does_not_fit(question: Question) -> str:
+    """Return that the batch asked about does not fit into a GPU's memory, "" if it may, or how."""
+    batch = question.workload.local_batch
+    if question.fits(batch) is not False:
+        return ""
+    said = (
+        f"It does not fit: training with {batch} samples per GPU takes "
+        f"{show_bytes(question.memory_bytes(batch))}, and a GPU has "
+        f"{show_bytes(question.gpu_memory)}, whatever the method"
+    )
+    smaller = next((one for one in range(batch - 1, 0, -1) if question.fits(one)), None)
+    if smaller is not None:
+        return f"{said}. At most {smaller} fit: give that batch."
+    return (
+        f"{said}. Not even one sample fits: the model has to be split, as `ddlnb scale` does for "
+        f"large models by name, or its states sharded, or the optimizer has to keep less."
+    )
+
+
+def _what(question: Question, rows: pd.DataFrame) -> str:
+    best = rows.iloc[0]
+    if best["gpus"] == 1:
+        return f"One GPU of {question.cluster.name} exchanges nothing: {_rate(best)}."
+    same = rows[(rows["learning"] == "") & (rows["kind"] != str(Kind.FEWER))]
+    same = same[same["server_machines"] == 0] if best["server_machines"] == 0 else same
+    level = same[same[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]["option"].tolist()[1:]
+    ties = f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it" if level else ""
+    the = "the " if best["kind"] == str(Kind.PLAN) else ""
+    chance = best["chance_best"]
+    sure = "" if math.isnan(chance) else f", the fastest in {chance:.0%} of the draws"
+    return (
+        f"On {best['gpus']} GPUs of {question.cluster.name} take {the}{best['option']}: "
+        f"{_rate(best)}{sure}{ties}."
+    )
+
+
+def _as_fast(rows: pd.DataFrame) -> str:
+    """Say, before all else, which smaller number of GPUs is no slower than all of them."""
+    best, row = rows.iloc[0], _smaller(rows)
+    if row is None:
+        return ""
+    times = row[THROUGHPUT] / best[THROUGHPUT]
+    what = "One GPU alone is" if row["gpus"] == 1 else f"{_in_words(row)} are"
+    how = "no slower than" if times <= 1 + TIE else f"{times:.2f} times as fast as"
+    return f"{what} {how} all {best['gpus']}: {_rate(row)}. Use no more, or send less."
+
+
+def _in_words(row: pd.Series) -> str:
+    """Return an option on fewer GPUs within a sentence: "4 GPUs by DeAR"."""
+    return str(row["option"]).replace(", ", " by ", 1)
+
+
+def _smaller(rows: pd.DataFrame) -> pd.Series | None:
+    """Return the smallest number of GPUs that is no slower than all of them, None if none is."""
+    smaller = rows[rows["kind"] == str(Kind.FEWER)]
+    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * rows[THROUGHPUT].iloc[0]]
+    return None if found.empty else found.loc[found["gpus"].idxmin()]
+
+
+def _bound(search: SearchResult | None) -> str:
+    """Say how much faster any plan could be that sends whole gradients without servers."""
+    if search is None:
+        return ""
+    return (
+        f"No plan that sends the same without servers takes less than "
+        f"{show_seconds(search.lower_bound_seconds)} per iteration; the searched one takes "
+        f"{show_seconds(search.iteration_seconds)}, {search.gap:.1%} more."
+    )
+
+
+def _scaling(question: Question, rows: pd.DataFrame) -> str:
+    """Say how much of linear scaling that is, and warn where it is poor."""
+    best = rows.iloc[0]
+    if best["gpus"] == 1:
+        return ""
+    share = best["speedup"] / best["gpus"]
+    said = f"That is {best['speedup']:.1f} times one GPU, {share:.0%} of linear"
+    if share >= POOR:
+        return f"{said}."
+    return f"{said}: do not train like this, but send less, or use fewer GPUs or a faster network."
+
+
+def _rate(row: pd.Series) -> str:
+    if math.isnan(row["low"]):
+        return f"{show_rate(row[THROUGHPUT])} samples/s"
+    return f"{show_rate(row[THROUGHPUT])} samples/s ({show_rates(row['low'], row['high'])})"
+
+
+def why(reasons: pd.DataFrame, waits: LastMessage | None = None) -> str:
+    """Return why an iteration takes so long: what each counterfactual gains."""
+    parts = [
+        f"with {what}: {times:.2f}x"
+        for what, times in zip(reasons["what"], reasons["times_as_fast"], strict=True)
+        if times > 1 + NEGLIGIBLE
+    ]
+    seconds = show_seconds(reasons["iteration_seconds"].iloc[0])
+    last = f"; {waits}" if waits is not None else ""
+    found = "; ".join(parts) or "nothing that was changed would make it faster"
+    return f"Why an iteration takes {seconds}: {found}{last}."
+
+
+def _machines(rows: pd.DataFrame) -> str:
+    """Say what further machines for servers would bring."""
+    best = rows.iloc[0]
+    served = rows[(rows["server_machines"] > best["server_machines"]) & (rows["learning"] == "")]
+    if served.empty:
+        return ""
+    is_level = served[THROUGHPUT] >= (1 - TIE) * served[THROUGHPUT].max()
+    top = served.loc[served.loc[is_level, "server_machines"].idxmin()]
+    gain = top[THROUGHPUT] / best[THROUGHPUT]
+    machines = f"{top['server_machines']} more machines as servers ({top['option']})"
+    if gain <= 1 + TIE:
+        return f"{_first(machines)} gain nothing."
+    dearer = top["cost"] / best["cost"] - 1
+    if math.isfinite(dearer):
+        said = f"{abs(dearer):.0%} {'more' if dearer > 0 else 'less'}"
+        return f"{_first(machines)} gain {gain - 1:.0%}, and a sample costs {said} with them."
+    return (
+        f"{_first(machines)} gain {gain - 1:.0%}: they pay if they add less than that to the "
+        f"price of an hour."
+    )
+
+
+def _first(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _learning(rows: pd.DataFrame) -> str:
+    """Say which options gain that change learning, and how much they may lose there."""
+    best = rows.iloc[0]
+    found = rows[(rows["learning"] != "") & (rows[THROUGHPUT] > (1 + TIE) * best[THROUGHPUT])]
+    parts = [
+        f"{row['option']} is {row[THROUGHPUT] / best[THROUGHPUT]:.2f}x per sample "
+        f"({row['learning']})"
+        for row in found.sort_values(THROUGHPUT, ascending=False).to_dict("records")
+    ]
+    if not parts:
+        return ""
+    more = f"; and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+    return (
+        f"What changes learning pays only if throughput grows by more than the samples needed do: "
+        f"{'; '.join(parts[:NAMED])}{more}."
+    )
+
+
+def _fewer(question: Question, rows: pd.DataFrame) -> str:
+    """Say which smaller number of GPUs costs less by the sample, and how much longer it takes."""
+    best = rows.iloc[0]
+    if _as_fast(rows):
+        return ""
+    smaller = rows[rows["kind"] == str(Kind.FEWER)]
+    column = "cost" if question.prices.are_given else "gpu_hours"
+    fewer = smaller[smaller[column] < (1 - TIE) * best[column]]
+    if fewer.empty:
+        return ""
+    row = fewer.loc[fewer[column].idxmin()]
+    what = "cost" if question.prices.are_given else "GPU hours"
+    takes = "take" if row["gpus"] > 1 else "alone takes"
+    how = f" ({row['option']})" if row["gpus"] > 1 else ""
+    return (
+        f"{gpus_in_words(int(row['gpus']))} {takes} "
+        f"{best[THROUGHPUT] / row[THROUGHPUT]:.2f} times as long, for "
+        f"{row[column] / best[column]:.0%} of the {what} of a sample{how}."
+    )
+
+
+def _buy(question: Question, rows: pd.DataFrame, reasons: pd.DataFrame) -> str:
+    """Return what would pay; where fewer GPUs do as well, what would make all of them faster.
+
+    Those in one node gain nothing by the network between nodes; of others nothing is said.
+    """
+    row = _smaller(rows)
+    if row is None:
+        return pays(reasons)
+    if row["gpus"] > question.cluster.gpus_per_node:
+        return ""
+    level = row[THROUGHPUT] / rows[THROUGHPUT].iloc[0]
+    faster = reasons[
+        reasons["what"].str.contains("between nodes")
+        & (reasons["times_as_fast"] > (1 + TIE) * level)
+    ]
+    everyone = f"all {rows['gpus'].iloc[0]} GPUs faster than {_in_words(row)}"
+    if faster.empty:
+        return f"No bandwidth that was tried would make {everyone}."
+    parts = [
+        f"{what} ({times / level:.2f}x)"
+        for what, times in zip(faster["what"], faster["times_as_fast"], strict=True)
+    ]
+    return f"What would make {everyone}: {'; '.join(parts)}."
+
+
+def pays(reasons: pd.DataFrame) -> str:
+    """Return what would pay if it were bought, and up to which price."""
+    bought = reasons[reasons["can_be_bought"] & (reasons["times_as_fast"] > 1 + TIE)]
+    parts: list[str] = []
+    least = 1 + TIE
+    for row in bought.to_dict("records"):
+        if row["times_as_fast"] > least:  # twice as much of the same has to bring something more
+            parts.append(
+                f"{row['what']} if an hour costs at most {row['times_as_fast'] - 1:.0%} more"
+            )
+        least = (1 + TIE) * row["times_as_fast"] if "between" in row["what"] else 1 + TIE
+    return f"What would pay: {'; '.join(parts)}." if parts else ""
+
+
+NOTEWORTHY = 0.01  # relative: seconds that are known better are known
+
+
+def unknowns(
+    question: Question, lossy: Sequence[LossyOption], left_out: Sequence[str] = ()
+) -> list[str]:
+    """Return sentences, each on one thing that nobody measured or gave.
+
+    ``left_out`` are lossy methods that were not judged, each with its reason.
+    """
+    cluster, workload = question.cluster, question.workload
+    said = []
+    if cluster.assumed:
+        said.append(
+            f"Nobody measured {_listed(cluster.assumed)} of {cluster.name}: their intervals are "
+            f"assumed, and wide. `ddlnb calibrate` or your own values narrow them."
+        )
+    if cluster.model_error == ASSUMED_ERROR:
+        said.append(
+            f"How far simulated seconds are off on {cluster.name} is assumed: {ASSUMED_ERROR:.0%}."
+        )
+    if workload.spread >= NOTEWORTHY:
+        said.append(
+            f"The seconds of {workload.model} are known within {workload.spread:.0%} "
+            f"({workload.source}); the throughput of one GPU would tell (--throughput)."
+        )
+    needed = question.memory_bytes(workload.local_batch)
+    if math.isnan(needed):
+        said.append(
+            f"Whether larger batches of {workload.model} fit into memory is unknown: "
+            f"{question.why_no_footprint}."
+        )
+    elif math.isnan(question.gpu_memory):
+        said.append(
+            f"Training takes about {show_bytes(int(needed))} of a GPU's memory; how much a GPU of "
+            f"{cluster.name} has is unknown."
+        )
+    if lossy:
+        said.append(
+            f"How many iterations lossy methods need on {workload.model} is unknown; those given "
+            f"are of a small task. Their compression is counted as free of cost."
+        )
+    said += [f"Not judged: {one}." for one in left_out]
+    if not question.prices.are_given:
+        said.append("Prices were not given: costs are in GPU hours.")
+    return said
+
+
+def _listed(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,338 @@
+"""Plans on a cluster, and what is said of a searched one: how far it is from its bound.
+
+The commands about methods: the list of them, and the plan that a method makes for a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddlnb.cli.options import Batch, Credit, Csv, Partition, grouped, print_table, refuse_unused
+from ddlnb.cli.questions import Gradients, KeptHardware, ModelName, PrecisionName, workload_for
+from ddlnb.cli.questions import Sequence as Sequence_methods
+from ddlnb.units import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlnb.clusters.cluster import Cluster
+    from ddlnb.plans.alpha_beta import AlphaBeta
+    from ddlnb.plans.methods import Method
+    from ddlnb.plans.plan import Plan
+    from ddlnb.search.compressed import Sent
+    from ddlnb.workloads.workload import Workload
+
+
+def bounds(
+    rows: pd.DataFrame, workload: Workload, on: Cluster, methods: Sequence[Method]
+) -> list[str]:
+    """Return a sentence for every number of GPUs on which a plan was searched."""
+    from ddlnb.search.bound import lower_bound
+    from ddlnb.search.search import Searching
+    from ddlnb.units import show_seconds
+
+    said = []
+    for method in methods:
+        if not isinstance(method.planner, Searching):
+            continue
+        for row in rows[rows["method"] == method.name].to_dict("records"):
+            cluster = on.with_workers(row["gpus"])
+            names = method.planner.space.collectives_on(cluster)
+            bound = lower_bound(workload, cluster, names)
+            seconds = row["iteration_seconds"]
+            said.append(
+                f"{method.name} on {counted(row['gpus'], 'GPU')}: {show_seconds(seconds)} per "
+                f"iteration; without servers no plan takes less than {show_seconds(bound.seconds)} "
+                f"({bound.limit}): {seconds / bound.seconds - 1:.1%} above."
+            )
+    return said
+
+
+def plan_on_cluster(
+    workload: Workload,
+    on: Cluster,
+    method: Method,
+    servers: int | None,
+    time_limit: float | None,
+    sent: Sent,
+) -> Plan:
+    """Return the plan of a method on a cluster; of a searched one, print how good it is."""
+    import sys
+
+    import typer
+
+    from ddlnb.cli.options import refuse_unused
+    from ddlnb.errors import require
+    from ddlnb.search.compressed import DENSE
+    from ddlnb.search.search import Searching, search_plan
+    from ddlnb.simulator.simulate import plan_on
+
+    typer.echo(f"{workload!r} on {on!r}; {workload.source}")
+    if not isinstance(method.planner, Searching):
+        refuse_unused(f"{method.name} is a rule, and searches nothing", time_limit=time_limit)
+        require(
+            sent == DENSE,
+            f"--sent is what a search plans for, and {method.name} is a rule; ask `ddlnb lossy "
+            f"--method 'bsp + {sent}' --base {method.name}`",
+        )
+        return plan_on(on, workload, method, servers)
+    refuse_unused("a searched plan goes without servers", servers=servers)
+    show = sys.stderr.isatty()
+    space = method.planner.space
+    found = search_plan(workload, on, space=space, sent=sent, time_limit=time_limit, progress=show)
+    typer.echo(str(found).partition("\n")[2])
+    if found.dense is not None:
+        typer.echo(
+            "An iteration that sends less is not worth one that sends all: `ddlnb lossy --curves` "
+            "judges the time to a loss."
+        )
+    return found.plan
+
+
+@dataclass(frozen=True)
+class PlannedFor(KeptHardware):
+    """What a plan is made for: without any, or a GPU alone, all-reduces of given cost."""
+
+    cluster: Annotated[
+        str,
+        typer.Option(help="Plan for one of `ddlnb clusters`, or a .yaml file. Or name hardware:"),
+    ] = ""
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A GPU of `ddlnb hardware`, such as A100, for a new cluster; without any of the "
+            "next four only its seconds, by data sheet."
+        ),
+    ] = ""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(methods)
+    app.command()(plan)
+
+
+def methods(csv: Csv = False) -> None:
+    """List the methods, their six aspects, and the engines that run each."""
+    from ddlnb.engines.catalogue import ENGINES, support
+    from ddlnb.plans.methods import METHODS
+    from ddlnb.units import show_bytes
+
+    rows = [
+        {
+            "method": method.name,
+            "sync": method.synchronisation,
+            "compression": method.compression or "-",
+            "scheduling": method.scheduling or "-",
+            "arch.": method.architecture,
+            "messages": method.bucketing.name,
+            "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
+            "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
+            "forward needs": method.gate.value,
+            "engines": " ".join(e for m, e, reason in support() if m == method.name and not reason),
+        }
+        for method in METHODS.values()
+    ]
+    print_table(rows, csv, "Methods")
+    if not csv:
+        for method in METHODS.values():
+            typer.echo(f"{method.name}: {method.sentence()}.")
+        for engine in ENGINES.values():
+            lack = engine.missing()
+            typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
+
+
+@grouped
+def plan(
+    *,
+    model: ModelName,
+    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, DDP, or searched.")],
+    batch: Batch = None,
+    servers: Annotated[
+        int | None,
+        typer.Option(help="Servers of PS methods; default: 1, on a cluster one for every node."),
+    ] = None,
+    partition: Partition = None,
+    credit: Credit = None,
+    latency: Annotated[
+        float | None,
+        typer.Option(help="Of one all-reduce, in seconds (a in a + b M); default: 0.0005."),
+    ] = None,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(help="Of large all-reduces, in bytes per second (1 / b); default: 1e9."),
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="A profile of data/profiles; default: measured here and now.")
+    ] = None,
+    hardware: PlannedFor,
+    gpus: Annotated[int | None, typer.Option(help="Workers of the cluster; default: all.")] = None,
+    precision: PrecisionName = "",
+    sequence: Sequence_methods = None,
+    gradients: Gradients = "",
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds that a search may take; default: to its end.")
+    ] = None,
+    sent: Annotated[
+        str,
+        typer.Option(help="Search for compressed gradients, such as 'top-k(0.01) + feedback'."),
+    ] = "",
+    compression: Annotated[
+        str,
+        typer.Option(help="Cost of --sent: free, or a profile of data/profiles/compression."),
+    ] = "",
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="With --sent: every message may be dense, too.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the plan to this file (.json).")
+    ] = None,
+) -> None:
+    """Print a method's plan: which gradients travel together, in what order.
+
+    It is made for all-reduces of --latency and --bandwidth, or for a cluster: by its name, or by
+    that of its hardware.
+    """
+
+    from ddlnb.errors import require
+    from ddlnb.files import require_writable_file
+    from ddlnb.plans.methods import require_served
+
+    if out is not None:
+        require_writable_file(out, "plan.json")
+    chosen = _tuned(method, partition, credit)
+    if chosen.planner is None:
+        require_served([chosen], servers)
+    if hardware.cluster or hardware.named.keys() - {"gpu"}:
+        refuse_unused(
+            "seconds are those of the workload on the cluster",
+            profile=profile,
+            latency=latency,
+            bandwidth=bandwidth,
+        )
+        on = hardware.chosen()
+        on = on if gpus is None else on.with_workers(gpus)
+        workload = workload_for(
+            model, on, batch, None, precision, sequence=sequence, gradients=gradients
+        )
+        what = _sent(sent, compression, mixed)
+        made = plan_on_cluster(workload, on, chosen, servers, time_limit, what)
+        return _print_plan(made, out)
+    refuse_unused(
+        "without --cluster or the hardware of one (--nodes, --network, --machine) there is none",
+        gpus=gpus,
+        save_cluster=hardware.save_cluster,
+        time_limit=time_limit,
+    )
+    refuse_unused(
+        "compressed plans are searched on a --cluster",
+        sent=sent,
+        compression=compression,
+        mixed=mixed,
+    )
+    require(
+        chosen.planner is None,
+        f"method {method!r} makes its plan for a cluster; give --cluster, or the hardware of one "
+        f"(--gpu, --nodes, --network)",
+    )
+    cost = _cost(latency, bandwidth)
+    if not chosen.needs_cost:
+        why = f"{chosen.name} is planned without the cost of an all-reduce"
+        refuse_unused(why, latency=latency, bandwidth=bandwidth)
+    workload = _workload(model, profile, hardware.gpu, precision, batch, sequence)
+    workload = workload.sent_as(gradients) if gradients else workload
+    typer.echo(f"{workload!r}, {workload.source}")
+    if chosen.needs_cost:
+        typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
+    made = chosen.plan(workload, cost=cost, servers=1 if servers is None else servers)
+    _print_plan(made, out)
+
+
+def _cost(latency: float | None, bandwidth: float | None) -> AlphaBeta:
+    """Return the cost of an all-reduce that is planned for without a cluster."""
+    from ddlnb.errors import require
+    from ddlnb.plans.alpha_beta import AlphaBeta
+
+    latency = 5e-4 if latency is None else latency
+    bandwidth = 1e9 if bandwidth is None else bandwidth
+    require(latency >= 0, f"latency {latency} must not be negative")
+    require(bandwidth > 0, f"bandwidth {bandwidth} must be positive")
+    return AlphaBeta(latency, 1 / bandwidth)
+
+
+def _workload(
+    model: str,
+    profile: str | None,
+    gpu: str,
+    precision: str,
+    batch: int | None,
+    sequence: int | None,
+) -> Workload:
+    """Return the workload of a profile, of a GPU's data sheet, or as measured here and now."""
+    from ddlnb.errors import require
+    from ddlnb.workloads.resolve import resolve
+    from ddlnb.workloads.workload import Workload, read_profile
+
+    task = resolve(model, sequence=None if profile else sequence)
+    if isinstance(task, Workload):
+        why = f"profile {model!r} has a batch and seconds of its own"
+        refuse_unused(why, batch=batch, gpu=gpu, profile=profile, precision=precision)
+        return task
+    if profile is not None:
+        refuse_unused(
+            f"profile {profile!r} has a batch and seconds of its own",
+            batch=batch,
+            sequence=sequence,
+            gpu=gpu,
+        )
+    if not gpu:
+        refuse_unused("--precision is that of a data sheet (--gpu)", precision=precision)
+    if profile is not None:
+        workload = read_profile(profile)
+        require(
+            workload.model == task.name,
+            f"profile {profile!r} is of model {workload.model!r}, not of {task.name!r}",
+        )
+        return workload
+    from ddlnb.workloads.profiling import profile as measure_profile
+    from ddlnb.workloads.roofline import estimate
+    from ddlnb.workloads.tracing import trace
+
+    if gpu:
+        return estimate(trace(task, task.local_batch if batch is None else batch), gpu, precision)
+    return measure_profile(task, batch, iterations=3, warmup=1)
+
+
+def _sent(sent: str, compression: str, mixed: bool) -> Sent:
+    """Return what is sent: dense gradients unless a compressor is named."""
+    from ddlnb.search.compressed import DENSE
+    from ddlnb.training.cost.planned import Compressed
+
+    if not sent:
+        why = "dense gradients are sent; name a compressor with --sent"
+        refuse_unused(why, compression=compression, mixed=mixed)
+        return DENSE
+    return Compressed(sent, compression or "free", mixed)
+
+
+def _tuned(name: str, partition: str | None, credit: str | None) -> Method:
+    """Return the method with these sizes. Raises InputError for one that it does not have."""
+    from ddlnb.plans.methods import get_method, require_tunable
+
+    named = get_method(name)
+    require_tunable([named], partition=partition, credit=credit)
+    return named.tuned(partition=partition, credit=credit)
+
+
+def _print_plan(plan: Plan, out: Path | None) -> None:
+    """Print the plan, and write it where that is asked for."""
+    typer.echo(plan)
+    if out is not None:
+        from ddlnb.plans.plan_file import write_plan
+
+        typer.echo(f"Plan {plan.digest} in {write_plan(plan, out)}")

@@ -1,0 +1,274 @@
+"""What a measurement runs: methods on engines that can run them, and the baselines beside them.
+
+The cells of a measurement: the columns that say what runs, and which runs are still missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
+from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, optimizer_name
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.files import machine
+from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
+from ddlnb.plans.plan_file import KeptPlan
+from ddlnb.registry import several
+from ddlnb.results.rows import ResultsFile
+from ddlnb.search.search import Searching
+from ddlnb.workloads.task import Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
+
+Methods = str | Method | Sequence[str | Method]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method on an engine, or a baseline."""
+
+    name: str
+    engine: str
+    method: Method | None = None
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether parameter servers take part."""
+        return self.method is not None and self.method.exchange == "push_pull"
+
+    @property
+    def reduces_itself(self) -> bool:
+        """Whether all-reduces are ours, so that topology and collective say how they travel."""
+        method = self.method
+        return self.engine == "torch" and method is not None and method.exchange == "all_reduce"
+
+    @property
+    def plans_anew(self) -> bool:
+        """Whether the plan is a searched one that our own engine can replace while it trains."""
+        method = self.method
+        return (
+            self.engine == "torch" and method is not None and isinstance(method.planner, Searching)
+        )
+
+    def settings_text(self, settings: MeasurementSettings, *, replayed: bool) -> str:
+        """Return how the run differs from a plain one, for the tidy column ``settings``.
+
+        >>> method = get_method("ByteScheduler-PS").tuned(partition="1MB", credit="4MB")
+        >>> Contender(method.name, "torch", method).settings_text(DEFAULTS, replayed=True)
+        'partition=1000000B credit=4000000B replayed'
+        """
+        words = []
+        if self.method is not None:
+            sizes = {"partition": self.method.partition_bytes, "credit": self.method.credit_bytes}
+            words += [f"{name}={size}B" for name, size in sizes.items() if size]
+            if self.reduces_itself and settings.topology != "ring":
+                words.append(f"topology={settings.topology}")
+            if self.reduces_itself and settings.collective is not None:
+                words.append(f"collective={settings.collective.replace(' ', '')}")
+            if self.plans_anew and settings.replan is not None:
+                words.append(f"replan={settings.replan}")
+        words += [f"becomes={change.word}" for change in settings.changes]
+        if replayed:
+            words.append("replayed")
+        if settings.site.scale != 1:
+            words.append(f"scale={settings.site.scale:g}")
+        if settings.site.ranks_per_node != 1:
+            words.append(f"ranks_per_node={settings.site.ranks_per_node}")
+        return " ".join(words)
+
+
+def contenders(
+    methods: Methods = "all", settings: MeasurementSettings = DEFAULTS
+) -> list[Contender]:
+    """Return what to run for these methods ("all", one, or a list): baselines first.
+
+    Of the settings count ``engine``, ``baselines``, ``partition``, ``credit``, ``collective``,
+    ``device`` and ``replan``. ``engine`` is one name or several; every method runs on each of them
+    that can, and "all" are those that any can (`left_out_on_gpus` are not among them).
+    ``baselines`` are those of that name; True are ``single``, ``DDP`` and those of the engines.
+    With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
+    unknown method or engine, InputError for a method that none can run, and for a
+    ``partition`` or ``credit`` that no method has.
+    """
+    names = [settings.engine] if isinstance(settings.engine, str) else settings.engine
+    engines = [get_engine(name) for name in names]
+    require(bool(engines), "engine names none; name at least one")
+    able = [one for one in engines if one.exchanges]
+    if settings.collective is not None:
+        require(
+            [one.name for one in able] == ["torch"],
+            f"collective {settings.collective!r} says how all-reduces of our own engine travel; "
+            f"take engine 'torch' instead of {', '.join(names)}, or leave it out",
+        )
+    chosen = _methods(methods, able, settings)
+    of_baselines = _baselines(settings.baselines, engines)
+    of_baselines += [one.name for one in engines if one.baseline and not able]
+    listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
+    require_tunable(chosen, partition=settings.partition, credit=settings.credit)
+    for method in chosen:
+        tuned = method.tuned(partition=settings.partition, credit=settings.credit)
+        listed += [
+            Contender(method.name, one.name, tuned)
+            for one in able
+            if not one.refuses(tuned) and not _waits_unseen(one, tuned, settings)
+        ]
+    require(
+        settings.replan is None or any(one.plans_anew for one in listed),
+        f"replan={settings.replan} lets method 'searched' of our own engine plan anew when the "
+        f"network drifts; add that method and engine 'torch', or leave replan out",
+    )
+    return listed
+
+
+def left_out_on_gpus(settings: MeasurementSettings) -> list[str]:
+    """Return the methods that engines of the settings run on CPUs alone, and "all" leaves out."""
+    settings = settings.changed(baselines=False, replan=None)
+    on_cpus = contenders("all", settings.changed(device="cpu", backend="gloo"))
+    here = {one.name for one in contenders("all", settings)}
+    return [one.name for one in on_cpus if one.name not in here]
+
+
+def _waits_unseen(engine: Engine, method: Method, settings: MeasurementSettings) -> bool:
+    """Return whether the method's credit waits for ends of all-reduces that nobody observes."""
+    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+    credit = method.credit_bytes if plan is None else plan.credit_bytes
+    reduces = engine.name == "torch" and method.exchange != "push_pull"
+    return reduces and settings.device == "cuda" and credit is not None
+
+
+def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int:
+    """Return how many processes these contenders need at most."""
+    return workers + (servers if any(one.uses_servers for one in chosen) else 0)
+
+
+def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) -> list[Method]:
+    """Return the methods, each once; none if no engine has methods."""
+    collective = settings.collective
+    listed = several([] if asked is None else asked)
+    require(bool(listed), f"methods {asked!r} name none; name at least one, or 'all'")
+    for name in BASELINES.keys() & {name for name in listed if isinstance(name, str)}:
+        raise InputError(
+            f"{name!r} is a baseline, not a method; it runs beside the methods "
+            f"(baselines=True), or alone with engine={BASELINES[name]!r}"
+        )
+    if not able:
+        return []
+    if "all" in listed:
+        listed = [
+            one
+            for one in METHODS.values()
+            if any(not e.refuses(one) and not _waits_unseen(e, one, settings) for e in able)
+            and (collective is None or one.exchange == "all_reduce")
+        ]
+    chosen = {method.name: method for method in map(get_method, listed)}
+    for method in chosen.values():
+        _require_own_name(method)
+        require(
+            collective is None or method.exchange == "all_reduce",
+            f"{method.name!r} has no all-reduce that could be {collective!r}; take a method of the "
+            f"A2A architecture, or leave collective out",
+        )
+        if all(one.refuses(method) for one in able):
+            require_runs(able[0].name, method)
+    _require_seen(chosen.values(), able, settings)
+    return list(chosen.values())
+
+
+def _require_seen(
+    methods: Iterable[Method], able: list[Engine], settings: MeasurementSettings
+) -> None:
+    """Raise InputError for methods whose credit no engine can keep on this device."""
+    unseen = [
+        method.name
+        for method in methods
+        if all(one.refuses(method) or _waits_unseen(one, method, settings) for one in able)
+    ]
+    require(
+        not unseen,
+        f"device 'cuda' cannot run {', '.join(unseen)}: the end of an all-reduce, for which a "
+        f"credit waits, is not observed on GPUs; leave out {', '.join(unseen)}, or take device "
+        f"'cpu'",
+    )
+
+
+def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
+    """Return the engines of the baselines that are asked for."""
+    if isinstance(asked, bool):
+        names = ["single", "ddp", *(one.name for one in engines if one.baseline)]
+        return names if asked else []
+    for name in asked:
+        if name not in BASELINES:
+            raise UnknownName("baseline", name, BASELINES)
+    return [BASELINES[name] for name in asked]
+
+
+def _require_own_name(method: Method) -> None:
+    known = METHODS.get(method.name, method)
+    sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
+        method, partition_bytes=None, credit_bytes=None
+    )
+    require(
+        sizes_differ,
+        f"method {method.name!r} differs from the catalogue's of that name in more than "
+        f"its sizes; give it a name of its own",
+    )
+
+
+def cells_of(
+    task: Task, chosen: Sequence[Contender], settings: MeasurementSettings
+) -> list[dict[str, object]]:
+    """Return the columns of each contender's cell. Raises ModelError for what cannot be trained."""
+    local_batch = settings.batch_of(task)
+    workload = task.recorded or trace(task, local_batch)
+    common = _common_columns(task, workload, local_batch, settings)
+    return [{**common, **_own_columns(one, task, settings)} for one in chosen]
+
+
+def missing_runs(
+    cells: Sequence[Mapping[str, object]], repetitions: int, results: ResultsFile
+) -> list[tuple[int, int]]:
+    """Return what is not among the results, as repetition and number of the cell, in order.
+
+    Every repetition begins with another cell.
+    """
+    return [
+        (repetition, index)
+        for repetition in range(repetitions)
+        for index in _rotated(len(cells), repetition)
+        if not results.has(cells[index], repetition)
+    ]
+
+
+def _common_columns(
+    task: Task, workload: Workload, local_batch: int, settings: MeasurementSettings
+) -> dict[str, object]:
+    """Return the columns that all cells of a measurement share."""
+    return {
+        "model": task.name,
+        "structure": workload.structure,
+        "local_batch": local_batch,
+        "network": settings.site.network_name,
+        "source": settings.site.source,
+        "optimizer": optimizer_name(settings.optimizer),
+        "iterations": settings.iterations,
+        "warmup": settings.warmup,
+        "machine": machine() if settings.device == "cpu" else f"{machine()}, {settings.device}",
+    }
+
+
+def _own_columns(
+    contender: Contender, task: Task, settings: MeasurementSettings
+) -> dict[str, object]:
+    """Return the columns of a cell that depend on what runs."""
+    return {
+        "method": contender.name,
+        "gpus": 1 if contender.engine == "single" else settings.workers,
+        "engine": contender.engine,
+        "servers": settings.server_count if contender.uses_servers else 0,
+        "settings": contender.settings_text(settings, replayed=task.recorded is not None),
+    }
+
+
+def _rotated(count: int, by: int) -> list[int]:
+    return [(index + by) % count for index in range(count)]

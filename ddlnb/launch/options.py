@@ -1,0 +1,140 @@
+"""Where ranks run: on this machine, on named hosts, in a queue, or on an emulated network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from ddlnb.errors import require, require_whole
+from ddlnb.launch.emulation.topology import Link, Wiring, get_link, links_of, star
+
+EMULATED = "emulated"  # the launcher of local processes on nodes of an emulated network
+Network = str | Link | Sequence[str | Link] | Wiring
+
+
+def meanings(of: type) -> dict[str, str]:
+    """Return what the fields of a dataclass mean, by name: their help on the command line."""
+    return {each.name: each.metadata["meaning"] for each in fields(of) if each.metadata}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A launcher, and what it has to know of machines and the network between them."""
+
+    launcher: str = field(
+        default="local",
+        metadata={"meaning": "local, emulated, mpi, slurm, ssh, or an IPython profile."},
+    )
+    host: str = field(
+        default="127.0.0.1",
+        metadata={"meaning": "This machine's address for ranks on other machines."},
+    )
+    hosts: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "meaning": "A machine to start ranks on, with launcher ssh; repeatable. Names are "
+            "those of ~/.ssh/config, or of the file that DDLNB_SSH_CONFIG names."
+        },
+    )
+    network: Network | None = field(
+        default=None,
+        metadata={
+            "meaning": "What tables call the network, such as 10GbE; with launcher emulated the "
+            "network to emulate, also '1Gb/s 50us', once for every node if they differ, or "
+            "'two-tier(2, 2, 2) of 1Gb/s 50us': every cable of a topology."
+        },
+    )
+    scale: float = field(
+        default=1.0,
+        metadata={"meaning": "Slows an emulated network and replayed computation: 0.01."},
+    )
+    ranks_per_node: int = field(
+        default=1, metadata={"meaning": "Ranks that share the link of an emulated node."}
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", tuple(self.hosts))
+        if self.network is not None and not isinstance(self.network, str | Link | Wiring):
+            object.__setattr__(self, "network", tuple(self.network))
+        require(
+            (self.launcher == "ssh") == bool(self.hosts),
+            f"launcher {self.launcher!r} with hosts={self.hosts!r}: give hosts=['name', ...] with "
+            f"launcher 'ssh', and only with it",
+        )
+        require_whole(ranks_per_node=self.ranks_per_node)
+        require(
+            0 < self.scale <= 1,
+            f"scale={self.scale!r} must be above 0 and at most 1, such as 1/100",
+        )
+        require(
+            not self.is_emulated or self.network is not None,
+            f"launcher {EMULATED!r} emulates a network; give network='10GbE' or the like",
+        )
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the network between the ranks is an emulated one."""
+        return self.launcher == EMULATED
+
+    @property
+    def source(self) -> str:
+        """What a time taken here is: "measured", or "emulated"."""
+        return "emulated" if self.is_emulated else "measured"
+
+    @property
+    def network_name(self) -> str:
+        """What a table calls the network between the ranks."""
+        if self.network is None:
+            return "loopback" if self.launcher == "local" else self.launcher
+        if isinstance(self.network, Wiring):
+            return self.network.name
+        if isinstance(self.network, str | Link):
+            return str(self.network)
+        return " | ".join(map(str, self.network))
+
+    @property
+    def name(self) -> str:
+        """A name for files and clusters: ``here``, or one made from the emulated network's."""
+        words = ["emulated", *self.network_name.split()] if self.is_emulated else ["here"]
+        return "-".join(words).replace("/", "p").replace(",", "")
+
+    @property
+    def link(self) -> Link:
+        """The link of the emulated nodes, which must be the same for all."""
+        require(
+            self.is_emulated and isinstance(self.network, str | Link),
+            f"launcher {self.launcher!r} with network={self.network!r} has no one emulated link",
+        )
+        return get_link(self.network)  # type: ignore[arg-type]
+
+    def wiring(self, ranks: int) -> Wiring:
+        """Return the network to emulate at full speed, for so many ranks.
+
+        Raises InputError if it has another number of hosts than the ranks need.
+        """
+        hosts = -(-ranks // self.ranks_per_node)
+        network = self.network
+        if not isinstance(network, Wiring):
+            assert network is not None
+            return star(links_of(network, hosts), self.network_name)
+        require(
+            len(network.hosts) >= hosts,
+            f"network {network.name!r} has {len(network.hosts)} hosts and {ranks} ranks need "
+            f"{hosts}; take a larger one, or more ranks_per_node",
+        )
+        apart = network.why_apart()
+        require(not apart, f"network {network.name!r}: {apart}; cut cables while it is up")
+        return network
+
+
+HERE = Site()
+
+
+def emulated(network: str | Link | Wiring, scale: float = 1.0) -> Site:
+    """Return the site of an emulated network, a node for each rank, slowed to the scale.
+
+    Raises InputError for a network that makes no sense.
+    """
+    if not isinstance(network, Wiring):
+        get_link(network)
+    return Site(EMULATED, network=network, scale=scale)

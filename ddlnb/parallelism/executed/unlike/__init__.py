@@ -1,1 +1,0 @@
-"""Batches and layers shared among real ranks that are slowed on purpose."""

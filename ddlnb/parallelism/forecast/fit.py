@@ -1,0 +1,466 @@
+"""Published runs: their cases, and what was measured of them.
+
+What parameters are by counting, for those that runs of two models alone do not tell apart.
+
+Activations that grow with the width of the model and those that grow with that of its feed-forward
+part differ only between models; so do matrices and what elementwise kernels move. A fit that sees
+fewer models than it has such parameters would give all to one and none to the other: it forecasts
+the runs that it has seen, and is off on every other model. Counted values keep them apart.
+
+The fit: times and memory in turn, robust against runs that nothing explains.
+
+Times are fitted in the logarithm with a Cauchy loss. A run with a pipeline counts as slow where the
+slow forecast is nearer to it than the other; the chance of that is the most likely one.
+
+What differs by framework: a few of the parameters, fitted to runs of FSDP and Megatron-LM.
+
+Draws of forecasts: which of several layouts is fastest is a chance, as each may be off.
+
+What layouts have in common, the fitted parameters, is drawn once for all of them. What a run has of
+its own, the residual and whether it is slow, is drawn for every layout.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddlnb.errors import require_whole
+from ddlnb.files import PUBLISHED
+from ddlnb.parallelism.forecast.cases import Cases, Column
+from ddlnb.parallelism.forecast.forecast import (
+    FREEDOM,
+    MOST_SHOWN,
+    Outlook,
+    by_nodes,
+    chance_of_slow,
+    footprint,
+    spread_of,
+)
+from ddlnb.parallelism.forecast.frameworks import Fitted, Parameters, kept, names
+from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
+from ddlnb.parallelism.forecast.table import Notes, Row, cases
+from ddlnb.units import GIB
+
+H100 = PUBLISHED / "nanotron_h100_upto64.csv"
+FOUNDRY = PUBLISHED / "foundry_a100_80gb_upto16.csv"
+PAPERS = PUBLISHED / "large_scale_papers.csv"
+MEASURED = "ok"
+ARXIV = re.compile(r"\d{4}\.\d{5}")
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Runs: cases, the model of each by name, tokens/s per GPU and GiB (NaN where not printed).
+
+    ``papers``: the paper of each by its number on arXiv; its source where that has none.
+    """
+
+    cases: Cases
+    models: NDArray[np.str_]
+    papers: NDArray[np.str_]
+    rates: Column
+    memory: Column
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def select(self, which: NDArray[Any]) -> Observations:
+        """Return the runs of a mask, or of indices."""
+        return Observations(
+            self.cases.select(which),
+            self.models[which],
+            self.papers[which],
+            self.rates[which],
+            self.memory[which],
+        )
+
+    @property
+    def seconds(self) -> Column:
+        """Seconds of a step, from tokens per second: what is printed as MFU is not comparable."""
+        return self.cases.step_tokens / (self.rates * self.cases.gpus)
+
+
+def rows_of(path: Path, measured: bool | None = True) -> list[Row]:
+    """Return the rows of a published table: those that were measured, the others, or all (None)."""
+    notes = Notes()
+    with path.open(newline="") as stream:
+        table = [Row(line, cells, notes) for line, cells in enumerate(csv.DictReader(stream), 2)]
+    return [row for row in table if measured in (None, row.cells["status"] == MEASURED)]
+
+
+@lru_cache(maxsize=8)
+def observed(path: Path = H100) -> Observations:
+    """Return the measured runs of a published table."""
+    rows = rows_of(path)
+    return Observations(
+        cases(rows),
+        np.array([row.text("model") for row in rows]),
+        np.array([_paper(row.text("source")) for row in rows]),
+        np.array([row.number("tokens_per_s_per_gpu") for row in rows]),
+        np.array([row.number("memory_gb", default=np.nan) for row in rows]),
+    )
+
+
+def _paper(source: str) -> str:
+    found = ARXIV.search(source)
+    return found[0] if found else source
+
+
+# Bytes per element of what a layer in bf16 (2 bytes) keeps for its backward pass with flash
+# attention: inputs and outputs of two norms (8), queries, keys and values (6), the first two with
+# their positions (4), the output of attention (2); per element of the feed-forward part: gate and
+# up (4), the activated gate (2), the product (2). Exchanges hold back the two gathered inputs of a
+# layer. Logits: bf16 and its gradient (4), the copy in fp32 and its gradient (8). Buffers beside
+# states: gradients in bf16, which are added up in fp32. Elementwise: norms, residuals, positions
+# and activations read and write about 65 bytes forward and twice that backward.
+COUNTED = {
+    "states": 2.0,
+    "kept": 20.0,
+    "kept_inner": 8.0,
+    "held_back": 4.0,
+    "logits": 12.0,
+    "elementwise": 200.0,
+    # A judgement: fused attention gets half of what matrices get. All runs have sequences of 4,096
+    # tokens, where its time grows as elementwise traffic does.
+    "attention_share": 0.5,
+    # Of the cluster's own all-reduces of 256 MB over 64 nodes a twentieth had 177 GB/s or more,
+    # the median over two nodes 362 (data/published). Runs on at most 8 nodes hardly tell.
+    "reduction_growth": 0.0168,
+}
+AWAY = 0.2  # by how much a parameter may differ: a standard deviation of its logarithm
+
+
+def away(which: Sequence[str], logs: Column) -> Column:
+    """Return by how many standard deviations the counted ones of these parameters are off."""
+    return np.array(
+        [
+            (log - np.log(COUNTED[name])) / AWAY
+            for name, log in zip(which, logs, strict=True)
+            if name in COUNTED
+        ]
+    )
+
+
+ROUNDS = 3
+TAIL = 0.05  # of the logarithm: residuals beyond this count ever less
+EVALUATIONS = 40
+CHANCE_SPREAD = 2.0  # standard deviation of log chances about their start, if runs say little
+UNSEEN = 1.25
+CLEARLY = 1.3  # times as long as forecast: nothing shorter counts as slow
+START = Parameters(
+    matrix_share=0.64,
+    attention_share=0.3,
+    elementwise=340,
+    launch=4.2e-3,
+    inside_share=0.8,
+    across_share=0.5,
+    neighbours=1.5,
+    hop=1e-4,
+    pipelined_hop=2e-3,
+    pipelined_node=0.2,
+    transfer=2e-4,
+    reduction_share=0.4,
+    reduction_growth=0.015,
+    fixed=0.05,
+    stall=3.0,
+    slow_transfer=0.26,
+    slow_link=-5.0,
+    slow_whole=4.0,
+    states=2.0,
+    kept=22,
+    kept_inner=8.5,
+    held_back=3.6,
+    logits=10.6,
+    context=0.8,
+)
+SPREAD = {
+    "inside": 0.03,
+    "across": 0.06,
+    "fsdp": 0.03,
+    "megatron": 0.05,
+    "paper": 0.06,
+    "elsewhere": 0.07,
+}
+
+
+def fit(runs: Observations, start: Fitted | None = None) -> Fitted:
+    """Return the parameters that explain these runs best, of one framework with a pipeline."""
+    found = start or Fitted(START, {}, SPREAD)
+    lacking = np.zeros(len(runs), bool)
+    slow = np.zeros(len(runs), bool)
+    for _ in range(ROUNDS):
+        slow = is_slow(runs, step(runs.cases, found, lacking))
+        found = _least(
+            found,
+            "time",
+            lambda one, slow=slow, lacking=lacking: np.log(
+                times(step(runs.cases, one, lacking), slow) / runs.seconds
+            ),
+        )
+        bound = step(runs.cases, found).bound
+        found = _least(
+            found, "memory", lambda one, bound=bound: np.log(shown(runs, one, bound) / runs.memory)
+        )
+        asked = footprint(runs.cases, found, bound)[:, 0]
+        lacking = asked > runs.cases.memory / GIB * (1 - MEMORY_RESERVED)
+    found = _chances(found, runs, slow, lacking)
+    return replace(found, spread=dict(found.spread) | spreads(runs, found, slow, lacking))
+
+
+def times(of: Step, slow: NDArray[np.bool_]) -> Column:
+    """Return the seconds of steps of which some are slow."""
+    return of.seconds + np.where(slow, of.slow, 0)
+
+
+def is_slow(runs: Observations, of: Step) -> NDArray[np.bool_]:
+    """Return which runs are nearer to the slow forecast than to the other one."""
+    measured, quick = runs.seconds, of.seconds
+    nearer = np.abs(np.log(measured / (quick + of.slow))) < np.abs(np.log(measured / quick))
+    return (runs.cases.pp > 1) & nearer & (measured > CLEARLY * quick)
+
+
+def shown(runs: Observations, fitted: Fitted, bound: Column) -> Column:
+    """Return GiB of the first stage as runs report it."""
+    return np.minimum(
+        footprint(runs.cases, fitted, bound)[:, 0], runs.cases.memory / GIB * MOST_SHOWN
+    )
+
+
+def spreads(
+    runs: Observations, fitted: Fitted, slow: NDArray[np.bool_], lacking: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Return the scale of Student's t of what is unexplained, by where the groups of tp are."""
+    off = np.log(runs.seconds / times(step(runs.cases, fitted, lacking), slow))
+    off = off / by_nodes(runs.cases)
+    across = runs.cases.tp > runs.cases.gpus_per_node
+    kinds = {"inside": off[~across], "across": off[across]}
+    return {kind: scale(values) for kind, values in kinds.items() if len(values) > 1}
+
+
+def scale(values: Column) -> float:
+    """Return the scale of Student's t about 0 whose 90 % interval holds 90 % of the values.
+
+    That of runs that a fit has not seen is larger, by what cross-validation shows.
+    """
+    from scipy.special import stdtrit
+
+    return UNSEEN * float(np.quantile(np.abs(values), 0.9) / stdtrit(FREEDOM, 0.95))
+
+
+def _least(fitted: Fitted, phase: str, off: Callable[..., Column]) -> Fitted:
+    """Return the fit with the parameters of one phase at the least of these differences.
+
+    What can be counted stays near to that (`counted`).
+    """
+    from scipy.optimize import least_squares
+
+    which = names(phase)
+    bounds = {one.name: one.metadata for one in Parameters.__dataclass_fields__.values()}
+    low, high = (
+        np.log([max(bounds[name][end], 1e-6) for name in which]) for end in ("low", "high")
+    )
+    at = np.log([max(getattr(fitted.parameters, name), 1e-6) for name in which])
+
+    def of(logs: Column) -> Fitted:
+        values = dict(zip(which, np.exp(logs).tolist(), strict=True))
+        return replace(fitted, parameters=replace(fitted.parameters, **values))
+
+    found = least_squares(
+        lambda logs: np.concatenate([off(of(logs)), TAIL * away(which, logs)]),
+        np.clip(at, low + 1e-6, high - 1e-6),
+        bounds=(low, high),
+        loss="cauchy",
+        f_scale=TAIL,
+        max_nfev=EVALUATIONS,
+    )
+    return of(found.x)
+
+
+def _chances(
+    fitted: Fitted, runs: Observations, slow: NDArray[np.bool_], lacking: NDArray[np.bool_]
+) -> Fitted:
+    """Return the fit with the most likely chance of a slow run."""
+    from scipy.optimize import minimize
+
+    which = names("chance")
+    bounds = [
+        (m["low"], m["high"])
+        for m in (Parameters.__dataclass_fields__[name].metadata for name in which)
+    ]
+
+    at = np.array([asdict(START)[name] for name in which])
+
+    def of(values: Column) -> Fitted:
+        odds = dict(zip(which, np.asarray(values).tolist(), strict=True))
+        return replace(fitted, parameters=replace(fitted.parameters, **odds))
+
+    def unlikely(values: Column) -> float:
+        chance = chance_of_slow(runs.cases, of(values), lacking)
+        may = (chance > 0) & ~lacking
+        likely = np.where(slow, chance, 1 - chance)[may]
+        away = (values - at) / CHANCE_SPREAD
+        return float(-np.log(np.maximum(likely, 1e-9)).sum() + (away**2).sum() / 2)
+
+    return of(minimize(unlikely, at, bounds=bounds, method="L-BFGS-B").x)
+
+
+# Of these frameworks' activations: 34 bytes per element (arXiv 2205.05198, equation 1) less 2 for
+# masks of dropout, which large models do without; 16 of them are four times the feed-forward
+# width's. Logits in bf16 and in fp32. Starting kernels: a judgement, no run is bound by it. Without
+# a fused kernel attention runs at the rate of matrices, and computes the masked half, too. Of a
+# network of their own (nanotron's was shared), replicas reach what InfiniBand does on two nodes
+# (data/hardware/protocols.yaml), less two hops of 7 us to every further node per message of 160 MB.
+THEORY = {
+    "states": 0.0,
+    "kept": 16.0,
+    "kept_inner": 4.0,
+    "logits": 6.0,
+    "launch": 1.5e-3,
+    "fixed": 0.03,
+    "attention_share": 0.5,
+    "reduction_share": 0.9,
+    "reduction_growth": 0.002,
+}
+FITTED = {
+    "fsdp": (
+        FOUNDRY,
+        ("matrix_share", "attention_share", "elementwise", "reduction_share"),
+    ),
+    "megatron": (PAPERS, ("matrix_share", "elementwise")),
+}
+LOOSE = 1.0  # by how much a parameter may differ from nanotron's: a standard deviation of its log
+
+
+def with_frameworks(fitted: Fitted) -> Fitted:
+    """Return the fit with what differs by framework, and the spread of its runs."""
+    for name, (path, _) in FITTED.items():
+        runs = observed(path)
+        fitted = fit_framework(fitted, name, runs)
+        off = np.log(runs.seconds / step(runs.cases, fitted).seconds)
+        fitted = replace(fitted, spread={**fitted.spread, name: scale(off)})
+    return fitted
+
+
+def fit_framework(fitted: Fitted, name: str, runs: Observations) -> Fitted:
+    """Return the fit with the parameters of a framework at their best; others are kept."""
+    from scipy.optimize import least_squares
+
+    which = FITTED[name][1]
+    base = np.log([getattr(fitted.parameters, one) for one in which])
+
+    def of(logs: np.ndarray) -> Fitted:
+        values = THEORY | dict(zip(which, np.exp(logs).tolist(), strict=True))
+        return replace(fitted, frameworks={**fitted.frameworks, name: values})
+
+    def off(logs: np.ndarray) -> np.ndarray:
+        unexplained = np.log(step(runs.cases, of(logs)).seconds / runs.seconds)
+        return np.concatenate([unexplained, TAIL * (logs - base) / LOOSE])
+
+    bounds = [fitted.parameters.__dataclass_fields__[one].metadata for one in which]
+    low, high = (np.log([one[end] for one in bounds]) for end in ("low", "high"))
+    found = least_squares(off, base, bounds=(low, high), loss="cauchy", f_scale=TAIL)
+    return of(found.x)
+
+
+NUDGE = 1e-3  # of a parameter's logarithm, for derivatives
+UNKNOWN = 0.5  # standard deviation of the logarithm of a parameter on which runs say nothing
+LIMITS = {one.name: (one.metadata["low"], one.metadata["high"]) for one in fields(Parameters)}
+
+
+def drawn_seconds(
+    outlook: Outlook,
+    which: Sequence[int] | NDArray[np.intp],
+    draws: int,
+    seed: int = 0,
+    fitted: Fitted | None = None,
+) -> NDArray[np.float64]:
+    """Return seconds of a step of these cases: an array (draws, cases).
+
+    The parameters of a draw are those of all its cases. A case has a residual of its own, from the
+    distribution of its interval, and is slow with its own chance. Of a cluster, GPU or framework
+    that nothing was fitted to, part of that interval is what its runs would have in common (runs of
+    one paper are off together). The kept fit has only the sum, and all of it is drawn for every
+    case: which case is faster may be surer there than the draws say.
+    """
+    require_whole(0, draws=draws)
+    fitted, chosen = fitted or kept(), np.asarray(which, dtype=int)
+    cases, rng = outlook.cases.select(chosen), np.random.default_rng([seed, draws])
+    quick, slow = outlook.step.seconds[chosen], outlook.step.slow[chosen]
+    now = step(cases, fitted).seconds
+    common = [step(cases, one).seconds / now for one in drawn_parameters(fitted, draws, rng)]
+    shape = (draws, len(chosen))
+    own = spread_of(cases, fitted) * rng.standard_t(FREEDOM, shape)
+    lost = slow * (rng.random(shape) < outlook.chance[chosen])
+    return np.asarray((quick * np.reshape(common, shape) + lost) * np.exp(own))
+
+
+def drawn_parameters(fitted: Fitted, draws: int, rng: np.random.Generator) -> list[Fitted]:
+    """Return fits whose parameters of time differ as far as the published runs allow.
+
+    Values that a framework has of its own are off by the same factors.
+    """
+    which = names("time")
+    root = np.linalg.cholesky(_covariance())
+    return [
+        _moved(fitted, dict(zip(which, np.exp(away).tolist(), strict=True)))
+        for away in rng.standard_normal((draws, len(which))) @ root.T
+    ]
+
+
+def _moved(fitted: Fitted, factors: Mapping[str, float]) -> Fitted:
+    """Return the fit with parameters times these factors, of every framework, within limits."""
+
+    def moved(values: Mapping[str, float]) -> dict[str, float]:
+        return {
+            name: float(np.clip(value * factors[name], *LIMITS[name])) if name in factors else value
+            for name, value in values.items()
+        }
+
+    return replace(
+        fitted,
+        parameters=Parameters(**moved(asdict(fitted.parameters))),
+        frameworks={name: moved(values) for name, values in fitted.frameworks.items()},
+    )
+
+
+@lru_cache(maxsize=1)
+def _covariance() -> NDArray[np.float64]:
+    """Return how parameters of time, as logarithms, vary together: Gauss and Newton's estimate.
+
+    The inverse of what the published runs say about the kept fit, and of how little is known
+    without them (`_unknown`).
+    """
+    which, fitted, runs = names("time"), kept(), observed()
+    slow = is_slow(runs, step(runs.cases, fitted))
+
+    def off(one: Fitted) -> Column:
+        return np.asarray(np.log(times(step(runs.cases, one), slow) / runs.seconds))
+
+    residual, columns = off(fitted), []
+    for name in which:
+        value = getattr(fitted.parameters, name)
+        by = NUDGE if value * np.exp(NUDGE) <= LIMITS[name][1] else -NUDGE
+        moved = replace(fitted.parameters, **{name: float(value * np.exp(by))})
+        columns.append((off(replace(fitted, parameters=moved)) - residual) / by)
+    weight = 1 / np.sqrt(1 + (residual / TAIL) ** 2)  # as the fit weighs them (Cauchy)
+    slopes = np.stack(columns, axis=1) * weight[:, None]
+    scale = float((weight * residual).std())
+    information = slopes.T @ slopes / scale**2 + np.diag(_unknown(which) ** -2)
+    return np.asarray(np.linalg.inv(information))
+
+
+def _unknown(which: Sequence[str]) -> Column:
+    """Return the standard deviation of every parameter's logarithm without any run.
+
+    What can be counted is known as far as the fit holds it to its count.
+    """
+    return np.array([AWAY if name in COUNTED else UNKNOWN for name in which])

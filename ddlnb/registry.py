@@ -1,0 +1,245 @@
+"""Choices written as text: a name of a catalogue and its parameters, ``"top-k(0.01)"``.
+
+What a choice is written as reads back as an equal one, so that texts can stand in tables.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from ddlnb.errors import InputError, UnknownName, require
+
+T = TypeVar("T")
+TRUTH = {"true": True, "false": False}
+WORDS = "words"
+
+
+def several(given: Any) -> list[Any]:
+    """Return a list of what was given: of one thing, or of all in a sequence; a text is one thing.
+
+    Notebooks take their parameters through it, so that `papermill -p workers 2` means ``[2]``.
+
+    >>> import ddlnb
+    >>> ddlnb.several(2), ddlnb.several([2, 4]), ddlnb.several("all")
+    ([2], [2, 4], ['all'])
+    """
+    is_many = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    return list(given) if is_many else [given]
+
+
+def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
+    """The dataclass of that name, made with the parameters in brackets: numbers and words.
+
+    Parameters are of the types that the dataclass says: bool, int, float, str, None, tuples of
+    these. Numbers are finite; a whole one will do for a float. Raises UnknownName for the name and
+    InputError for parameters that it does not have or that are of another type.
+    """
+    match = re.fullmatch(r"\s*([\w.+-]+)\s*(?:\((.*)\))?\s*", text)
+    if match is None:
+        raise InputError(
+            f"{what} {text!r} must be a name, with parameters in brackets if it has any"
+        )
+    name, inside = match.group(1).casefold(), match.group(2) or ""
+    if name not in known:
+        raise UnknownName(what, match.group(1), known)
+    kind = known[name]
+    try:
+        given = inspect.signature(kind).bind(*_positional(inside), **_named(inside)).arguments
+    except (SyntaxError, TypeError, ValueError) as error:
+        names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        takes = f"takes {', '.join(names)}" if names else "takes none"
+        raise InputError(
+            f"{what} {text!r} has parameters it cannot have; {name} {takes}"
+        ) from error
+    hints = typing.get_type_hints(kind)
+    for field, value in given.items():
+        try:
+            given[field] = _of_type(value, hints[field])
+        except TypeError as error:
+            raise InputError(
+                f"{what} {text!r}: {field} {_text(value)} must be {_in_words(hints[field])}"
+            ) from error
+    return kind(**given)
+
+
+def shown(name: str, choice: object, brief: bool = False) -> str:
+    """The text that `parsed` reads: all parameters, the shortest digits that read back.
+
+    In ``brief`` the last ones are left out if they have their defaults.
+
+    >>> from ddlnb.compression.top_k import TopK
+    >>> shown("top-k", TopK(0.01)), shown("top-k", TopK(0.01), brief=True)
+    ('top-k(0.01)', 'top-k')
+    """
+    fields = list(dataclasses.fields(choice))  # type: ignore[arg-type]
+    while brief and fields and getattr(choice, fields[-1].name) == fields[-1].default:
+        fields.pop()
+    inside = ", ".join(_text(getattr(choice, field.name)) for field in fields)
+    return f"{name}({inside})" if inside else name
+
+
+def abridged(name: str, choice: object) -> str:
+    """A text that `parsed` reads, for readers: the first parameter, and what is not by default.
+
+    A first parameter that has its default and is no number or word is left out as well.
+
+    >>> from ddlnb.compression.dgc import DeepGradientCompression
+    >>> abridged("dgc", DeepGradientCompression()), abridged("dgc", DeepGradientCompression(0.1, 0))
+    ('dgc(0.001)', 'dgc(0.1, 0)')
+    >>> abridged("dgc", DeepGradientCompression(warm_up=64))
+    'dgc(0.001, warm_up=64)'
+    """
+    inside: list[str] = []
+    for number, field in enumerate(dataclasses.fields(choice)):  # type: ignore[arg-type]
+        value = getattr(choice, field.name)
+        is_default = value == field.default
+        if not is_default or (number == 0 and not isinstance(value, bool | None)):
+            is_next = len(inside) == number
+            inside.append(_text(value) if is_next else f"{field.name}={_text(value)}")
+    return f"{name}({', '.join(inside)})" if inside else name
+
+
+def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) -> None:
+    """Add a choice that a user wrote to the catalogue, so that its name works as any other.
+
+    ``kind`` is a frozen dataclass that inherits from ``base``, has a ``name``, and defaults for all
+    parameters. Registering a class anew, as a notebook does whose cell runs again, replaces it.
+    Raises InputError for anything else.
+    """
+    parameters = getattr(kind, "__dataclass_params__", None)
+    require(
+        parameters is not None and parameters.frozen and issubclass(kind, base),
+        f"{what} {kind!r} must be a frozen dataclass that inherits from {base.__name__}",
+    )
+    where, name = f"{what} {kind.__qualname__}", getattr(kind, "name", "")
+    require(
+        re.fullmatch(r"[a-z][a-z0-9._-]*", name) is not None and name != "none",
+        f"{where} has the name {name!r}, and needs one of small letters, digits, dots and dashes",
+    )
+    abstract = sorted(getattr(kind, "__abstractmethods__", ()))
+    require(not abstract, f"{where} does not define {', '.join(abstract)}")
+    missing = [
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    require(not missing, f"{where} needs a default for each parameter; give one to {missing}")
+    owner = known.get(name, kind)
+    require(
+        (owner.__module__, owner.__qualname__) == (kind.__module__, kind.__qualname__),
+        f"{where} has the name {name!r} of {owner.__qualname__}; choose another name",
+    )
+    known[name] = kind
+
+
+def one_of(default: str, words: Iterable[str]) -> Any:
+    """A field of a dataclass that is one of these words; what checks it is the dataclass."""
+    return dataclasses.field(default=default, metadata={WORDS: tuple(words)})
+
+
+def usage(kind: Any) -> str:
+    """A name and its parameters as they are written, with their defaults and all words.
+
+    >>> from ddlnb.training.synchronisation.gossip import Choco
+    >>> usage(Choco)
+    'choco(graph=ring|torus|complete, gamma=0.1, scale=1)'
+    """
+    inside = []
+    for field in dataclasses.fields(kind):
+        others = [word for word in field.metadata.get(WORDS, ()) if word != field.default]
+        values = [] if field.default is dataclasses.MISSING else [_text(field.default), *others]
+        inside.append("=".join([field.name, "|".join(values)] if values else [field.name]))
+    return f"{kind.name}({', '.join(inside)})" if inside else str(kind.name)
+
+
+def parts_of(text: str, separator: str) -> list[str]:
+    """The text between separators that are not in brackets, without spaces around.
+
+    >>> parts_of("local(8) + signsgd(1e+16)", "+")
+    ['local(8)', 'signsgd(1e+16)']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _positional(inside: str) -> list[object]:
+    return [_value(node) for node in _call(inside).args]
+
+
+def _named(inside: str) -> dict[str, object]:
+    keywords = _call(inside).keywords
+    named = {str(keyword.arg): _value(keyword.value) for keyword in keywords}
+    if len(named) < len(keywords):
+        raise ValueError("a parameter is given twice")
+    return named
+
+
+def _call(inside: str) -> ast.Call:
+    call = ast.parse(f"f({inside})", mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError("brackets do not match")
+    return call
+
+
+def _value(node: ast.expr) -> object:
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_value, node.elts))
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _of_type(value: object, hint: Any) -> object:
+    """The value as one of this type. Raises TypeError if it is none."""
+    if isinstance(hint, types.UnionType):
+        for one in typing.get_args(hint):
+            try:
+                return _of_type(value, one)
+            except TypeError:
+                continue
+    elif typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)
+        if isinstance(value, tuple):
+            each = inner[:1] * len(value) if inner[1:] == (...,) else inner
+            if len(each) == len(value):
+                return tuple(_of_type(part, one) for part, one in zip(value, each, strict=True))
+    elif hint is bool and isinstance(value, str):
+        if value.casefold() in TRUTH:
+            return TRUTH[value.casefold()]
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if abs(value) <= sys.float_info.max:
+            return float(value)
+    elif hint is types.NoneType and value in (None, "none"):
+        return None
+    elif type(value) is hint:
+        return value
+    raise TypeError
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, float):
+        return float.__repr__(value).removesuffix(".0")
+    return str(value)
+
+
+def _in_words(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(map(_in_words, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return f"a tuple of values, each {_in_words(typing.get_args(hint)[0])}"
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a word"}
+    return words.get(hint, "None")

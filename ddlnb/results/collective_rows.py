@@ -1,0 +1,227 @@
+"""The table of measured collectives: one row per size, and how its times and rates belong together.
+
+Sizes and rates are those of nccl-tests (its PERFORMANCE.md): the size is that of the whole
+buffer, also where a rank holds only its part of it, and the bus bandwidth is the size over the time
+times a factor that makes rates of unlike collectives and numbers of ranks comparable.
+
+The table of collectives whose times are asked for: the columns of measured ones, without times.
+
+Cells may be empty where the others imply them. What cannot be told from a row is refused, with the
+row, its value, the rule and the way out.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlnb.errors import InputError, ResultsError, UnknownName
+from ddlnb.files import PUBLISHED
+from ddlnb.results.schema import Column, Kind, Rule, Schema
+from ddlnb.units import GB, US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+OPEN_ROWS = PUBLISHED / "collectives_upto2nodes.csv"
+TEXTS = ("source", "source_url", "block", "collective", "gpu")
+COUNTS = ("nodes", "gpus_per_node", "ranks")
+WORDS = ("network", "library", "settings")
+RATES = ("time_us_out_of_place", "algbw_GBps", "busbw_GBps", "time_us_in_place")
+COLUMNS = (*TEXTS, *COUNTS, *WORDS, "size_bytes", "dtype", *RATES, "busbw_in_place_GBps", "notes")
+SECONDS = "seconds"
+
+# Of each collective: bus bandwidth over size over time, with n ranks.
+_SHARES: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "alltoall": lambda n: (n - 1) / n,
+    "gather": lambda n: (n - 1) / n,
+    "scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "sendrecv": lambda n: 1.0,
+}
+COLLECTIVES = tuple(_SHARES)
+
+_TIMED = Rule(
+    lambda rows: rows[[name for name in RATES if name in rows]].isna().all(axis=1),
+    f"the row has no time; write a number into one of {', '.join(RATES)}",
+)
+MEASURED = Schema(
+    (
+        *(Column(name, Kind.TEXT, optional=True) for name in ("source", "source_url", "block")),
+        Column("collective", Kind.NAME, allowed=COLLECTIVES),
+        Column("gpu", Kind.TEXT),
+        *(Column(name, Kind.COUNT) for name in COUNTS),
+        *(Column(name, Kind.TEXT, optional=True) for name in WORDS),
+        Column("size_bytes", Kind.POSITIVE),
+        *(Column(name, Kind.NOT_NEGATIVE, optional=True) for name in RATES),
+        Column("dtype", Kind.TEXT, optional=True),
+        Column("notes", Kind.TEXT, optional=True),
+    ),
+    rules=(
+        _TIMED,
+        Rule(
+            lambda rows: rows["nodes"] * rows["gpus_per_node"] != rows["ranks"],
+            "ranks must be nodes times gpus_per_node",
+        ),
+        Rule(lambda rows: rows["ranks"] < 2, "ranks must be at least 2: one exchanges nothing"),
+    ),
+    what="table of measured collectives",
+)
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Return bus bandwidth over size over time (nccl-tests, PERFORMANCE.md). Raises UnknownName.
+
+    >>> bus_factor("all_reduce", 16), bus_factor("all_gather", 16)
+    (1.875, 0.9375)
+    """
+    if collective not in _SHARES:
+        raise UnknownName("collective", collective, COLLECTIVES)
+    return _SHARES[collective](ranks)
+
+
+def bus_factors(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the `bus_factor` of every row."""
+    import pandas as pd
+
+    pairs = zip(rows["collective"], rows["ranks"], strict=True)
+    return pd.Series([bus_factor(*pair) for pair in pairs], rows.index, dtype=float)
+
+
+def read_collectives(path: str | Path = OPEN_ROWS) -> pd.DataFrame:
+    """Return the measured collectives in a CSV file, with a column ``seconds``.
+
+    The time is that of the out-of-place run; where there is none, it is computed from a rate, and
+    where there is neither, it is that of the in-place run. Without a path these are the published
+    rows of this edition, of one and two nodes. Raises ResultsError.
+
+    >>> import ddlnb
+    >>> rows = ddlnb.read_collectives()
+    >>> len(rows), int(rows["nodes"].max())
+    (158, 2)
+    """
+    return with_seconds(MEASURED.read(Path(path)))
+
+
+def with_seconds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with the seconds of one collective, from the first of `RATES` that is there.
+
+    A rate of zero is a rounded one, and says nothing.
+    """
+    import pandas as pd
+
+    empty = pd.Series(float("nan"), rows.index)
+    known = {name: rows[name].where(rows[name] > 0) if name in rows else empty for name in RATES}
+    out, algorithm, bus, inside = (known[name] for name in RATES)
+    by_algorithm = rows["size_bytes"] / (algorithm * GB)
+    by_bus = rows["size_bytes"] * bus_factors(rows) / (bus * GB)
+    seconds = (out * US).fillna(by_algorithm).fillna(by_bus).fillna(inside * US)
+    return rows.assign(**{SECONDS: seconds})
+
+
+USUAL_GPUS = 8  # of a node, where a row has only its number of ranks or of nodes
+STDIN = Path("-")
+NEEDED = ("collective", "size_bytes")
+_ALIASES = {re.sub("_", "", name): name for name in COLLECTIVES} | {
+    "bcast": "broadcast",
+    "sendreceive": "sendrecv",
+}
+
+
+def read_questions(path: str | Path) -> pd.DataFrame:
+    """Return the table in a CSV file, every cell as its text; "-" is the standard input.
+
+    Raises ResultsError for a file that is no table.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    try:
+        text = sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8-sig")
+        lines = [line for line in csv.reader(text.splitlines()) if line]
+    except FileNotFoundError as error:
+        raise ResultsError(f"there is no table {path}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ResultsError(f"{path} cannot be read as a table: {error}") from error
+    if not lines:
+        raise ResultsError(f"{path} is empty; give a table with {', '.join(NEEDED)}")
+    for number, line in enumerate(lines, start=1):
+        if len(line) != len(lines[0]):
+            raise ResultsError(
+                f"{path} line {number} has {len(line)} values, and the first line "
+                f"{len(lines[0])}; write as many values as there are columns"
+            )
+    return pd.DataFrame(lines[1:], columns=[name.strip() for name in lines[0]], dtype=str)
+
+
+def completed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with numbers as numbers, and with nodes, GPUs per node and ranks in each.
+
+    Names of collectives may be written otherwise ("AllReduce"). Where only one of the three counts
+    is there, nodes have eight GPUs; ranks over nodes counts before GPUs per node, some of which
+    may idle. Raises InputError that names the row.
+    """
+    import pandas as pd
+
+    missing = [name for name in NEEDED if name not in table]
+    if missing or not any(name in table for name in ("nodes", "ranks")):
+        raise InputError(
+            f"the table lacks the columns {', '.join(missing or ['nodes'])}; it needs "
+            f"{', '.join(NEEDED)} and nodes or ranks"
+        )
+    rows = [_completed(row, n) for n, row in enumerate(table.to_dict("records"), start=1)]
+    return pd.DataFrame(rows, index=table.index)
+
+
+def _completed(row: dict[str, object], number: int) -> dict[str, object]:
+    where = f"row {number} of the table"
+    name = _ALIASES.get(re.sub(r"[^a-z]", "", str(row["collective"]).casefold()))
+    if name is None:
+        raise InputError(
+            f"{where} has the collective {row['collective']!r}; write one of "
+            f"{', '.join(COLLECTIVES)}"
+        )
+    size = _number(row, "size_bytes", where)
+    if size is None:
+        raise InputError(f"{where} has no size_bytes; write the number of bytes of the buffer")
+    nodes, each, ranks = (_number(row, count, where, whole=True) for count in COUNTS)
+    if nodes is None and ranks is None:
+        raise InputError(f"{where} has neither nodes nor ranks; write one of them")
+    if nodes is None:
+        assert ranks is not None
+        nodes = math.ceil(ranks / min(ranks, each or USUAL_GPUS))
+    ranks = ranks or nodes * (each or USUAL_GPUS)
+    if ranks < 2:
+        raise InputError(f"{where} has 1 rank, which exchanges nothing; remove it")
+    if ranks % nodes:
+        raise InputError(
+            f"{where} has {ranks:g} ranks on {nodes:g} nodes; a node needs the same number of "
+            "ranks as any other: write such counts"
+        )
+    counts = {"nodes": int(nodes), "gpus_per_node": int(ranks // nodes), "ranks": int(ranks)}
+    return {**row, "collective": name, "size_bytes": size, **counts}
+
+
+def _number(row: dict[str, object], column: str, where: str, whole: bool = False) -> float | None:
+    """Return the positive number in a cell; None if the cell is empty. Raises InputError."""
+    text = str(row.get(column, "")).strip()
+    if text.casefold() in ("", "nan", "none"):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf or (whole and value % 1):
+        kind = "whole number" if whole else "number"
+        raise InputError(f"{where} has {column} {text!r}; write a positive {kind}, or leave it out")
+    return value

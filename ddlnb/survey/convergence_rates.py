@@ -1,0 +1,849 @@
+"""Rates of convergence, mixing and divergence of local SGD, compression and gossip.
+
+Noisy convex problems whose gradients are in closed form, for many independent points at once.
+
+The tasks, with their samples and constants, are those of `ddlnb.training.tasks.built_in`. A point
+is
+a row of a tensor, so that one pass of a training method carries many runs.
+
+What theory says of the convergence of each method (Tang et al., arXiv 2003.06307, section 8).
+
+What it says of methods without barriers is from Lian et al. 2015 (arXiv 1506.08272): updates of
+bounded age cost terms that fall faster than the leading one.
+
+How fast gradients vanish: measured against the number of steps T and of workers n.
+
+With a step size of c sqrt(n / T) theory says that the mean of |gradient|^2 over the iterations
+falls as 1/sqrt(n T) where noise dominates: as long as others average, compress or gossip, at the
+cost of terms that fall faster. Every training method runs by its own definition, in lockstep; a
+worker carries many independent runs, one per parameter tensor, which compressors take one by one.
+On servers gradients take times drawn from a log-normal law, so that workers without barriers see
+updates of varying age; runs draw samples independently, and share the order of the pushes.
+
+Slopes of measured rates in logarithms, with intervals over runs, and whether theory has them.
+
+A rate O(1/sqrt(nT)) is a line of slope -1/2 against log T and against log n. The rule: a slope
+agrees with theory where its whole 95 % interval lies within TOLERANCE of -1/2, and disagrees where
+all of it lies outside; where the interval crosses that border, these runs cannot decide. Terms that
+theory adds to the leading one bend the line at any finite T, and the rule makes no allowance for
+them.
+
+How fast gossip mixes: by the eigenvalues of the weights, and as counted in lockstep.
+
+Which gossip algorithm stands which compression: published for ResNet-20, and run here.
+
+DCD- and ECD-PSGD lose what the compression loses, CHOCO sends it later. Published are test
+accuracies of ResNet-20 on CIFAR-10, a ring of 8 workers, 300 epochs, from Table 1 of the CHOCO
+paper for deep learning (arXiv 1907.09356 [k], the submission copy read [P]). Here a small task is
+trained briefly, so that only the pattern can be compared: what works and what fails. By the
+same rule for both, a run fails when it diverges or when its accuracy is below FAILED of that of
+the same training without compression. Random coordinates are multiplied by D/k here: the theory
+of DCD and ECD asks for an unbiased compression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.results.statistics import Interval, mean_interval
+from ddlnb.seeding import generator
+from ddlnb.survey.findings import Findings, findings
+from ddlnb.training.executors.clock import Clock, LogNormal
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.runs.compare import compare
+from ddlnb.training.runs.runner import in_parallel
+from ddlnb.training.runs.summaries import runs_by
+from ddlnb.training.synchronisation.gossip import consensus_distance
+from ddlnb.training.synchronisation.graphs import GRAPHS, make_graph, spectral_gap
+from ddlnb.training.synchronisation.local import LocalSGD
+from ddlnb.training.tasks.built_in import SPECTRUM, logistic, quadratic
+from ddlnb.training.tasks.task import LearningTask
+from ddlnb.training.worker import Worker
+from ddlnb.workloads.task import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+LEADING = -0.5  # the slope of 1/sqrt(nT) against log T and against log n
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The rate of a method, and how we know: [k] was not re-read, [P] is a primary paper."""
+
+    method: str
+    rate: str
+    tag: str
+
+
+RATES = (
+    Rate("bsp", "O(1/sqrt(nT))", "[k]"),
+    Rate("local(4)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
+    Rate("local(16)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
+    Rate("ssp(3)", "O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
+    Rate("asp", "O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
+    Rate("bsp + qsgd(1)", "O(sqrt(1+w)/sqrt(nT))", "[k]"),
+    Rate("bsp + top-k(0.1) + feedback", "O(1/sqrt(nT)) + O(1/(delta^2 T))", "[k]"),
+    Rate("d-psgd(ring)", "O(1/sqrt(nT) + n/(rho^2 T))", "[P CHOCO s.2]"),
+    Rate("choco(ring, 0.3) + top-k(0.2)", "O(1/sqrt(nT) + n/(rho^4 delta^2 T))",
+         "[P CHOCO Thm 4.1]"),
+)  # fmt: skip
+
+
+def local_steps_allowed(steps: int, workers: int) -> float:
+    """Return the most local steps H for which theory promises the rate: T^(1/4)/n^(3/4) [k].
+
+    >>> round(local_steps_allowed(4096, 4), 2)
+    2.83
+    """
+    return steps**0.25 / workers**0.75
+
+
+NOISE = 10.0  # of the quadratic: the first gradient is 1.9 long, a sample's own pull 3.2
+SAMPLES = 2048  # of the logistic regression, whose mean gradient is over all of them
+PENALTY = 0.01
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``sampled(points, chosen)`` are the gradients of one sample each, (runs, d) from (runs, d)
+    and (runs,); ``mean(points)`` those of the objective.
+    """
+
+    task: LearningTask
+    sampled: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
+    mean: Callable[[Tensor], Tensor] = field(repr=False)
+
+    @property
+    def dimensions(self) -> int:
+        """How long a point is."""
+        return len(self.task.constants().optimum)
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return len(self.task.samples().labels)
+
+    @property
+    def gap(self) -> float:
+        """How far the objective at zero, where runs start, is above its minimum."""
+        return self.task.evaluate(self.task.build(0)).loss - self.task.constants().best_loss
+
+    def rate(self, workers: int, steps: int) -> float:
+        """The step size that makes the bound of BSP least: sqrt(2 gap n / (L sigma^2 T)).
+
+        L and sigma^2 are the task's smoothness and noise. Raises InputError where it is above 1/L,
+        for which the bound does not hold.
+        """
+        require_whole(workers=workers, steps=steps)
+        known = self.task.constants()
+        rate = math.sqrt(2 * self.gap * workers / (known.smoothness * known.noise * steps))
+        if rate > 1 / known.smoothness:
+            raise InputError(
+                f"{steps} steps of {workers} workers ask for a step size of {rate:.3g} on "
+                f"{self.task.name!r}, above 1/L = {1 / known.smoothness:.3g}; take more steps"
+            )
+        return rate
+
+    def bound(self, workers: int, steps: int) -> float:
+        """The most that the mean of |gradient|^2 over BSP's iterations can be expected to be.
+
+        2 gap / (rate T) + rate L sigma^2 / n = sqrt(8 gap L sigma^2 / (n T)), for noise of sigma^2
+        at most (Ghadimi and Lan 2013, for smooth objectives, convex or not).
+        """
+        known = self.task.constants()
+        return math.sqrt(8 * self.gap * known.smoothness * known.noise / (workers * steps))
+
+
+def _quadratic() -> Problem:
+    task = quadratic(SPECTRUM, NOISE)
+    (pulls,), _ = task.samples()
+    curvature = torch.tensor(SPECTRUM)
+
+    def mean(points: Tensor) -> Tensor:
+        return curvature * (points - 1)
+
+    return Problem(task, lambda points, chosen: mean(points) - pulls[chosen], mean)
+
+
+def _logistic() -> Problem:
+    task = logistic(samples=SAMPLES, penalty=PENALTY)
+    (data, labels), _ = task.samples()
+
+    def sampled(points: Tensor, chosen: Tensor) -> Tensor:
+        rows = data[chosen]
+        wrong = torch.sigmoid((rows * points).sum(1)) - labels[chosen]
+        return wrong[:, None] * rows + PENALTY * points
+
+    def mean(points: Tensor) -> Tensor:
+        wrong = torch.sigmoid(points @ data.T) - labels
+        return wrong @ data / len(data) + PENALTY * points
+
+    return Problem(task, sampled, mean)
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {"quadratic": _quadratic, "logistic": _logistic}
+
+
+def get_problem(name: str) -> Problem:
+    """The problem of that name. Raises UnknownName."""
+    if name not in PROBLEMS:
+        raise UnknownName("convex problem", name, PROBLEMS)
+    return PROBLEMS[name]()
+
+
+def expected_of_bsp(workers: int, steps: int) -> float:
+    """What the mean of |gradient|^2 over BSP's iterations is on the quadratic, in expectation.
+
+    Exactly, coordinate by coordinate: of the start (1 - rate h)^(2t) is left after t steps, and
+    noise of variance v/n builds up to rate^2 v/n (1 - (1 - rate h)^(2t)) / (1 - (1 - rate h)^2).
+
+    >>> expected_of_bsp(4, 1000) < _quadratic().bound(4, 1000)
+    True
+    """
+    curvature = torch.tensor(SPECTRUM, dtype=torch.float64)
+    rate, pull = _quadratic().rate(workers, steps), NOISE / len(SPECTRUM) / workers
+    left = (1 - rate * curvature).square()
+    spread = (1 - left**steps) / (1 - left) / steps  # the mean of what is left over all steps
+    noise = rate**2 * pull / (1 - left) * (1 - spread)
+    return float((curvature.square() * (spread + noise)).sum())
+
+
+LOOKS = 250  # at the gradient in a run, at least, or at every step of a shorter one
+RATED = tuple(rate.method for rate in RATES)
+SPREAD = 0.3  # of the logarithm of a gradient's seconds, for workers without barriers
+AT_MEAN, AT_WORKERS = "at_mean", "at_workers"
+
+
+class Norms(NamedTuple):
+    """Means of |gradient of the objective|^2 over the iterations, one number per run.
+
+    ``at_mean`` at the mean of the workers' models, of which theorems speak; ``at_workers`` at
+    their own models, averaged over the workers.
+    """
+
+    at_mean: Tensor
+    at_workers: Tensor
+
+
+def gradient_norms(
+    problem: Problem,
+    method: str | TrainingMethod,
+    *,
+    workers: int,
+    steps: int,
+    runs: int = 8,
+    seed: int = 0,
+) -> Norms:
+    """Return the means of the given number of runs, with the problem's step size.
+
+    Workers draw one sample per step, each of its own; runs draw independently, too. Without
+    barriers a step is as many gradients as there are workers. Raises InputError for too few steps.
+    """
+    require_whole(workers=workers, steps=steps, runs=runs)
+    require_whole(0, seed=seed)
+    method = training_method(method)
+    sgd = partial(torch.optim.SGD, lr=problem.rate(workers, steps))
+    team = [
+        _Runs(
+            rank,
+            workers,
+            _models(runs, problem.dimensions),
+            _no_loss,
+            partial(_drawn, seed * 100_003 + rank, runs, problem.samples),
+            sgd,
+            method.compression,
+            architecture=method.architecture,
+            seed=seed,
+            sampled=problem.sampled,
+        )
+        for rank in range(workers)
+    ]
+    watch = _Watch(problem, team, runs, steps)
+    watch.look(0)
+    Lockstep(
+        team,
+        method.synchronisation.loop,
+        steps,
+        rule=method.rule(workers, team[0].pieces),
+        clock=Clock(LogNormal(SPREAD, seed)) if method.architecture == "PS" else None,
+        on_step=watch,
+    ).run()
+    return watch.norms()
+
+
+def rate_study(
+    methods: Sequence[str | TrainingMethod] = RATED,
+    *,
+    problems: Sequence[str] = tuple(PROBLEMS),
+    steps: Sequence[int] = (500, 1000, 2000, 4000),
+    workers: Sequence[int] = (2, 4, 8),
+    runs: int = 8,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Return a row per problem, method, number of workers or steps, and run.
+
+    ``steps`` vary at the middle number of workers, and ``workers`` at the largest number of steps.
+    Columns: problem, method, workers, steps, run, learning_rate, bound (BSP's), at_mean,
+    at_workers. ``jobs`` as for `ddlnb.compare`. Raises UnknownName and InputError.
+    """
+    import pandas as pd
+
+    for what, values in {"steps": steps, "workers": workers}.items():
+        distinct = sorted(set(values))
+        require(len(distinct) > 1, f"{what} {list(values)} make no slope; give two numbers or more")
+    middle, most = sorted(set(workers))[len(set(workers)) // 2], max(steps)
+    grid = {(middle, count) for count in steps} | {(count, most) for count in workers}
+    cells = [
+        (name, str(training_method(method)), count, taken, runs, seed)
+        for name in problems
+        for method in methods
+        for count, taken in sorted(grid)
+    ]
+    longest_first = sorted(cells, key=lambda cell: -cell[2] * cell[3])
+    rows = in_parallel(_cell, longest_first, jobs, progress, "cells")
+    found = dict(zip(longest_first, rows, strict=True))
+    return pd.DataFrame([row for cell in cells for row in found[cell]]).assign(source="simulated")
+
+
+def _cell(
+    name: str, method: str, workers: int, steps: int, runs: int, seed: int
+) -> list[dict[str, object]]:
+    problem = get_problem(name)
+    norms = gradient_norms(problem, method, workers=workers, steps=steps, runs=runs, seed=seed)
+    common = {
+        "problem": name,
+        "method": method,
+        "workers": workers,
+        "steps": steps,
+        "learning_rate": problem.rate(workers, steps),
+        "bound": problem.bound(workers, steps),
+    }
+    pairs = zip(norms.at_mean.tolist(), norms.at_workers.tolist(), strict=True)
+    return [
+        common | {"run": run, AT_MEAN: mean, AT_WORKERS: own}
+        for run, (mean, own) in enumerate(pairs)
+    ]
+
+
+@dataclass
+class _Runs(Worker):
+    """A worker with a model per run, and gradients in closed form; it needs no losses."""
+
+    sampled: Callable[[Tensor, Tensor], Tensor] = lambda points, chosen: points
+
+    def gradient(self) -> Tensor:
+        (chosen,) = self.batch(self.step)
+        points = self.parameters.view(len(self.shapes), -1)
+        self.flat_gradient.copy_(self.sampled(points, chosen).view(-1))
+        self.step += 1
+        return self.flat_gradient
+
+    def apply(self, gradient: Tensor) -> None:
+        """Step by plain SGD, in all runs at once: torch's optimizer takes the models one by one."""
+        self.parameters.add_(gradient, alpha=-self.learning_rate)
+
+
+class _Watch:
+    """Looks at the models while they are trained, at evenly spaced steps."""
+
+    def __init__(self, problem: Problem, team: Sequence[Worker], runs: int, steps: int):
+        self._problem, self._team, self._runs = problem, team, runs
+        self._steps, self._stride = steps, max(1, steps // LOOKS)
+        self._calls = 0
+        self._means: list[Tensor] = []
+        self._own: list[Tensor] = []
+
+    def __call__(self, rank: int, done: int, seconds: float) -> None:
+        self._calls += 1
+        step, others = divmod(self._calls, len(self._team))
+        if not others:
+            self.look(step)
+
+    def look(self, step: int) -> None:
+        # In the middle of every stride, or the steep beginning would count too much.
+        if step >= self._steps or step % self._stride != self._stride // 2:
+            return
+        models = torch.stack([worker.parameters.view(self._runs, -1) for worker in self._team])
+        self._means.append(self._squares(models.double().mean(0).float()))
+        own = self._squares(models.flatten(0, 1)).view(len(self._team), self._runs)
+        self._own.append(own.mean(0))
+
+    def norms(self) -> Norms:
+        return Norms(torch.stack(self._means).mean(0), torch.stack(self._own).mean(0))
+
+    def _squares(self, points: Tensor) -> Tensor:
+        return self._problem.mean(points).double().square().sum(1)
+
+
+def _models(runs: int, dimensions: int) -> nn.Module:
+    return nn.ParameterList([nn.Parameter(torch.zeros(dimensions)) for _ in range(runs)])
+
+
+def _drawn(seed: int, runs: int, samples: int, step: int) -> Batch:
+    return (torch.randint(samples, (runs,), generator=generator(seed, step)),)
+
+
+def _no_loss(module: nn.Module, batch: Batch) -> Tensor:
+    raise AssertionError("these workers have gradients and no loss")
+
+
+TOLERANCE = 0.1  # around LEADING, within which a slope agrees with theory
+AGREES, DISAGREES, OPEN = "agrees", "disagrees", "undecided"
+
+
+def log_slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
+    """Return the slope of the least-squares line of log y against log x. Raises InputError.
+
+    >>> round(log_slope([1, 4, 16], [8.0, 4.0, 2.0]), 6)
+    -0.5
+    """
+    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    require(len(set(one.tolist())) > 1, f"{list(x)} make no slope; give two numbers or more")
+    positive = np.isfinite(other).all() and (other > 0).all() and (one > 0).all()
+    require(bool(positive), f"logarithms need finite numbers above 0, and there are {list(y)}")
+    return float(np.polyfit(np.log(one), np.log(other), 1)[0])
+
+
+def slope_interval(x: Sequence[float], runs: np.ndarray) -> Interval:
+    """Return the mean slope over the runs, (runs, len(x)), with its 95 % t-interval."""
+    return mean_interval(np.array([log_slope(x, run) for run in runs]))
+
+
+def verdict(slope: Interval) -> str:
+    """Judge a slope by the rule above.
+
+    >>> verdict(Interval(-0.52, -0.55, -0.49)), verdict(Interval(-0.8, -0.85, -0.75))
+    ('agrees', 'disagrees')
+    """
+    found = slope.within(LEADING - TOLERANCE, LEADING + TOLERANCE)
+    return found.worded(AGREES, DISAGREES, OPEN)
+
+
+def rate_slopes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per problem, method, what it is against (T or n) and where gradients are taken.
+
+    ``table`` is that of `rate_study`. Columns: problem, method, against, gradient, slope,
+    half_width, low, high, theory, verdict, promised, rate, tag. ``promised`` is false where a
+    period of local SGD is longer than `local_steps_allowed` in some cell, so that theory is silent.
+    Raises InputError for a table that varies nothing.
+    """
+    import pandas as pd
+
+    known = {str(training_method(one.method)): one for one in RATES}
+    rows = []
+    for (problem, method), part in table.groupby(["problem", "method"], sort=False):
+        stated = known.get(str(method))
+        for against, held in (("steps", "workers"), ("workers", "steps")):
+            swept = _sweep(part, against, held)
+            for measure in (AT_MEAN, AT_WORKERS):
+                wide = swept.pivot(index="run", columns=against, values=measure)
+                slope = slope_interval(wide.columns.tolist(), wide.to_numpy())
+                rows.append(
+                    {
+                        "problem": problem,
+                        "method": method,
+                        "against": against,
+                        "gradient": measure,
+                        "slope": slope.estimate,
+                        "half_width": slope.half_width,
+                        "low": slope.low,
+                        "high": slope.high,
+                        "theory": LEADING,
+                        "verdict": verdict(slope),
+                        "promised": _promised(str(method), swept),
+                        "rate": stated.rate if stated else "",
+                        "tag": stated.tag if stated else "",
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _promised(method: str, swept: pd.DataFrame) -> bool:
+    synchronisation = training_method(method).synchronisation
+    if not isinstance(synchronisation, LocalSGD):
+        return True
+    cells = zip(swept["steps"], swept["workers"], strict=True)
+    return all(synchronisation.period <= local_steps_allowed(*cell) for cell in cells)
+
+
+def sweep(part: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Return the rows in which ``against``, steps or workers, varies and the other does not."""
+    return _sweep(part, against, "workers" if against == "steps" else "steps")
+
+
+def _sweep(part: pd.DataFrame, against: str, held: str) -> pd.DataFrame:
+    counts = part.groupby(held)[against].nunique()
+    require(bool(counts.max() > 1), f"{against} do not vary in this table; make it by rate_study")
+    return part[part[held] == counts.idxmax()]
+
+
+def slope_table(slopes: pd.DataFrame) -> pd.DataFrame:
+    """Return `rate_slopes` to read, by problem, method, and what the slope is of."""
+    import pandas as pd
+
+    table = slopes.set_index(["problem", "method", "gradient", "against"])
+    return pd.DataFrame(
+        {
+            "slope": table["slope"].round(3),
+            "±": table["half_width"].round(3),
+            "verdict": table["verdict"],
+            "promised": table["promised"].map({True: "yes", False: "no"}),
+            "theory": table["rate"],
+            "known": table["tag"],
+        }
+    )
+
+
+def slope_findings(slopes: pd.DataFrame) -> Findings:
+    """Return how often theory is agreed with, and where it is not."""
+    names = {AT_MEAN: "At the mean model", AT_WORKERS: "At the workers' models"}
+    return findings(*(_counted(names[at], slopes[slopes["gradient"] == at]) for at in names))
+
+
+def _counted(where: str, part: pd.DataFrame) -> str:
+    agrees, undecided = ((part["verdict"] == word).sum() for word in (AGREES, OPEN))
+    against = part[part["verdict"] == DISAGREES]
+    named = ", ".join(f"{row.method} against {row.against}" for row in against.itertuples())
+    return (
+        f"{where}, {agrees} of {len(part)} slopes agree with theory and {undecided} are undecided; "
+        f"{len(against)} disagree{f': {named}' if named else ''}."
+    )
+
+
+COUNTS = (4, 8, 16, 32, 64)
+MIXED = ("d-psgd(ring)", "d-psgd(torus)", "choco(ring, 0.3) + top-k(0.1)")
+# Spectral gaps of the mixing weights 1/(degree+1) as they were written down: as text, for the
+# digits to which they are given.
+STATED = {
+    "ring": {4: "0.67", 8: "0.195", 16: "0.051", 32: "0.0128", 36: "0.010", 64: "0.0032"},
+    "torus": {4: "0.67", 16: "0.40", 36: "0.20", 64: "0.117"},
+    "complete": {4: "1", 16: "1", 36: "1", 64: "1"},
+}
+DERIVED = "[d]"
+PAPER = "[d], equals [P] CHOCO Table 2"
+IN_PAPER = (4, 16, 36)
+
+
+def spectral_gaps(workers: Sequence[int] = COUNTS, graphs: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a row for every graph (by default all) and number of workers: the computed gap.
+
+    >>> spectral_gaps([8, 16], ["ring"])["gap"].round(3).tolist()
+    [0.195, 0.051]
+    """
+    import pandas as pd
+
+    rows = [
+        {"graph": name, "workers": count, "gap": spectral_gap(make_graph(name, count))}
+        for name in graphs or GRAPHS
+        for count in workers
+    ]
+    return pd.DataFrame(rows).assign(source="computed")
+
+
+def consensus_rounds(
+    methods: Sequence[str | TrainingMethod] = MIXED,
+    *,
+    workers: int = 16,
+    rounds: int = 60,
+    elements: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return rows of method, round, distance, bytes_sent: gossip, with gradients at the start only.
+
+    Every worker takes one step to normal random numbers of its own, and then mixes. ``distance`` is
+    the mean squared distance from the mean in units of what it was before any mixing, in round 0;
+    ``bytes_sent`` what a worker has sent by then on average. Raises InputError for methods that
+    are not on gossip.
+    """
+    import pandas as pd
+
+    require_whole(workers=workers, rounds=rounds, elements=elements)
+    parts = [
+        pd.DataFrame(_mixed(training_method(method), workers, rounds, elements, seed))
+        for method in methods
+    ]
+    require(bool(parts), "there are no methods to run")
+    return pd.concat(parts, ignore_index=True).assign(workers=workers, source="simulated")
+
+
+class _OneStep(Worker):
+    """A worker whose first gradient is random, and whose others are zero."""
+
+    def gradient(self) -> Tensor:
+        self.step += 1
+        self.flat_gradient.zero_()
+        if self.step == 1:
+            self.flat_gradient.copy_(self.first())
+        return self.flat_gradient
+
+    def first(self) -> Tensor:
+        """Return the first gradient."""
+        return torch.randn(len(self.parameters), generator=generator(self.seed, self.rank))
+
+
+def _mixed(
+    method: TrainingMethod, workers: int, rounds: int, elements: int, seed: int
+) -> list[dict[str, object]]:
+    require(method.architecture == "gossip", f"{method} does not gossip; choose d-psgd or choco")
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    team = []
+    for rank in range(workers):
+        module = nn.Module()
+        module.register_parameter("x", nn.Parameter(torch.zeros(elements)))
+        team.append(
+            _OneStep(
+                rank,
+                workers,
+                module,
+                _no_loss_mixing,
+                _no_batch,
+                sgd,
+                method.compression,
+                seed=seed,
+            )
+        )
+    seen: list[list[Tensor]] = [[worker.first() for worker in team], *([] for _ in range(rounds))]
+
+    def look(rank: int, done: int, seconds: float) -> None:
+        seen[done].append(team[rank].parameters.clone())
+
+    run = Lockstep(team, method.synchronisation.loop, rounds, on_step=look)
+    run.run()
+    per_round = sum(run.bytes_sent) / workers / rounds
+    start = consensus_distance(seen[0])
+    return [
+        {
+            "method": str(method).removesuffix(" on gossip"),
+            "graph": method.synchronisation.topology,
+            "round": done,
+            "distance": consensus_distance(vectors) / start,
+            "bytes_sent": done * per_round,
+        }
+        for done, vectors in enumerate(seen)
+    ]
+
+
+def _no_loss_mixing(module: nn.Module, batch: Batch) -> Tensor:
+    raise AssertionError("these workers have no loss")
+
+
+def _no_batch(step: int) -> Batch:
+    raise AssertionError("these workers have no data")
+
+
+def gap_check() -> pd.DataFrame:
+    """Return a row per graph and number of workers: the gap computed, the one stated, if the same.
+
+    ``same`` when the computed gap, rounded to the digits that were given, is the one stated.
+
+    >>> bool(gap_check()["same"].all())
+    True
+    """
+    import pandas as pd
+
+    rows = []
+    for graph, stated in STATED.items():
+        for workers, text in stated.items():
+            computed = spectral_gap(make_graph(graph, workers))
+            decimals = len(text.partition(".")[2])
+            rows.append(
+                {
+                    "graph": graph,
+                    "workers": workers,
+                    "computed": round(computed, 4),
+                    "stated": float(text),
+                    "same": round(computed, decimals) == float(text),
+                    "tag": PAPER if workers in IN_PAPER and graph != "complete" else DERIVED,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+FAILED = 0.9
+PUBLISHED_EXACT = 92.64  # per cent, the all-reduce baseline [P]
+DIVERGED = math.nan
+ALGORITHMS = ("dcd", "ecd", "choco")
+EXACT = "d-psgd(ring, before)"
+WORKS, FAILS = "works", "fails"
+BUCKET = 128  # entries that share a norm: our choice
+
+
+@dataclass(frozen=True)
+class Column:
+    """One compression of the published table: what it is here, and per cent by ALGORITHMS [P].
+
+    ``gamma`` and ``scale`` are CHOCO's here: the more is lost, the smaller. A scale is 1 / (1 + u)
+    with u = min(D/s^2, sqrt(D)/s) for QSGD with s levels and buckets of D, and D/k - 1 for random
+    coordinates, which CHOCO then takes as they are.
+    """
+
+    name: str
+    compressor: str
+    gamma: float
+    scale: float
+    published: tuple[float, float, float]
+
+
+def _qsgd(bits: int, gamma: float, published: tuple[float, float, float]) -> Column:
+    levels = 2 ** (bits - 1) - 1
+    error = min(BUCKET / levels**2, math.sqrt(BUCKET) / levels)
+    scale = round(1 / (1 + error), 3)
+    return Column(f"QSGD {bits} bit", f"qsgd({levels}, {BUCKET})", gamma, scale, published)
+
+
+def _random(share: float, gamma: float, published: tuple[float, float, float]) -> Column:
+    name = f"rand {round(100 * share)} %"
+    return Column(name, f"random-k({share}, True)", gamma, share, published)
+
+
+COLUMNS = (
+    _qsgd(16, 0.9, (92.51, 92.02, 92.34)),
+    _qsgd(8, 0.9, (92.36, 59.11, 92.30)),
+    _qsgd(4, 0.5, (23.56, DIVERGED, 91.92)),
+    _qsgd(2, 0.1, (DIVERGED, DIVERGED, 91.41)),
+    _random(0.5, 0.5, (92.05, DIVERGED, 92.54)),
+    _random(0.1, 0.1, (DIVERGED, DIVERGED, 91.87)),
+    _random(0.01, 0.02, (DIVERGED, DIVERGED, 91.32)),
+    Column("top 50 %", "top-k(0.5)", 0.5, 1.0, (92.40, 17.03, 92.54)),
+    Column("top 10 %", "top-k(0.1)", 0.3, 1.0, (91.97, 16.78, 92.29)),
+    Column("top 1 %", "top-k(0.01)", 0.1, 1.0, (89.79, 18.03, 91.73)),
+    Column("sign", "ef-sign", 0.3, 1.0, (92.40, DIVERGED, 92.46)),
+)
+
+
+def columns(names: Sequence[str] = ()) -> list[Column]:
+    """Return the compressions of these names, by default all. Raises UnknownName."""
+    known = {one.name: one for one in COLUMNS}
+    for name in names:
+        if name not in known:
+            raise UnknownName("compression of the published table", name, known)
+    return [known[name] for name in names or known]
+
+
+def methods_of(column: Column) -> dict[str, str]:
+    """Return the training method of each of ALGORITHMS with this compression."""
+    return {
+        "dcd": f"dcd-psgd(ring) + {column.compressor}",
+        "ecd": f"ecd-psgd(ring) + {column.compressor}",
+        "choco": f"choco(ring, {column.gamma}, {column.scale}) + {column.compressor}",
+    }
+
+
+def divergence_pattern(
+    names: Sequence[str] = (),
+    *,
+    task: str = "digits",
+    workers: int = 8,
+    steps: int = 150,
+    seeds: int = 1,
+    lr: float | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return a row per compression and algorithm: the outcome here, and the published one.
+
+    Columns: compression, algorithm, method, accuracy (here, per cent, the worst seed; NaN if it
+    diverged), here and there (WORKS or FAILS), published (per cent; NaN: diverged), same. The
+    first row is the exact algorithm, which decides what failing means. ``options`` are those of
+    `ddlnb.compare`. Raises UnknownName.
+    """
+    import pandas as pd
+
+    chosen = columns(names)
+    asked = [method for column in chosen for method in methods_of(column).values()]
+    curves = compare(
+        task, [EXACT, *asked], seeds=seeds, workers=workers, steps=steps, lr=lr, **options
+    ).curves
+    worst = {
+        method: min(map(_accuracy, runs.values()))
+        for (method,), runs in runs_by(curves, "method").items()
+    }
+    exact = worst[str(training_method(EXACT))]
+    require(exact > 0, f"{EXACT} itself diverged; take a smaller learning rate than {lr}")
+    rows = [_row("none", "d-psgd", EXACT, exact, exact, PUBLISHED_EXACT)]
+    for column in chosen:
+        for (algorithm, method), there in zip(
+            methods_of(column).items(), column.published, strict=True
+        ):
+            here = worst[str(training_method(method))]
+            rows.append(_row(column.name, algorithm, method, here, exact, there))
+    return pd.DataFrame(rows).assign(task=task, workers=workers, steps=steps, tag="[P]")
+
+
+def _accuracy(run: pd.DataFrame) -> float:
+    """Return the per cent at the end of a run, below any other if it diverged."""
+    last = run.iloc[-1]
+    return -math.inf if last["diverged"] else 100 * float(last["test_accuracy"])
+
+
+def _row(
+    compression: str, algorithm: str, method: str, here: float, exact: float, there: float
+) -> dict[str, object]:
+    found, stated = outcome(here, exact), outcome(there, PUBLISHED_EXACT)
+    return {
+        "compression": compression,
+        "algorithm": algorithm,
+        "method": method,
+        "accuracy": here if math.isfinite(here) else math.nan,
+        "here": found,
+        "published": there,
+        "there": stated,
+        "same": found == stated,
+    }
+
+
+def outcome(accuracy: float, exact: float) -> str:
+    """Return WORKS or FAILS; NaN and infinity stand for a run that diverged.
+
+    >>> outcome(89.79, 92.64), outcome(23.56, 92.64), outcome(float("nan"), 92.64)
+    ('works', 'fails', 'fails')
+    """
+    return WORKS if math.isfinite(accuracy) and accuracy >= FAILED * exact else FAILS
+
+
+def pattern_verdicts(pattern: pd.DataFrame) -> pd.DataFrame:
+    """Return by algorithm how many compressions it stood here and there; ``same`` ones agree."""
+    lossy = pattern[pattern["compression"] != "none"]
+    grouped = lossy.groupby("algorithm", sort=False)
+    return grouped.agg(
+        compressions=("same", "size"),
+        works_here=("here", lambda column: int((column == WORKS).sum())),
+        works_published=("there", lambda column: int((column == WORKS).sum())),
+        same=("same", "sum"),
+    )
+
+
+def pattern_table(pattern: pd.DataFrame) -> pd.DataFrame:
+    """Return `divergence_pattern` to read, by compression and algorithm; accuracies in per cent."""
+    table = pattern.set_index(["compression", "algorithm"]).round({"accuracy": 1, "published": 1})
+    names = {"accuracy": "accuracy here (%)", "published": "accuracy published (%)"}
+    shown = ["accuracy", "here", "published", "there", "same"]
+    return table[shown].rename(columns=names)
+
+
+__all__ = [
+    "consensus_rounds",
+    "divergence_pattern",
+    "gap_check",
+    "local_steps_allowed",
+    "pattern_table",
+    "pattern_verdicts",
+    "rate_slopes",
+    "rate_study",
+    "slope_findings",
+    "slope_table",
+    "spectral_gaps",
+]

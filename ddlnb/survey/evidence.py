@@ -1,0 +1,176 @@
+"""Where items of the survey are reproduced, and what came out there.
+
+A notebook names its items in its metadata. Its executed copy gives their verdicts: findings carry
+them in their output, and a check, a cell of assertions tagged with the item, holds because it has
+run. A test names its items with ``@pytest.mark.item("A07", how="computed", verdict="holds")``,
+where both words are optional; the verdict says what of the item the test asserts.
+
+The index of the survey: every item with its evidence, and the page of the report about it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddlnb.errors import InputError
+from ddlnb.files import NOTEBOOKS, ROOT, write_atomically
+from ddlnb.results.statistics import Verdict
+from ddlnb.survey.findings import ITEMS_TYPE
+from ddlnb.survey.items import HOW, Item, survey_items
+from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks
+from ddlnb.survey.page import render
+
+NOT_JUDGED = "not judged"
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one notebook or test says of one item: a verdict, or why there is none.
+
+    ``link`` is the place in the report, empty where the evidence is no part of it.
+    """
+
+    item: str
+    where: str
+    how: str
+    verdict: str
+    said: str = ""
+    link: str = ""
+
+
+def evidence(outcomes: Sequence[Outcome], folder: Path, notebooks: Path) -> list[Evidence]:
+    """Return all evidence: of the notebooks in the survey's order, then of the tests.
+
+    ``outcomes`` are those of the last run, whose executed notebooks are in ``folder``. A notebook
+    that has not been run is "not run".
+    """
+    found: list[Evidence] = []
+    for name, notebook in all_notebooks(notebooks).items():
+        runs = [outcome for outcome in outcomes if outcome.notebook.path.stem == name]
+        for outcome in runs:
+            found += _of_run(outcome, folder / f"{outcome.notebook.name}.ipynb")
+        if not runs:
+            found += [Evidence(i, name, how, NOT_RUN) for i, how in notebook.items.items()]
+    return found + (evidence_of_tests() if notebooks == NOTEBOOKS else [])
+
+
+def _of_run(outcome: Outcome, executed: Path) -> Iterator[Evidence]:
+    notebook = outcome.notebook
+    if outcome.error or not executed.exists():
+        for item, how in notebook.items.items():
+            yield Evidence(item, notebook.name, how, outcome.status, outcome.error)
+        return
+    found = list(_of_cells(notebook, json.loads(executed.read_text(encoding="utf-8"))["cells"]))
+    yield from found
+    for item in set(notebook.items) - {one.item for one in found}:
+        page = f"{notebook.name}.html"
+        yield Evidence(item, notebook.name, notebook.items[item], NOT_JUDGED, "", page)
+
+
+def _of_cells(notebook: Notebook, cells: Iterable[dict[str, Any]]) -> Iterator[Evidence]:
+    for cell in cells:
+        link = f"{notebook.name}.html#cell-id={cell.get('id', '')}"
+        for tag in cell["metadata"].get("tags", []):
+            if tag in notebook.items:
+                how = notebook.items[tag]
+                yield Evidence(tag, notebook.name, how, Verdict.HOLDS, "its check passed", link)
+        for output in cell.get("outputs", []):
+            for one in output.get("data", {}).get(ITEMS_TYPE, []):
+                verdict = one["verdict"] or NOT_JUDGED
+                yield Evidence(one["item"], notebook.name, one["how"], verdict, one["said"], link)
+
+
+def evidence_of_tests(folder: Path = ROOT / "tests") -> list[Evidence]:
+    """Return what tests say of items, by file and name; empty for a folder without tests."""
+    found: list[Evidence] = []
+    for path in sorted(folder.rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        if ".mark.item(" in source:
+            for node in ast.parse(source).body:
+                if isinstance(node, ast.FunctionDef):
+                    found += _of_test(node, f"{path.relative_to(folder.parent)}::{node.name}")
+    return found
+
+
+def _of_test(test: ast.FunctionDef, where: str) -> Iterator[Evidence]:
+    for mark in test.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.item":
+            words = {word.arg: ast.literal_eval(word.value) for word in mark.keywords}
+            how, verdict = words.pop("how", "computed"), words.pop("verdict", Verdict.HOLDS)
+            if words or how not in HOW or verdict not in list(Verdict):
+                raise InputError(
+                    f"{where}: a mark of items takes how ({', '.join(HOW)}) and verdict "
+                    f"({', '.join(Verdict)}); it is {ast.unparse(mark)}"
+                )
+            said = test.name.removeprefix("test_").replace("_", " ")
+            for item in map(ast.literal_eval, mark.args):
+                yield Evidence(item, where, how, verdict, said)
+
+
+NOT_REPRODUCED = "not reproduced"
+# The verdict of an item is the first of these that any of its evidence gives.
+SEVERITY = (Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.HOLDS)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item with all evidence on it."""
+
+    item: Item
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def verdict(self) -> str:
+        """What the evidence says together; several words where the sources differ.
+
+        Words of judgement come first. Without any it is what became of the notebooks, and without
+        evidence the item is not reproduced.
+        """
+        given = [one.verdict for one in self.evidence]
+        judged = [str(word) for word in SEVERITY if word in given]
+        return ", ".join(judged or dict.fromkeys(given)) or NOT_REPRODUCED
+
+    @property
+    def how(self) -> str:
+        """How it is reproduced, in the order of HOW."""
+        words = {word for one in self.evidence for word in one.how.split(", ")}
+        return ", ".join(word for word in HOW if word in words)
+
+
+def entries(
+    outcomes: Sequence[Outcome], folder: Path, notebooks: Path = NOTEBOOKS
+) -> dict[str, Entry]:
+    """Return every item of the survey with its evidence, by number, in order.
+
+    The arguments are those of `evidence`. Raises InputError for evidence on an item that is none.
+    """
+    items = survey_items()
+    found = evidence(outcomes, folder, notebooks)
+    for one in found:
+        if one.item not in items:
+            raise InputError(
+                f"{one.where} names item {one.item!r}, which is not in "
+                f"data/published/survey_items.csv; add it there or correct the number"
+            )
+    return {
+        key: Entry(item, tuple(one for one in found if one.item == key))
+        for key, item in items.items()
+    }
+
+
+def write_index(found: dict[str, Entry], folder: Path) -> Path:
+    """Write the page of the report that lists every item, and return its path."""
+    counts: dict[str, int] = {}
+    for entry in found.values():
+        counts[entry.verdict] = counts.get(entry.verdict, 0) + 1
+    sections: dict[str, list[Entry]] = {}
+    for entry in sorted(found.values(), key=lambda entry: (entry.item.section, entry.item.id)):
+        sections.setdefault(entry.item.section, []).append(entry)
+    page = render("survey.html", title="The survey, item by item", sections=sections, counts=counts)
+    return write_atomically(folder / "survey.html", page)

@@ -1,0 +1,52 @@
+"""The inventory of ranks: on which machine each is, what started it, and which GPU it sees."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ddlnb.launch.rank import RankContext
+from ddlnb.launch.ranks import Ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# The variables that launchers leave in the environment of a rank, the most specific one first.
+_MARKS = {
+    "OMPI_COMM_WORLD_RANK": "Open MPI, rank {}",
+    "PMI_RANK": "MPI, rank {}",
+    "SLURM_JOB_ID": "Slurm, job {}",
+    "PBS_JOBID": "PBS, job {}",
+    "LSB_JOBID": "LSF, job {}",
+    "SSH_CONNECTION": "SSH",
+}
+
+
+def rank_inventory(ranks: Ranks) -> pd.DataFrame:
+    """Return a row per rank: its machine, what started it, its process and the GPU it sees."""
+    import pandas as pd
+
+    rows = ranks.run(_described, _marked(os.environ))
+    return pd.DataFrame(rows).set_index("rank")
+
+
+def _marked(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in _MARKS if name in environment}
+
+
+def _described(context: RankContext, of_owner: Mapping[str, str]) -> dict[str, object]:
+    """Return the row of this rank. A mark that the owner has, too, did not start the rank."""
+    import torch
+
+    own = [(name, v) for name, v in _marked(os.environ).items() if of_owner.get(name) != v]
+    gpus = torch.cuda.device_count()
+    return {
+        "rank": context.rank,
+        "machine": platform.node(),
+        "started_by": _MARKS[own[0][0]].format(own[0][1]) if own else "this process",
+        "process": os.getpid(),
+        "gpu": torch.cuda.get_device_name(context.rank % gpus) if gpus else "-",
+    }

@@ -1,0 +1,571 @@
+"""What each layer of communication brings alone, and what they bring together; simulated.
+
+Follows the survey of layers (arXiv 2403.07585): strategy, collective library and network, designed
+together, for one job (vertically) and for two (horizontally).
+
+Four choices of different layers, each alone, in pairs and all together; simulated.
+
+Every combination is one played iteration of Llama 3 8B. What two choices bring together is set
+beside the product of what each brings alone, which is what layers that do not care for each other
+would bring.
+
+Which rank runs where: placements searched by the traffic matrix, beside orders of axes.
+
+The search sees the matrix and the routes alone, and lowers what links need for their bytes; the
+iteration is then played to see what that was worth.
+
+Two jobs on one tree: where they are placed, and when their bursts come; simulated.
+
+Flows of gradients in three orders: by fair shares, first come first served, by deadline.
+
+The deadline of a layer's gradients is when the next forward pass reaches that layer; the first
+layer is due first, and its gradients are complete last. Simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from math import prod
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ddlnb.errors import require, require_whole
+from ddlnb.networks.flows import Startup, busiest_seconds, link_bytes
+from ddlnb.networks.network import Network, Numbers
+from ddlnb.networks.play import share
+from ddlnb.networks.topologies import Star, TwoTier, get_topology
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.memory import get_precision, pipeline_stages, shares_by_layer
+from ddlnb.parallelism.model import llama
+from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
+from ddlnb.parallelism.volumes import traffic_matrices
+from ddlnb.survey.findings import Findings, findings
+from ddlnb.units import MS, bandwidth_from, seconds_from
+
+# Llama 3 8B (its model card and config), with sequences of 4096 tokens.
+LLAMA = llama("llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 4096)
+FLOPS = 400e12  # assumed of one GPU in a layer; the data sheet of an H100 says 989e12
+MEMORY = 2e12  # bytes per second, assumed of the optimizer's update
+CHOICES = {
+    "placement": "tensor ranks share a node, not replicas",
+    "collective": "hierarchical all-reduces, not flat rings",
+    "overlap": "gradients are reduced beside the backward pass, not after it",
+    "routing": "flows use all spines evenly, not one by hash",
+}
+"""The choices, one of each layer, and what they mean: strategy, library, schedule, network."""
+
+ACROSS = ("dp", "cp", "pp", "tp")  # replicas are neighbours, tensor ranks are not
+NONE = 1.005  # a speed-up below it is none
+
+
+def network_of(topology: str, per_node: int, between: str, inside: str) -> Network:
+    """Return a topology's network with GPUs; ``between`` is of a GPU's share of its node's links.
+
+    Raises InputError for a topology that does not take so many GPUs a node.
+    """
+    share = bandwidth_from(between)
+    return get_topology(topology).with_gpus(per_node, per_node * share, bandwidth_from(inside))
+
+
+def iterations(
+    topologies: Sequence[str],
+    layout: str = "dp8 tp4 acc4",
+    *,
+    per_node: int = 8,
+    between: str = "50 GB/s",
+    inside: str = "450 GB/s",
+    latency: str = "10 us",
+) -> pd.DataFrame:
+    """Return the seconds of an iteration for every combination of choices on every topology.
+
+    A row each, with the columns topology, a truth value for each of `CHOICES`, and ``seconds``.
+    ``latency`` is what a message between nodes costs before its first byte, a fifth of it inside.
+    """
+    along = Layout.parse(layout)
+    start = seconds_from(latency)
+    rows = []
+    for topology in topologies:
+        network = network_of(topology, per_node, between, inside)
+        for taken in product((False, True), repeat=len(CHOICES)):
+            choice = dict(zip(CHOICES, taken, strict=True))
+            line = play_iteration(
+                LLAMA.shape,
+                along if choice["placement"] else replace(along, order=ACROSS),
+                replace(network, routing="ecmp" if choice["routing"] else "ecmp hash"),
+                FLOPS,
+                memory_bandwidth=MEMORY,
+                startup=Startup(inside=start / 5, between=start),
+                all_reduce="hierarchical" if choice["collective"] else "ring",
+                overlap=choice["overlap"],
+            )
+            seconds = sum(parts_of(line).values())
+            rows.append({"topology": topology, **choice, "seconds": seconds})
+    return pd.DataFrame(rows)
+
+
+def gain_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what each choice brings: a row per topology and choice, speed-ups.
+
+    ``alone`` over none of the choices; ``last`` of all of them over all but this one. The rows
+    ``all`` have what all bring together, and as ``product`` what would follow from each alone.
+    """
+    found = []
+    for topology, part in rows.groupby("topology", sort=False):
+        alone = {name: speed_up(part, {name}) for name in CHOICES}
+        for name, gain in alone.items():
+            last = speed_up(part, set(CHOICES)) / speed_up(part, set(CHOICES) - {name})
+            found.append((topology, name, gain, last, float("nan")))
+        together = speed_up(part, set(CHOICES))
+        found.append((topology, "all", together, float("nan"), prod(alone.values())))
+    columns = ["topology", "choice", "alone", "last", "product"]
+    return pd.DataFrame(found, columns=columns).set_index(["topology", "choice"])
+
+
+def pair_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what each pair of choices brings: a row per topology and pair.
+
+    Columns: ``one`` and ``other``, the speed-ups ``one alone``, ``other alone`` and ``both``, and
+    ``interaction``, that of both over the product: above 1 the two need each other, below 1 one
+    does a part of the other's work.
+    """
+    found = []
+    for topology, part in rows.groupby("topology", sort=False):
+        for one, other in combinations(CHOICES, 2):
+            first, second = speed_up(part, {one}), speed_up(part, {other})
+            both = speed_up(part, {one, other})
+            found.append((topology, one, other, first, second, both, both / first / second))
+    columns = ["topology", "one", "other", "one alone", "other alone", "both", "interaction"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def speed_up(rows: pd.DataFrame, taken: set[str]) -> float:
+    """Return the speed-up of taking these choices over taking none, on one topology."""
+    return _seconds(rows, set()) / _seconds(rows, taken)
+
+
+def _seconds(rows: pd.DataFrame, taken: set[str]) -> float:
+    is_it = (rows[list(CHOICES)] == [name in taken for name in CHOICES]).all(axis=1)
+    require(
+        int(is_it.sum()) == 1,
+        f"the rows must have one iteration with the choices {sorted(taken)}, not {is_it.sum()}",
+    )
+    return float(rows.loc[is_it, "seconds"].iloc[0])
+
+
+def factorial_findings(rows: pd.DataFrame) -> Findings:
+    """Return what the layers bring alone and together on every topology, in sentences."""
+    gains, pairs = gain_table(rows), pair_table(rows)
+    told = []
+    for topology, part in rows.groupby("topology", sort=False):
+        own = gains.loc[topology]
+        alone = own["alone"].drop("all")
+        together, expected = own.loc["all", "alone"], own.loc["all", "product"]
+        best = _seconds(part, set(CHOICES))
+        told.append(
+            f"{topology}: all choices together are {together:.2f} times as fast as none "
+            f"({best / MS:,.0f} ms), where the product of each alone says {expected:.2f}."
+        )
+        hidden = [
+            f"{name} ({alone[name]:.2f} alone, {own.loc[name, 'last']:.2f} as the last)"
+            for name in alone.index
+            if alone[name] < NONE < own.loc[name, "last"]
+        ]
+        if hidden:
+            told.append(f"It takes the others to gain from {_all(hidden)}.")
+        here = pairs[pairs["topology"] == topology].set_index(["one", "other"])["interaction"]
+        told.append(
+            f"The pair that needs each other most is {_all(here.idxmax())} "
+            f"({here.max():.2f} times the product); least, {_all(here.idxmin())} "
+            f"({here.min():.2f})."
+        )
+    return findings(*told)
+
+
+def _all(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+Whole = NDArray[np.int64]
+BETTER = 1 - 1e-9  # a swap is taken if it lowers the load by more than rounding
+STARTS = 4
+
+
+def searched_placement(
+    network: Network, matrix: Numbers, seed: int, starts: int = STARTS
+) -> tuple[int, ...]:
+    """Return the placement with the least loaded busiest link of those that descents find.
+
+    A descent begins at random and takes the best swap of two ranks, again and again, by the sum of
+    squares of what all links need (seconds): the busiest link alone is often two at once.
+    """
+    seconds = _pair_seconds(network, len(matrix))
+    rng = np.random.default_rng(seed)
+    found = [_descent(seconds, matrix, rng.permutation(len(matrix))) for _ in range(starts)]
+    best = min(found, key=lambda one: busiest_seconds(network, matrix, one.tolist()))
+    return tuple(best.tolist())
+
+
+def _descent(seconds: Numbers, matrix: Numbers, placement: Whole) -> Whole:
+    """Return where no swap lowers the load any more."""
+    pairs = list(combinations(range(len(matrix)), 2))
+    load = _load(seconds, matrix, placement)
+    while True:
+        tries = [_swapped(placement, one, other) for one, other in pairs]
+        loads = [_load(seconds, matrix, one) for one in tries]
+        best = int(np.argmin(loads))
+        if loads[best] >= load * BETTER:
+            return placement
+        placement, load = tries[best], loads[best]
+
+
+def _swapped(placement: Whole, one: int, other: int) -> Whole:
+    swapped = placement.copy()
+    swapped[[one, other]] = swapped[[other, one]]
+    return swapped
+
+
+def _pair_seconds(network: Network, count: int) -> Numbers:
+    """Return the seconds on every link of a byte between two endpoints: [links, from, to]."""
+    found = np.zeros((len(network.links), count, count))
+    for one in range(count):
+        for other in range(count):
+            if one != other:
+                single = np.zeros((count, count))
+                single[one, other] = 1.0
+                found[:, one, other] = link_bytes(network, single) / network.bandwidths
+    return found
+
+
+def _load(seconds: Numbers, matrix: Numbers, placement: Whole) -> float:
+    moved = np.zeros_like(matrix)
+    moved[np.ix_(placement, placement)] = matrix
+    loads = seconds.reshape(len(seconds), -1) @ moved.ravel()
+    return float(loads @ loads)
+
+
+def placement_table(
+    topologies: Sequence[str],
+    layout: str = "dp4 tp4 acc4",
+    *,
+    per_node: int = 4,
+    between: str = "50 GB/s",
+    inside: str = "450 GB/s",
+    latency: str = "10 us",
+    seed: int = 1,
+) -> pd.DataFrame:
+    """Return placements of a layout's ranks: a row per topology and placement; simulated.
+
+    Columns: ``busiest`` (seconds of the busiest link for its bytes) and ``seconds`` of the played
+    iteration. Placements: ``across`` the grain, ``random``, ``searched`` by the matrix,
+    and ``along`` the grain: tensor ranks are neighbours.
+    """
+    along = Layout.parse(layout)
+    start = seconds_from(latency)
+    matrix = np.sum(list(traffic_matrices(LLAMA.shape, along).values()), axis=0)
+    count = along.ranks
+    rows = []
+    for topology in topologies:
+        network = network_of(topology, per_node, between, inside)
+        places = {
+            "across": tuple(
+                rank % along.tp * (count // along.tp) + rank // along.tp for rank in range(count)
+            ),
+            "random": tuple(np.random.default_rng(seed).permutation(count).tolist()),
+            "searched": searched_placement(network, matrix, seed),
+            "along": tuple(range(count)),
+        }
+        for name, placement in places.items():
+            line = play_iteration(
+                LLAMA.shape,
+                along,
+                network,
+                FLOPS,
+                memory_bandwidth=MEMORY,
+                startup=Startup(inside=start / 5, between=start),
+                placement=placement,
+            )
+            busiest = busiest_seconds(network, matrix, placement)
+            seconds = sum(parts_of(line).values())
+            rows.append((topology, name, busiest, seconds))
+    columns = ["topology", "placement", "busiest", "seconds"]
+    return pd.DataFrame(rows, columns=columns).set_index(["topology", "placement"])
+
+
+def placement_findings(table: pd.DataFrame) -> Findings:
+    """Return what the search did to the busiest link, and to the iteration, in sentences."""
+    told = []
+    for topology, part in table.groupby(level="topology", sort=False):
+        own = part.droplevel("topology")
+        before, after, along = (own.loc[name] for name in ("random", "searched", "along"))
+        told.append(
+            f"{topology}: the busiest link needs {before['busiest'] / MS:,.0f} ms with ranks at "
+            f"random and {after['busiest'] / MS:,.0f} ms with searched places "
+            f"({along['busiest'] / MS:,.0f} ms with tensor ranks as neighbours); the iteration "
+            f"takes {before['seconds'] / MS:,.0f}, {after['seconds'] / MS:,.0f} and "
+            f"{along['seconds'] / MS:,.0f} ms."
+        )
+    return findings(*told)
+
+
+Flow = tuple[int, int, float, float]
+NONE_shared_tree = 1.001  # a slowdown below it is none
+BANDWIDTH = 1.25e9  # bytes per second of a host's cable: only ratios are reported
+PLACEMENTS = {
+    "apart": ((0, 1, 2, 3), (4, 5, 6, 7)),
+    "mixed": ((0, 4, 1, 5), (2, 6, 3, 7)),
+}
+"""The hosts of both jobs, in the order of their rings, on two leaves of four hosts."""
+
+
+@dataclass
+class Job:
+    """A job that computes, sends round its ring, and begins again when all has arrived."""
+
+    hosts: Sequence[int]
+    compute: float
+    bytes: float
+    begin: float
+    stops: list[float]
+
+    @property
+    def next_burst(self) -> float:
+        """Return when it has computed, after its last burst."""
+        return self.stops[-1] + self.compute if self.stops else self.begin
+
+    def burst(self, at: float) -> list[Flow]:
+        """Return the flows of a burst that begins then: each host sends to the next one."""
+        after = [*self.hosts[1:], self.hosts[0]]
+        return [(one, other, self.bytes, at) for one, other in zip(self.hosts, after, strict=True)]
+
+
+def tree(oversubscription: float) -> Network:
+    """Return two leaves of four hosts under one spine."""
+    return TwoTier(2, 4, oversubscription).network(BANDWIDTH)
+
+
+def slowdown(
+    placement: str, duty: float, phase: float, oversubscription: float = 4.0, bursts: int = 12
+) -> float:
+    """Return how much longer an iteration of two equal jobs takes than that of one alone.
+
+    ``duty`` is the share of an iteration alone in which a job sends; the second job begins
+    ``phase`` of that iteration after the first one. Seconds are between the last two bursts.
+    """
+    require(0 < duty < 1, f"duty {duty} must be a share between 0 and 1")
+    require(0 <= phase < 1, f"phase {phase} must be from 0 to below 1")
+    network = tree(oversubscription)
+    hosts = PLACEMENTS[placement]
+    size = 1e9
+    alone = share(network, Job(hosts[0], 0.0, size, 0.0, []).burst(0.0)).seconds
+    period = alone / duty
+    jobs = [Job(row, period - alone, size, period * phase * at, []) for at, row in enumerate(hosts)]
+    flows: list[Flow] = []
+    owners: list[tuple[Job, int]] = []
+    for _ in range(2 * bursts):  # no burst can begin before the earliest next one
+        job = min(jobs, key=lambda one: one.next_burst)
+        begin = job.next_burst
+        flows += job.burst(begin)
+        owners += [(job, len(job.stops))] * len(job.hosts)
+        job.stops.append(0.0)
+        _settle(network, flows, owners)
+    first = min(jobs, key=lambda one: one.stops[-1])
+    return (first.stops[-1] - first.stops[-2]) / period
+
+
+def _settle(network: Network, flows: list[Flow], owners: list[tuple[Job, int]]) -> None:
+    """Play all bursts so far, and note when each has arrived."""
+    stops = share(network, flows).messages["stop"]
+    for job in {id(one): one for one, _ in owners}.values():
+        job.stops = [0.0] * len(job.stops)
+    for (job, number), stop in zip(owners, stops, strict=True):
+        job.stops[number] = max(job.stops[number], float(stop))
+
+
+def slowdown_table(
+    duties: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    oversubscription: float = 4.0,
+) -> pd.DataFrame:
+    """Return the slowdown by duty cycle (rows), by placement and phase (columns).
+
+    ``shifted`` bursts begin half an iteration after the other job's, ``aligned`` ones with them.
+    """
+    table = {
+        f"{placement}, {name}": [
+            slowdown(placement, duty, phase, oversubscription) for duty in duties
+        ]
+        for placement in PLACEMENTS
+        for name, phase in (("aligned", 0.0), ("shifted", 0.5))
+    }
+    return pd.DataFrame(table, index=pd.Index(duties, name="duty cycle"))
+
+
+def tree_findings(table: pd.DataFrame) -> Findings:
+    """Return what placing apart, shifting, and both bring to two jobs, in sentences."""
+    told = []
+    low = table[table.index <= 0.5]
+    mixed, moved = "mixed, aligned", "mixed, shifted"
+    apart = table["apart, aligned"].max()
+    free = [f"{duty:.0%}" for duty in table.index[table[moved] < NONE_shared_tree]]
+    told.append(
+        f"Two jobs on the same links, with bursts at the same time, are up to "
+        f"{low[mixed].max():.2f} times as slow at duty cycles of at most 50 %; shifted by half an "
+        f"iteration, up to {low[moved].max():.2f} times."
+    )
+    told.append(
+        f"Shifted bursts meet no other ones at duty cycles of {', '.join(free)}."
+        if free
+        else "Shifted bursts meet others at every duty cycle."
+    )
+    told.append(
+        "Jobs on leaves of their own lose nothing, however their bursts lie: once they are placed "
+        "apart, shifting brings nothing more."
+        if apart < NONE_shared_tree
+        else f"Jobs on leaves of their own are still up to {apart:.2f} times as slow."
+    )
+    return findings(*told)
+
+
+SAME = 1e-6  # of an iteration: equal but for rounding
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a model in the order of the forward pass: seconds, and bytes of gradients."""
+
+    forward: Numbers
+    backward: Numbers
+    gradients: Numbers
+
+    @property
+    def ready(self) -> Numbers:
+        """When the gradients of every layer are complete, from the backward pass's beginning."""
+        return np.cumsum(self.backward[::-1])[::-1]
+
+    def iteration_seconds(self, arrivals: Numbers) -> float:
+        """Return when the next forward pass ends if each layer waits for its gradients."""
+        free = float(self.backward.sum())
+        for seconds, arrival in zip(self.forward, arrivals, strict=True):
+            free = max(free, float(arrival)) + float(seconds)
+        return free
+
+
+def llama_layers() -> Layers:
+    """Return those of Llama 3 8B for one sequence of 4096 tokens."""
+    shape = LLAMA.shape
+    stage = pipeline_stages(shape, 1, 1)[0]
+    forward, elements = [], []
+    for (layer, count), (held, _) in zip(
+        stage.layers, shares_by_layer(stage, Layout()), strict=True
+    ):
+        forward += [layer.forward_flops / FLOPS] * count
+        elements += [held.elements] * count
+    width = get_precision("mixed").reduced
+    return Layers(np.array(forward), 2 * np.array(forward), width * np.array(elements, float))
+
+
+def fair(layers: Layers, network: Network) -> Numbers:
+    """Return when the gradients of every layer have arrived if flows share links fairly."""
+    flows = [
+        flow
+        for size, ready in zip(layers.gradients, layers.ready, strict=True)
+        for flow in _round_the_ring(network, float(size), float(ready))
+    ]
+    stops = share(network, flows).messages["stop"]
+    return np.asarray(stops.reshape(len(layers.gradients), -1).max(axis=1), float)
+
+
+def first_come(layers: Layers, network: Network) -> Numbers:
+    """Return the same if the gradients that have waited longest go next, alone."""
+    return _one_by_one(layers, network, lambda layer: float(layers.ready[layer]))
+
+
+def by_deadline(layers: Layers, network: Network) -> Numbers:
+    """Return the same if the gradients that are needed first go next, alone."""
+    return _one_by_one(layers, network, float)
+
+
+ORDERS: dict[str, Callable[[Layers, Network], Numbers]] = {
+    "fair shares": fair,
+    "first come": first_come,
+    "deadline": by_deadline,
+}
+
+
+def _one_by_one(layers: Layers, network: Network, urgency: Callable[[int], float]) -> Numbers:
+    arrivals = np.zeros(len(layers.gradients))
+    waiting, now = set(range(len(arrivals))), 0.0
+    while waiting:
+        now = max(now, min(float(layers.ready[layer]) for layer in waiting))
+        here = [layer for layer in waiting if layers.ready[layer] <= now]
+        layer = min(here, key=urgency)
+        flows = _round_the_ring(network, float(layers.gradients[layer]), 0.0)
+        now += share(network, flows).seconds
+        arrivals[layer] = now
+        waiting.remove(layer)
+    return arrivals
+
+
+def _round_the_ring(
+    network: Network, size: float, at: float
+) -> list[tuple[int, int, float, float]]:
+    """Return an all-reduce as what each rank sends to the next one in all of its steps."""
+    ranks = network.ranks
+    return [(r, (r + 1) % ranks, 2 * (ranks - 1) / ranks * size, at) for r in range(ranks)]
+
+
+def deadline_table(
+    bandwidths: Sequence[str] = ("25 GB/s", "50 GB/s", "100 GB/s", "200 GB/s"), replicas: int = 8
+) -> pd.DataFrame:
+    """Return the seconds of an iteration by bandwidth of a replica (rows) and order (columns).
+
+    One more column, ``bound``: computation alone, or communication after the first gradients of
+    the backward pass and before the last layer of the forward pass, whichever is longer.
+    """
+    require_whole(2, replicas=replicas)
+    layers = llama_layers()
+    rows = {}
+    for text in bandwidths:
+        network = Star(replicas).network(bandwidth_from(text))
+        sent = 2 * (replicas - 1) / replicas * layers.gradients.sum() / bandwidth_from(text)
+        computed = layers.forward.sum() + layers.backward.sum()
+        times = {name: layers.iteration_seconds(of(layers, network)) for name, of in ORDERS.items()}
+        bound = max(computed, layers.backward[-1] + sent + min(layers.forward))
+        rows[text] = {**times, "bound": float(bound)}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("bandwidth")
+
+
+def deadline_findings(table: pd.DataFrame) -> Findings:
+    """Return what an order by deadline brings over fair shares and first come, in sentences."""
+    others = [name for name in ORDERS if name != "deadline"]
+    over = table[others].min(axis=1) / table["deadline"]
+    best = over.idxmax()
+    same = (table["fair shares"] / table["first come"] - 1).abs().max() < SAME
+    return findings(
+        "Fair shares and first come, first served end an iteration at the same time: the gradients "
+        "that it needs first arrive last with both."
+        if same
+        else "",
+        f"By deadline an iteration is at most {over.max():.2f} times as fast as by the better of "
+        f"the two (at {best}: {table.loc[best, 'deadline'] / MS:,.0f} ms against "
+        f"{table.loc[best, others].min() / MS:,.0f} ms), and at most "
+        f"{(table['deadline'] / table['bound']).max():.2f} times its bound.",
+    )
+
+
+__all__ = [
+    "CHOICES",
+    "deadline_findings",
+    "deadline_table",
+    "factorial_findings",
+    "gain_table",
+    "iterations",
+    "pair_table",
+    "placement_findings",
+    "placement_table",
+    "slowdown_table",
+    "tree_findings",
+]

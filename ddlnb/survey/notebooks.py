@@ -1,0 +1,161 @@
+"""The notebooks of the checkout, and how each one describes itself.
+
+A notebook says in its metadata, under ``ddlnb``, which section and figure of the survey it belongs
+to, its claim, the library function that does its work, whether it takes times, and which items of
+the survey it reproduces, each with how: computed, simulated, emulated or measured.
+
+What became of a notebook that was to be executed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.files import NOTEBOOKS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """One notebook, as its first cell and its metadata describe it."""
+
+    name: str
+    path: Path
+    title: str
+    section: str
+    figure: str
+    claim: str
+    function: str
+    timed: bool
+    items: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Section and figure of the survey, in words.
+
+        >>> Notebook("a", Path(), "", "4.2", "Fig. 4", "", "", False).place
+        'section 4.2, Fig. 4'
+        """
+        section = f"section {self.section}" if self.section[:1].isdigit() else self.section
+        return ", ".join(part for part in (section, self.figure) if part)
+
+    @property
+    def heading(self) -> str:
+        """The chapter of the survey that the notebook belongs to, or what else it is about.
+
+        >>> places = ("3.1.2", "1-2", "", "Layers (arXiv 2403.07585)")
+        >>> [Notebook("a", Path(), "", one, "", "", "", False).heading for one in places]
+        ['Section 3', 'Section 2', 'Overview', 'Layers (arXiv 2403.07585)']
+        """
+        if not self.section[:1].isdigit():
+            return self.section or "Overview"
+        chapter = self.section.partition(".")[0]
+        return f"Section {chapter.rpartition('-')[2]}"
+
+    def under(self, name: str, title: str = "") -> Notebook:
+        """Return the same notebook under another name, which its files carry, and its title.
+
+        Without a title of its own the notebook's title says the name as well.
+        """
+        if name == self.name:
+            return replace(self, title=title or self.title)
+        require(
+            re.fullmatch(r"\w+", str(name)) is not None,
+            f"name {name!r} of notebook {self.name!r} becomes a file name; "
+            f"write it with letters, digits and '_'",
+        )
+        return replace(self, name=str(name), title=title or f"{self.title} ({name})")
+
+
+def all_notebooks(folder: Path = NOTEBOOKS) -> dict[str, Notebook]:
+    """Return the notebooks of a folder by name: the index first, then in the survey's order."""
+    found = [_described(path) for path in sorted(folder.glob("*.ipynb"))]
+    found.sort(key=lambda notebook: (notebook.name != "index", notebook.section, notebook.name))
+    return {notebook.name: notebook for notebook in found}
+
+
+def _described(path: Path) -> Notebook:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        about = content["metadata"].get("ddlnb", {})
+        cells = content["cells"]
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path.name} is not a notebook: {error!r}") from error
+    first = "".join(cells[0]["source"]) if cells else ""
+    title = first.splitlines()[0].lstrip("# ").strip() if first else path.stem
+    text = {key: str(about.get(key, "")) for key in ("section", "figure", "claim", "function")}
+    items = about.get("items", {})
+    require(isinstance(items, dict), f"{path.name}: items must map numbers such as A07 to words")
+    timed = bool(about.get("timed", False))
+    return Notebook(path.stem, path, title, timed=timed, items=items, **text)
+
+
+def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:
+    """Return the table of contents: one row per notebook, indexed by its name.
+
+    The columns are texts: the ``section`` and ``figure`` of the survey, the library ``function``
+    that does the work, and the ``claim`` that is checked. Rows stand in the survey's order. Raises
+    InputError for a file in the folder that is no notebook.
+
+    >>> import ddlnb
+    >>> contents = ddlnb.catalogue()
+    >>> contents.loc["sec2_intensity", ["section", "figure"]].to_list()
+    ['1-2', 'text of section 2']
+    """
+    import pandas as pd
+
+    columns = ("section", "figure", "name", "function", "claim")
+    notebooks = [one for one in all_notebooks(folder).values() if one.name != "index"]
+    rows = [[getattr(notebook, column) for column in columns] for notebook in notebooks]
+    table = pd.DataFrame(rows, columns=list(columns)).rename(columns={"name": "notebook"})
+    return table.set_index("notebook")
+
+
+def get_notebook(name: str, folder: Path = NOTEBOOKS) -> Notebook:
+    """Return the notebook of that name. Raises UnknownName."""
+    known = all_notebooks(folder)
+    if name not in known:
+        raise UnknownName("notebook", name, known)
+    return known[name]
+
+
+def check_parameters(notebook: Notebook, parameters: Mapping[str, object]) -> None:
+    """Raise UnknownName for a parameter that the notebook lacks; papermill only warns of it."""
+    known = parameters_of(notebook)
+    for name in parameters:
+        if name not in known:
+            raise UnknownName(f"parameter of notebook {notebook.name!r}", name, known)
+
+
+def parameters_of(notebook: Notebook) -> list[str]:
+    """Return the names of the notebook's parameters. Raises InputError if it has no kernel."""
+    import papermill
+
+    try:
+        return list(papermill.inspect_notebook(str(notebook.path)))
+    except ValueError as error:  # such as no kernel in the notebook's metadata
+        raise InputError(f"notebook {notebook.name!r} cannot be inspected: {error}") from error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one notebook.
+
+    ``status`` is done, kept (from an earlier call), failed, or not here, where this machine lacks
+    something that it needs; ``error`` says what. ``made`` is the provenance of its execution, empty
+    where none was noted.
+    """
+
+    notebook: Notebook
+    status: str
+    seconds: float = float("nan")
+    error: str = ""
+    made: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,395 @@
+"""Reproduce every figure and table: execute the notebooks of a profile and write the report.
+
+The bar of a reproduction: it names what is running, and knows the time left from kept times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import yaml
+
+from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
+from ddlnb.files import (
+    BUILD,
+    DATA,
+    NOTEBOOKS,
+    ROOT,
+    cores,
+    provenance,
+    require_writable,
+    write_atomically,
+)
+from ddlnb.progress import bar
+from ddlnb.survey.evidence import entries, write_index
+from ddlnb.survey.execute import execute, preloaded
+from ddlnb.survey.notebooks import (
+    Notebook,
+    Outcome,
+    all_notebooks,
+    check_parameters,
+    get_notebook,
+    parameters_of,
+)
+from ddlnb.survey.report import write_pages
+from ddlnb.survey.times import TIMES, notebook_seconds
+from ddlnb.training.runs.runner import JOBS_VARIABLE
+from ddlnb.units import counted
+
+
+class Progress:
+    """A bar on stderr, or in a notebook, that counts the seconds which runs are expected to take.
+
+    ``seconds`` are expected by name. Runs begin and end in any order and from any thread.
+    """
+
+    def __init__(self, seconds: Mapping[str, float], kept: int, show: bool):
+        self._seconds, self._lock = seconds, threading.Lock()
+        self._running: list[str] = []
+        self._ended = 0
+        form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
+        self._bar = bar(
+            total=sum(seconds.values()),
+            desc=f"{counted(len(seconds), 'notebook')}, {kept} kept",
+            progress=show and bool(seconds),
+            bar_format=form,
+        )
+
+    def begin(self, name: str) -> None:
+        """Name a run that begins."""
+        with self._lock:
+            self._running.append(name)
+            self._describe()
+
+    def end(self, name: str) -> None:
+        """Count a run that has ended."""
+        with self._lock:
+            self._running.remove(name)
+            self._ended += 1
+            left = self._bar.total - self._bar.n  # rounding must not lead beyond the end
+            self._bar.update(min(self._seconds[name], left))
+            self._describe()
+
+    def _describe(self) -> None:
+        self._bar.set_description_str(described(self._ended, len(self._seconds), self._running))
+
+    def __enter__(self) -> Progress:
+        """Return the bar."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()
+
+
+def described(ended: int, runs: int, running: Sequence[str]) -> str:
+    """Return how many runs have ended and which ones go on.
+
+    >>> described(3, 36, ["sec3_1_1_large_batch", "table1_attributes"])
+    '3 of 36 done, running sec3_1_1_large_batch and table1_attributes'
+    """
+    now = f", running {' and '.join(running)}" if running else ""
+    return f"{ended} of {runs} done{now}"
+
+
+WORTH_PRELOADING = 3  # so many notebooks save more than the imports of one process for all take
+ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
+
+
+@dataclass(frozen=True)
+class NotebookRun:
+    """One entry of a profile: a notebook, under its own name or another one, and how to run it."""
+
+    notebook: Notebook
+    parameters: dict[str, object] = field(default_factory=dict)
+    expected_seconds: float = 30.0  # where no time was kept
+    timeout_seconds: float = 1800.0
+    timed: bool = False
+
+    @property
+    def digest(self) -> str:
+        """The fingerprint of the cells, parameters, package and data that decide the result."""
+        content = json.loads(self.notebook.path.read_text(encoding="utf-8"))
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
+        text = json.dumps([cells, self.parameters, _files_digest()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def reproduce(
+    profile: str = "quick",
+    jobs: int = 2,
+    only: str = "*",
+    fresh: bool = False,
+    progress: bool = True,
+    *,
+    parameters: Mapping[str, object] | None = None,
+    folder: Path = NOTEBOOKS,
+    build: Path = BUILD,
+    before: Callable[[float], object] | None = None,
+) -> Path:
+    """Execute the notebooks of a profile; return the path of ``build/<profile>/index.html``.
+
+    A profile is a file of ``notebooks/parameters``. An entry is the name of a notebook, or any name
+    with the notebook that it executes (``notebook: fig4_forecast``) and a ``title`` in the report.
+    Notebooks that take times run alone, ``jobs`` others at a time. A notebook that was executed
+    before is kept while its cells, its parameters, the package and its data are the same, unless
+    ``fresh``. ``only`` is a pattern of names, of entries or of notebooks. ``parameters`` replace
+    those of the profile in all chosen notebooks that have them; a mapping, such as ``options``, is
+    added to the profile's. ``before`` is called with the seconds that all will take, by kept times,
+    before the first one.
+
+    Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
+    notebook does not stop the others; one DdlnbError at the end, when the report is written, names
+    them all. One that this machine lacks something for (MissingPart) is "not here" in the report,
+    with the reason, and no failure.
+
+    >>> import ddlnb
+    >>> report = ddlnb.reproduce("smoke", only="fig2_*")  # doctest: +SKIP
+    >>> report.name  # doctest: +SKIP
+    'index.html'
+    """
+    require_whole(jobs=jobs)
+    runs = notebook_runs(profile, folder)
+    chosen = [
+        run
+        for run in runs
+        if fnmatch.fnmatch(run.notebook.name, only) or fnmatch.fnmatch(run.notebook.path.stem, only)
+    ]
+    if not chosen:
+        raise UnknownName("notebook", only, [run.notebook.name for run in runs])
+    runs, chosen = _with_parameters(runs, chosen, parameters or {})
+    for run in chosen:
+        check_parameters(run.notebook, run.parameters)
+    target = build / profile
+    require_writable(target)
+    waiting = [run for run in chosen if fresh or not _is_done(run, target)]
+    expected = expected_seconds(waiting, profile)
+    if before is not None:
+        before(total_seconds(waiting, expected, jobs))
+    several = len(waiting) >= WORTH_PRELOADING
+    with (
+        preloaded() if several else contextlib.nullcontext(),
+        Progress(expected, len(chosen) - len(waiting), progress) as bar,
+    ):
+        _run_all(_longest_first(waiting, expected), target, jobs, fresh, bar)
+    outcomes = [
+        _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
+    ]
+    found = entries(outcomes, target, folder)
+    write_index(found, target)
+    report = write_pages(outcomes, target, profile, found)
+    names = {run.notebook.name for run in chosen}
+    failed = [o.error for o in outcomes if o.status == "failed" and o.notebook.name in names]
+    if failed:
+        raise DdlnbError(
+            f"{len(failed)} of {len(chosen)} notebooks failed; the report of the others is "
+            + "\n  ".join([str(report), *failed])
+        )
+    return report
+
+
+def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD) -> list[Outcome]:
+    """Return what became of the notebooks in the last run of a profile; empty without a run.
+
+    Raises UnknownName for an unknown profile.
+    """
+    target = build / profile
+    runs = [run for run in notebook_runs(profile, folder) if _state(run, target)]
+    return [_outcome(run, target, kept=True) for run in runs]
+
+
+def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
+    """Return the notebooks of a profile with their parameters, in the order of the survey."""
+    files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
+    if profile not in files:
+        raise UnknownName("profile", profile, files)
+    content = yaml.safe_load(files[profile].read_text(encoding="utf-8"))
+    require(
+        isinstance(content, dict) and all(isinstance(v, dict | None) for v in content.values()),
+        f"{files[profile].name} must map names of notebooks to their settings",
+    )
+    known = [field.name for field in fields(NotebookRun)]
+    runs = []
+    for name, entry in content.items():
+        settings = dict(entry or {})
+        notebook = get_notebook(settings.pop("notebook", name), folder)
+        notebook = notebook.under(name, settings.pop("title", ""))
+        settings.setdefault("timed", notebook.timed)
+        for setting in settings:
+            if setting not in known:
+                raise UnknownName(f"setting of {name!r} in {files[profile].name}", setting, known)
+        settings["parameters"] = settings.get("parameters") or {}
+        runs.append(NotebookRun(notebook, **settings))
+    order = list(all_notebooks(folder))
+    return sorted(runs, key=lambda run: order.index(run.notebook.path.stem))
+
+
+def _with_parameters(
+    runs: list[NotebookRun], chosen: list[NotebookRun], given: Mapping[str, object]
+) -> tuple[list[NotebookRun], list[NotebookRun]]:
+    """Return both lists with the given parameters in the chosen notebooks that have them.
+
+    Raises UnknownName for a parameter that none of them has.
+    """
+    known = {run.notebook.name: parameters_of(run.notebook) for run in chosen} if given else {}
+    for name in given:
+        if not any(name in names for names in known.values()):
+            every = sorted({one for names in known.values() for one in names})
+            raise UnknownName("parameter of these notebooks", name, every)
+
+    def changed(run: NotebookRun) -> NotebookRun:
+        own = {k: v for k, v in given.items() if k in known.get(run.notebook.name, ())}
+        return replace(run, parameters=_merged(run.parameters, own)) if own else run
+
+    names = {run.notebook.name for run in chosen}
+    runs = [changed(run) for run in runs]
+    return runs, [run for run in runs if run.notebook.name in names]
+
+
+def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return the old parameters with the new ones; mappings are joined.
+
+    >>> _merged({"options": {"warmup": 10}, "servers": 1}, {"options": {"launcher": "mpi"}})
+    {'options': {'warmup': 10, 'launcher': 'mpi'}, 'servers': 1}
+    """
+    result = dict(old)
+    for name, value in new.items():
+        before = old.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        result[name] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return result
+
+
+def _longest_first(runs: list[NotebookRun], expected: Mapping[str, float]) -> list[NotebookRun]:
+    """Return the runs so that those side by side end together, as far as can be foreseen."""
+    return sorted(runs, key=lambda run: -expected[run.notebook.name])
+
+
+def _run_all(
+    runs: list[NotebookRun],
+    target: Path,
+    jobs: int,
+    fresh: bool,
+    bar: Progress,
+) -> None:
+    """Execute all notebooks; each one that measures times runs alone."""
+    cancelled = threading.Event()
+
+    beside = {JOBS_VARIABLE: str(max(1, cores() // jobs))}  # which run share the cores already
+
+    def run_one(run: NotebookRun) -> None:
+        bar.begin(run.notebook.name)
+        try:
+            _run(run, target, fresh, cancelled, {} if run.timed else beside)
+        finally:
+            bar.end(run.notebook.name)
+
+    groups = [[run for run in runs if not run.timed]]
+    groups += [[run] for run in runs if run.timed]
+    # A thread per job only waits: every notebook runs in a process of its own.
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for group in groups:
+                for future in as_completed([pool.submit(run_one, run) for run in group]):
+                    future.result()
+        except BaseException:
+            cancelled.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run(
+    run: NotebookRun,
+    target: Path,
+    fresh: bool,
+    cancelled: threading.Event,
+    variables: Mapping[str, str],
+) -> None:
+    """Run one notebook and record its outcome; an expected error is recorded, not raised."""
+    if fresh or _state(run, target).get("digest") != run.digest:
+        _remove_rows(run, target)  # of other parameters or another version; else they resume
+    note = {"digest": run.digest, "status": "started", "made": provenance()}
+    _note(run, target, note)
+    start = time.monotonic()
+    try:
+        out = target / f"{run.notebook.name}.ipynb"
+        execute(run.notebook, out, run.parameters, run.timeout_seconds, cancelled, variables)
+    except DdlnbError as error:
+        if not cancelled.is_set():
+            status = "not here" if isinstance(error, MissingPart) else "failed"
+            _note(run, target, {**note, "status": status, "error": str(error)})
+        return
+    _note(run, target, {**note, "status": "done", "seconds": time.monotonic() - start})
+
+
+def _remove_rows(run: NotebookRun, target: Path) -> None:
+    if name := run.parameters.get(ROWS_FILE):
+        path = target / str(name)
+        for old in (path, path.with_suffix(".runs.csv")):
+            old.unlink(missing_ok=True)
+
+
+def _state_path(run: NotebookRun, target: Path) -> Path:
+    return target / "state" / f"{run.notebook.name}.json"
+
+
+def _state(run: NotebookRun, target: Path) -> dict:
+    """Return the record of the notebook's last run, or an empty one if there was none."""
+    path = _state_path(run, target)
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is damaged ({error}); remove it") from error
+
+
+def _note(run: NotebookRun, target: Path, state: dict) -> None:
+    write_atomically(_state_path(run, target), json.dumps(state))
+
+
+def _is_done(run: NotebookRun, target: Path) -> bool:
+    state = _state(run, target)
+    there = (target / f"{run.notebook.name}.ipynb").exists()
+    return there and state.get("status") == "done" and state.get("digest") == run.digest
+
+
+def _outcome(run: NotebookRun, target: Path, *, kept: bool) -> Outcome:
+    state = _state(run, target)
+    made, seconds = state.get("made", {}), state.get("seconds", float("nan"))
+    if state["status"] == "done":
+        return Outcome(run.notebook, "kept" if kept else "done", seconds, made=made)
+    status = "failed" if state["status"] == "started" else state["status"]
+    error = state.get("error", "it was interrupted; run again to finish it")
+    return Outcome(run.notebook, status, seconds, error, made)
+
+
+def _files_digest() -> str:
+    """Return a fingerprint of the package's source and of the data that notebooks read."""
+    digest = hashlib.sha256()
+    for folder, pattern in ((ROOT / "ddlnb", "**/*.py"), (DATA, "**/*")):
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file() and TIMES not in path.parents:  # which decide no result
+                digest.update(str(path.relative_to(ROOT)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def expected_seconds(runs: list[NotebookRun], profile: str) -> dict[str, float]:
+    """Return the seconds that each run takes, by its name: as kept, or as its profile guesses."""
+    kept = notebook_seconds(profile)
+    return {run.notebook.name: kept.get(run.notebook.name, run.expected_seconds) for run in runs}
+
+
+def total_seconds(runs: list[NotebookRun], expected: Mapping[str, float], jobs: int) -> float:
+    """Return the seconds of all runs: what takes times runs alone, ``jobs`` others at a time."""
+    alone = sum(expected[run.notebook.name] for run in runs if run.timed)
+    others = sum(expected[run.notebook.name] for run in runs if not run.timed)
+    return alone + others / jobs

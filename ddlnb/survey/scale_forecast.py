@@ -1,0 +1,126 @@
+"""Layouts of large models: how far off forecasts of left-out runs are, and which layout is best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddlnb.errors import UnknownName
+from ddlnb.files import DATA
+from ddlnb.parallelism.forecast.fit import observed
+from ddlnb.parallelism.forecast.frameworks import describe
+from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.validation import scores
+from ddlnb.survey.findings import Findings, findings
+
+KEPT_ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
+OURS, NEVER_SLOW = "ours", "ours, never slow"
+TRIVIAL = ("constant MFU", "nearest neighbour", "least split")
+SHARES = ("median", "near", "pick", "held", "memory", "fits")
+WORDS = {
+    "median": "median error (%)", "near": "within 20 % (%)", "factor": "mean factor",
+    "pick": "picked of best (%)", "held": "in the interval (%)", "memory": "error of memory (%)",
+    "fits": "said to fit (%)",
+}  # fmt: skip
+
+
+def left_out() -> pd.DataFrame:
+    """Return the kept rows of cross-validation: one per left-out run and forecast.
+
+    They are written by ``python -m benchmarks.scale_validation --write``.
+    """
+    return pd.read_csv(KEPT_ROWS)
+
+
+def left_out_by(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:
+    """Return our forecasts of runs that were left out so. Raises UnknownName for other kinds."""
+    for kind in kinds:
+        if kind not in set(rows["kind"]):
+            raise UnknownName("kind of left-out runs", kind, rows["kind"].unique())
+    return rows[(rows["forecast"] == OURS) & rows["kind"].isin(kinds)]
+
+
+def scores_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores by what was left out and by forecast, as shares."""
+    return pd.DataFrame(scores(rows.to_dict("records")))
+
+
+def score_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores over all folds of a kind, in words and per cent, a row per forecast."""
+    found = scores_of(rows)
+    whole = found[found["left_out"] == "all"].drop(columns="left_out")
+    whole = whole.set_index(["kind", "forecast"])
+    whole[list(SHARES)] = (100 * whole[list(SHARES)]).round(1)
+    whole["factor"] = whole["factor"].round(3)
+    return whole.rename(columns=WORDS)
+
+
+def errors_by_degree(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores of every fold, for forecasts that have an error: a rule only picks."""
+    found = scores_of(rows)
+    named = found["forecast"].isin((OURS, *TRIVIAL))
+    return found[(found["left_out"] != "all") & found["median"].notna() & named]
+
+
+def parameter_table() -> pd.DataFrame:
+    """Return the parameters of the fit: value, unit, meaning."""
+    table = pd.DataFrame(describe())[["parameter", "value", "unit", "meaning"]]
+    return table.set_index("parameter")
+
+
+def slow_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores of all left-out models with and without the chance of slow runs."""
+    of_models = rows[(rows["kind"] == "model") & rows["forecast"].isin((OURS, NEVER_SLOW))]
+    return score_table(of_models).droplevel("kind")[
+        [WORDS[one] for one in ("median", "near", "factor", "pick")]
+    ]
+
+
+def ranked(model: str, gpu: str, nodes: int, sequence: int) -> Ranking:
+    """Return the layouts of a model on a machine, ranked, as `ddlnb.scale` does."""
+    return scale(model, gpu, nodes, sequence=sequence)
+
+
+def best_layouts(ranking: Ranking, top: int) -> pd.DataFrame:
+    """Return the best layouts, and why each is slower than the one above it."""
+    table = pd.DataFrame(ranking.rows(top)).set_index("layout")
+    table["mfu"] = (100 * table["mfu"]).round(1)
+    return table.round({"tokens_per_s_per_gpu": 0, "low": 0, "high": 0, "memory_gib": 1,
+                        "chance_of_slow": 2, "seconds": 2})  # fmt: skip
+
+
+def rates_by_split(ranking: Ranking) -> pd.DataFrame:
+    """Return tokens/s per GPU of the best layout of every split: tp by pp, NaN if none fits."""
+    cases, rates = ranking.outlook.cases, ranking.outlook.tokens_per_s_per_gpu
+    all_splits = pd.DataFrame({"tp": cases.tp, "pp": cases.pp, "rate": np.nan})
+    all_splits.loc[ranking.order, "rate"] = rates[ranking.order]
+    best = all_splits.groupby(["tp", "pp"])["rate"].max()
+    return best.unstack("pp")
+
+
+def findings_of(rows: pd.DataFrame) -> Findings:
+    """Return what the scores say, in sentences."""
+    found = scores_of(rows).set_index(["kind", "left_out", "forecast"])
+
+    def score(kind: str, which: str, forecast: str, what: str) -> Any:
+        if (kind, which, forecast) not in found.index:
+            raise UnknownName("fold", (kind, which, forecast), map(str, found.index))
+        return found.loc[(kind, which, forecast), what]
+
+    most = int(observed().cases.gpus.max())
+    worst = errors_by_degree(rows[rows["forecast"] == OURS]).sort_values("median").iloc[-1]
+    trivial = min(score("model", "all", name, "median") for name in TRIVIAL[:2])
+    return findings(
+        f"Of a model that the fit had not seen, half of the runs are forecast within "
+        f"{score('model', 'all', OURS, 'median'):.1%}; the better trivial forecast is off by "
+        f"{trivial:.0%}.",
+        f"On {most} GPUs, forecast from at most {most // 2}, the median error is "
+        f"{score('gpus', f'{most} GPUs', OURS, 'median'):.1%}, and the layout that is picked has "
+        f"{score('gpus', f'{most} GPUs', OURS, 'pick'):.1%} of the best measured throughput.",
+        f"Without the chance of slow runs it would pick one with "
+        f"{score('gpus', f'{most} GPUs', NEVER_SLOW, 'pick'):.0%}.",
+        f"{score('model', 'all', OURS, 'held'):.0%} of these runs are in their 90 % interval.",
+        f"Furthest off is what was left out with {worst['left_out']}: {worst['median']:.0%}.",
+    )

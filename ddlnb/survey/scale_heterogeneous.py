@@ -1,0 +1,89 @@
+"""Notebook scale_heterogeneous: a cluster of two kinds of GPUs, forecast and executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ddlnb.launch.ranks import Ranks
+from ddlnb.parallelism.executed.slowed import SlowedModel, unlike_rows
+from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, unlike_table, unlike_ways
+from ddlnb.parallelism.model import ModelShape, llama
+from ddlnb.registry import several
+from ddlnb.survey.findings import Findings, findings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MODEL = llama("Llama 3.2 1B", 16, 2048, 32, 8, 8192, 128256, 2048, tied=True)
+
+
+def ways_of(counts: Mapping[str, int], samples: int) -> pd.DataFrame:
+    """Return what each way to use these GPUs yields for a Llama of 1 B parameters."""
+    model = MODEL.shape
+    return unlike_table(unlike_ways(model, gpu_kinds(counts), samples), samples, model)
+
+
+def by_ratio(
+    ratios: Sequence[float], count: int, samples: int, model: ModelShape = MODEL.shape
+) -> pd.DataFrame:
+    """Return the ways for as many fast as slow GPUs, the fast ones so many times as fast.
+
+    The slow ones are V100; ports are alike. ``ratio`` is a column; ``gain`` the throughput over
+    that of the fast kind alone.
+    """
+    import pandas as pd
+
+    slow = gpu_kinds({"V100": count})[0]
+    tables = []
+    for ratio in several(ratios):
+        kinds = (Kind("fast", count, ratio * slow.speed, slow.port), slow)
+        table = unlike_table(unlike_ways(model, kinds, samples), samples, model)
+        only = table.loc[table["way"] == "only fast", "samples_per_second"].item()
+        tables.append(table.assign(ratio=ratio, gain=table["samples_per_second"] / only))
+    return pd.concat(tables, ignore_index=True)
+
+
+def executed(sample_seconds: float, iterations: int) -> pd.DataFrame:
+    """Return forecast and executed iterations on four real ranks, two of them slowed."""
+    with Ranks(4, imports=("torch._dynamo",)) as ranks:
+        return unlike_rows(
+            ranks, model=SlowedModel(sample_seconds=sample_seconds), iterations=iterations
+        )
+
+
+def forecast_findings(table: pd.DataFrame, ratios: pd.DataFrame) -> Findings:
+    """Return what sharing by speed gains, and from which ratio on equal shares lose to one kind."""
+    rate = table.set_index("way")["samples_per_second"]
+    gain = rate["shares by speed"] / rate["equal shares"]
+    best = str(rate.idxmax())
+    equal = ratios[ratios["way"] == "equal shares"]
+    loses = equal.loc[equal["gain"] < 1, "ratio"]
+    said = (
+        f"With equal shares all wait for the slow kind: from {loses.min():g} times the speed on, "
+        f"the fast GPUs alone are quicker."
+        if len(loses)
+        else "At none of these ratios are the fast GPUs alone quicker than equal shares."
+    )
+    return findings(
+        f"Shares by speed train {gain:.2f} times as fast as equal shares; best is {best}, with "
+        f"{table.set_index('way').loc[best, 'of_all']:.0%} of what all speeds add up to.",
+        said,
+    )
+
+
+def executed_findings(rows: pd.DataFrame) -> Findings:
+    """Return how far forecasts and gradients are off on real ranks."""
+    off = (rows["forecast_seconds"] / rows["seconds"] - 1).abs()
+    trivial = (rows["trivial_seconds"] / rows["seconds"] - 1).abs()
+    return findings(
+        f"Forecast before they ran, iterations are off by {off.median():.1%} in the median and "
+        f"{off.max():.1%} at most; adding up speeds is off by {trivial.median():.1%} and "
+        f"{trivial.max():.1%}.",
+        f"Gradients differ from those of one worker on the joined batch by "
+        f"{rows['gradient_error'].max():.0e} of the largest.",
+    )
+
+
+__all__ = ["by_ratio", "executed", "executed_findings", "forecast_findings", "ways_of"]

@@ -1,0 +1,193 @@
+"""Ways to split a model: carried out and counted, drawn as schedules, and played on a cluster.
+
+The strategies are those of the surveys of layers and of large scale (volumes D01 to D09).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from ddlnb.errors import UnknownName
+from ddlnb.networks.flows import Startup
+from ddlnb.networks.topologies import Star, with_islands
+from ddlnb.parallelism.executed.table import CASES, strategy_rows, strategy_table
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.memory import memory
+from ddlnb.parallelism.model import Transformer, llama
+from ddlnb.parallelism.schedules import in_flight
+from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
+from ddlnb.results.timeline import Timeline
+from ddlnb.survey.findings import Findings, findings
+from ddlnb.units import GIB, bandwidth_from, seconds_from
+
+if TYPE_CHECKING:
+    from ddlnb.networks.network import Network
+
+
+__all__ = [
+    "executed_strategies",
+    "execution_findings",
+    "played_layouts",
+    "played_schedules",
+    "schedule_table",
+    "split_findings",
+    "split_table",
+    "strategy_table",
+]
+
+# Eight equal blocks: the embedding and the head are next to nothing.
+EQUAL_BLOCKS = Transformer("eight blocks", 8, 1024, 16, 16, 512)
+# Llama 3 8B (its model card and config), with sequences of 4096 tokens.
+LLAMA = llama("llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 4096)
+FLOPS = 400e12  # assumed of one GPU in a layer; the data sheet of an H100 says 989e12
+FREE = 1e30  # bytes per second of links that cost nothing
+EMPTY = 1e-9  # a bubble that is only rounding
+
+
+def executed_strategies(names: Sequence[str] = (), *, seed: int = 1) -> pd.DataFrame:
+    """Return the `strategy_rows` of the strategies of these names, by default of all.
+
+    Raises UnknownName.
+    """
+    known = {case.strategy: case for case in CASES}
+    for name in names:
+        if name not in known:
+            raise UnknownName("strategy", name, known)
+    return strategy_rows([known[name] for name in names or known], seed=seed)
+
+
+def execution_findings(rows: pd.DataFrame) -> Findings:
+    """Return what the executed strategies showed, in sentences computed from the rows."""
+    table = strategy_table(rows)
+    parts = rows[rows["quantity"].str.startswith("memory")]
+    off = (parts["predicted"] / parts["counted"] - 1).abs()
+    worst = parts.loc[off.idxmax()]
+    return findings(
+        f"{int(table['equal'].sum())} of {len(table)} strategies do on every rank what was said "
+        f"of them: {int(table['calls counted'].sum()):,} calls, "
+        f"{int(table['bytes counted'].sum()):,} bytes.",
+        f"No loss or parameter is further than {table['off one worker'].max():.0e} from that of "
+        f"one worker.",
+        f"Memory is off by at most {off.max():.1%} ({worst['quantity'].removeprefix('memory ')}, "
+        f"{worst['strategy']}).",
+    )
+
+
+def played_schedules(
+    layouts: Sequence[str], flops_per_second: float = FLOPS
+) -> dict[str, Timeline]:
+    """Return one iteration of eight equal blocks under each layout, with links that cost nothing.
+
+    By the text of the layout. Raises InputError for one that does not divide them.
+    """
+    lines = {}
+    for text in layouts:
+        layout = Layout.parse(text)
+        network = Star(max(2, layout.ranks)).network(FREE)
+        lines[text] = play_iteration(
+            EQUAL_BLOCKS.shape, layout, network, FLOPS, memory_bandwidth=FREE
+        )
+    return lines
+
+
+def schedule_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
+    """Return what each schedule costs: its bubble, played and by formula, and what it keeps.
+
+    The formulas are those of equal stages whose backward pass takes twice the forward pass:
+    (p - 1)/(v m + p - 1) of the iteration; zero-bubble leaves a third, where m is at least p.
+    ``kept`` is the most micro batches, in whole stages, that any stage keeps activations of.
+    """
+    rows = {}
+    for text, line in lines.items():
+        layout = Layout.parse(text)
+        parts = parts_of(line)
+        idle = (layout.pp - 1) / (3 if layout.schedule == "zero-bubble" else 1)
+        kept = max(
+            in_flight(layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage)
+            for stage in range(layout.pp)
+        )
+        rows[text] = {
+            "schedule": layout.schedule,
+            "bubble": parts.get("bubble", 0.0) / sum(parts.values()),
+            "formula": idle / (layout.vpp * layout.micro_batches + idle),
+            "kept": kept / layout.vpp,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout")
+
+
+def played_layouts(
+    layouts: Sequence[str],
+    *,
+    nodes: int = 4,
+    between: str = "50 GB/s",
+    inside: str = "450 GB/s",
+    latency: str = "10 us",
+) -> dict[str, Timeline]:
+    """Return one iteration of Llama 3 8B under each layout on nodes of 8 GPUs; simulated.
+
+    ``between`` is the bandwidth of a GPU's share of its node's links, ``inside`` that of its link
+    to the others of its node, ``latency`` what a message between nodes costs before its first byte
+    (a fifth of it inside). Raises InputError for a layout that needs more GPUs.
+    """
+    network = _cluster(nodes, bandwidth_from(between), bandwidth_from(inside))
+    start = seconds_from(latency)
+    return {
+        text: play_iteration(
+            LLAMA.shape,
+            Layout.parse(text),
+            network,
+            FLOPS,
+            memory_bandwidth=2e12,
+            startup=Startup(inside=start / 5, between=start),
+        )
+        for text in layouts
+    }
+
+
+def _cluster(nodes: int, between: float, inside: float) -> Network:
+    return with_islands(Star(nodes).network(8 * between), 8, inside)
+
+
+def split_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
+    """Return where the time of each layout goes: a row per layout, seconds by reason.
+
+    With ``tokens_per_second`` of one GPU, and ``memory_gib`` of the fullest rank (model states in
+    mixed precision, and activations). Reasons that no layout has are left out.
+    """
+    rows = {}
+    for text, line in lines.items():
+        layout, parts = Layout.parse(text), parts_of(line)
+        fullest = max(memory(LLAMA.shape, layout, stage=s).total for s in range(layout.pp))
+        seconds = sum(parts.values())
+        rows[text] = {
+            **{name: value for name, value in parts.items() if value > EMPTY},
+            "seconds": seconds,
+            "tokens_per_second": layout.samples * LLAMA.sequence / seconds / layout.ranks,
+            "memory_gib": fullest / GIB,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout").fillna(0.0)
+    last = ["seconds", "tokens_per_second", "memory_gib"]
+    return table[[*(name for name in table if name not in last), *last]]
+
+
+def split_findings(table: pd.DataFrame) -> Findings:
+    """Return what the played layouts say, in sentences computed from the table."""
+    rates = table["tokens_per_second"]
+    best, worst = rates.idxmax(), rates.idxmin()
+    waits = table.drop(
+        columns=["computation", "update", "seconds", "tokens_per_second", "memory_gib"]
+    )
+    reason = waits.loc[worst].idxmax()
+    waited = waits.loc[worst, reason] / table.loc[worst, "seconds"]
+    memory_of = table["memory_gib"]
+    return findings(
+        f"Of these, `{best}` is quickest: {rates[best]:,.0f} tokens/s per GPU, with "
+        f"{memory_of[best]:.0f} GiB on the fullest rank.",
+        f"`{worst}` reaches {rates[worst] / rates[best]:.0%} of that; it waits longest for "
+        f"{reason} ({waited:.0%} of its iteration).",
+        f"`{memory_of.idxmin()}` needs least memory, {memory_of.min():.0f} GiB; "
+        f"`{memory_of.idxmax()}` most, {memory_of.max():.0f} GiB.",
+    )

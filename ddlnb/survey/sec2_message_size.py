@@ -1,0 +1,248 @@
+"""Effective bandwidth by message size: measured here, and quoted by the survey (section 2)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddlnb.engines.bench import Bench
+from ddlnb.engines.process_group import process_group
+from ddlnb.engines.settings import MEASURING, MeasurementSettings
+from ddlnb.errors import require_whole
+from ddlnb.files import machine
+from ddlnb.launch.rank import RankContext
+from ddlnb.launch.ranks import Ranks
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
+from ddlnb.results.published import quoted
+from ddlnb.survey.findings import Findings, findings
+from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+NETWORKS = ("10GbE", "100GbE", "100GbIB")
+# The survey's "1 MB" and "16 KB" agree with the rates it gives only as powers of two.
+QUOTED_SIZES = {"A14": ("1 MB", MIB), "A15": ("16 KB", 16 * KIB)}
+# Half a unit of the last digit of each quoted value: time in ms, rate in Gb/s.
+TIME_ROUNDING = {
+    ("A14", "10GbE"): 0.005,
+    ("A14", "100GbE"): 0.005,
+    ("A14", "100GbIB"): 0.05,
+    ("A15", "10GbE"): 0.005,
+    ("A15", "100GbE"): 0.005,
+    ("A15", "100GbIB"): 0.0005,
+}
+RATE_ROUNDING = 0.05
+SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB)
+BERT_LARGE_GPUS = 4
+
+
+def measure_bandwidth(
+    sizes: Sequence[int] = SIZES, *, workers: int = 2, repetitions: int = 9
+) -> pd.DataFrame:
+    """Return seconds and Gb/s by message size, of an all-reduce and of one message.
+
+    The message goes from rank 0 to rank 1; its time is half of a round trip. Both are medians.
+    """
+    import pandas as pd
+
+    require_whole(2, workers=workers)
+    require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
+    with Ranks(workers, imports=MEASURING) as ranks:
+        settings = MeasurementSettings(workers=workers)
+        bench = Bench("small-conv", ranks, settings)  # Any model would do.
+        reductions = bench.all_reduce_seconds(tuple(sizes), repetitions)
+        trips = ranks.run(_time_round_trips, tuple(sizes), repetitions, count=2)[0]
+    rows = [
+        *_rows(f"loopback, all-reduce of {workers}", reductions, "measured"),
+        *_rows("loopback, point to point", trips, "measured"),
+    ]
+    return pd.DataFrame(rows).assign(machine=machine())
+
+
+def quoted_bandwidth() -> pd.DataFrame:
+    """Return the survey's times (A14, A15) in the columns of `measure_bandwidth`."""
+    import pandas as pd
+
+    rows = [
+        row
+        for network in NETWORKS
+        for quote, (_, size) in sorted(QUOTED_SIZES.items(), reverse=True)
+        for row in _rows(network, [(size, _quoted_seconds(quote, network))], "published")
+    ]
+    return pd.DataFrame(rows)
+
+
+def beside_quoted(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `measure_bandwidth` followed by those of the survey."""
+    import pandas as pd
+
+    return pd.concat([measured, quoted_bandwidth()], ignore_index=True)
+
+
+def fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
+    """Return the fitted a + b M of every network in the rows."""
+    return {
+        str(network): fit_alpha_beta(part["bytes"].tolist(), part["seconds"].tolist())
+        for network, part in rows.groupby("network", sort=False)
+    }
+
+
+def bandwidth_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return Gb/s by message size (down) and by network (across), to read beside the figure."""
+    table = rows.pivot_table(
+        index="bytes", columns="network", values="gigabits_per_second", sort=False
+    )
+    table = table.sort_index().rename(index=size_in_words).rename_axis(index="message")
+    return table.add_suffix(" (Gb/s)").rename_axis(columns=None).round(3)
+
+
+def quoted_fits() -> pd.DataFrame:
+    """Return the a + b M of the survey's two quoted messages, with what rounding allows.
+
+    A quoted time and a quoted rate each bound the true time. The line goes through the middle of
+    what both allow; low and high are the extremes of a and of the bandwidth 1 / b over all pairs of
+    times within these bounds.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_quoted_fit(network) for network in NETWORKS]).set_index("network")
+
+
+def quoted_table() -> pd.DataFrame:
+    """Return `quoted_fits` with a range per quantity, to be read."""
+    fitted = quoted_fits().round(2)
+    units = {"latency_us": "latency (us)", "gigabits_per_second": "bandwidth (Gb/s)"}
+    for name, header in units.items():
+        fitted[header] = fitted[name]
+        fitted[f"{header.split()[0]} between"] = (
+            fitted[f"{name}_low"].map("{:.2f} and ".format)
+            + fitted[f"{name}_high"].map("{:.2f}".format)
+        )  # fmt: skip
+    columns = [header for header in fitted if " " in header]
+    return fitted[columns].assign(**{"half of it at (KiB)": fitted["half_peak_KiB"]})
+
+
+def quoted_findings() -> Findings:
+    """Compare the bandwidths that the survey's messages imply with the names of the networks."""
+    rates = quoted_fits()["gigabits_per_second"]
+    shares = [
+        f"{quoted('A15', f'rate of a 16 KB message over {network}'):g} of "
+        f"{quoted('A14', f'rate of a 1 MB message over {network}'):g} Gb/s on {network}"
+        for network in NETWORKS
+    ]
+    return findings(
+        f"A message of 16 KB reaches this much of the rate of one of 1 MB: {', '.join(shares)}.",
+        f"100GbE, which is TCP over InfiniBand, saturates near {rates['100GbE']:.0f} Gb/s: "
+        f"{rates['100GbE'] / rates['10GbE']:.1f} times the bandwidth of 10GbE, not 10 times.",
+    )
+
+
+def bert_large_example() -> pd.DataFrame:
+    """Compute the survey's example, BERT-Large at batch 8 on 4 GPUs, from the quoted inputs.
+
+    Times are the survey's (A11, A12); all that is computed follows from them and from the number
+    of parameters. The last speed-up hides all communication behind the computation.
+    """
+    import pandas as pd
+
+    parameters = quoted("A10", "parameters of bert-large")
+    computing = quoted("A11", "time of one bert-large iteration at batch 8 on RTX 2080 Ti") * MS
+    work = quoted("A11", "work of one bert-large iteration at batch 8") * 1e9
+    reducing = quoted("A12", "all-reduce of bert-large over 4 GPUs on PCIe 3.0") * MS
+    gpus, size = BERT_LARGE_GPUS, parameters * 4
+    per_byte = ring_all_reduce(AlphaBeta(0, 1), gpus).seconds_per_byte
+    sizes = quoted("A10", "fp32 size of bert-large")
+    speedup = quoted("A12", "speedup of bert-large on 4 GPUs on PCIe 3.0")
+    most = quoted("A13", "most speedup of bert-large on 4 GPUs")
+    per_link = per_byte * size / reducing
+    hidden = gpus * computing / max(computing, reducing)
+    rows = [
+        ("size of the gradient (GB)", size / GB, sizes, "A10"),
+        ("arithmetic of one GPU (TFLOP/s)", work / computing / 1e12, None, "A11"),
+        ("throughput of one GPU (sentences/s)", 8 / computing, None, "A11"),
+        ("rate of a link of the ring (GB/s)", per_link / GB, None, "A12"),
+        ("speed-up without overlap", gpus * computing / (computing + reducing), speedup, "A12"),
+        ("speed-up with everything hidden", hidden, most, "A13"),
+    ]
+    frame = pd.DataFrame(rows, columns=["quantity", "computed", "published", "item"])
+    return frame.set_index("quantity").round(3)
+
+
+def _rows(network: str, points: Sequence[tuple[int, float]], source: str) -> list[dict]:
+    return [
+        {
+            "network": network,
+            "bytes": size,
+            "seconds": seconds,
+            "gigabits_per_second": gigabits_per_second(size / seconds),
+            "source": source,
+        }
+        for size, seconds in points
+    ]
+
+
+def _quoted_seconds(quote: str, network: str) -> float:
+    size, _ = QUOTED_SIZES[quote]
+    return quoted(quote, f"time of a {size} message over {network}") * MS
+
+
+def _bounds(quote: str, network: str) -> tuple[float, float]:
+    """Return the least and the most seconds that both the quoted time and rate allow."""
+    text, size = QUOTED_SIZES[quote]
+    rate = quoted(quote, f"rate of a {text} message over {network}")
+    bits = size * BITS_PER_BYTE
+    by_rate = [bits / (rate + sign * RATE_ROUNDING) / 1e9 for sign in (1, -1)]
+    time_rounding = TIME_ROUNDING[quote, network] * MS
+    middle = _quoted_seconds(quote, network)
+    return max(by_rate[0], middle - time_rounding), min(by_rate[1], middle + time_rounding)
+
+
+def _line(small: float, large: float) -> tuple[float, float]:
+    """Return a and b of the line through the times of the two quoted sizes."""
+    sizes = [QUOTED_SIZES[quote][1] for quote in ("A15", "A14")]
+    slope = (large - small) / (sizes[1] - sizes[0])
+    return small - slope * sizes[0], slope
+
+
+def _quoted_fit(network: str) -> dict[str, object]:
+    small, large = (_bounds(quote, network) for quote in ("A15", "A14"))
+    corners = [_line(s, t) for s in small for t in large]
+    line = AlphaBeta(*_line(statistics.mean(small), statistics.mean(large)))
+    latencies = [a / US for a, _ in corners]
+    rates = [gigabits_per_second(1 / b) for _, b in corners]
+    return {
+        "network": network,
+        "latency_us": line.latency_seconds / US,
+        "latency_us_low": min(latencies),
+        "latency_us_high": max(latencies),
+        "gigabits_per_second": gigabits_per_second(line.bytes_per_second),
+        "gigabits_per_second_low": min(rates),
+        "gigabits_per_second_high": max(rates),
+        "half_peak_KiB": line.half_peak_bytes / KIB,
+    }
+
+
+def _time_round_trips(
+    context: RankContext, sizes: tuple[int, ...], repetitions: int
+) -> list[tuple[int, float]]:
+    """Return bytes and seconds of half a round trip between ranks 0 and 1, as rank 0 sees it."""
+    import torch
+    import torch.distributed as dist
+
+    found = []
+    other = 1 - context.rank
+    with process_group(context, context.store(), context.count):
+        for size in sizes:
+            tensor = torch.zeros(size, dtype=torch.uint8)
+            seconds = []
+            for _ in range(repetitions + 1):
+                start = time.perf_counter()
+                for turn in (0, 1):
+                    dist.send(tensor, other) if context.rank == turn else dist.recv(tensor, other)
+                seconds.append((time.perf_counter() - start) / 2)
+            found.append((size, statistics.median(seconds[1:])))
+    return found

@@ -1,0 +1,424 @@
+"""Large batches: what they cost in accuracy, and what layer-wise rates bring back (3.1.1).
+
+The recipes that are compared: an optimizer, and a rule for its learning rate.
+
+Training with large batches at equal epochs.
+
+All recipes see the same number of samples, so a batch k times as large takes 1/k of the steps. The
+batch grows on the same workers, which also makes communication rarer. Growing it by more workers
+gives the same average; `by_division` shows that it learns the same. SGD has the momentum of LARS,
+so that the comparison is not one of momentum. Source: survey, section 3.1.1.
+
+How good the models of large batches are in the end, recipe by recipe.
+
+What is expected of large batches, and whether it holds on curves of `large_batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.results.statistics import mean_interval, paired_comparison
+from ddlnb.survey.findings import Findings, findings, item_verdict, with_half_widths
+from ddlnb.survey.time_to_target import digits_workload
+from ddlnb.training.optimizers import LinearScaling, get_schedule
+from ddlnb.training.runs.runner import in_parallel
+from ddlnb.training.runs.summaries import final_losses, runs_by
+from ddlnb.training.runs.train import run
+from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.settings import TrainingSettings, training_settings
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.training.tasks.task import LearningTask
+from ddlnb.workloads.workload import c2c, intensity
+
+SCALINGS = ("same", "linear", "tuned")
+WARM_UP_SHARE = 0.2  # Share of the steps in which the learning rate rises.
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A rule for how the learning rate follows the batch.
+
+    ``scaling`` "same" keeps the rate that was tuned at the smallest batch, "linear" multiplies it
+    by the ratio of the batches (Goyal et al. 2017), "tuned" tunes one at every batch. A warm-up
+    is linear over WARM_UP_SHARE of the steps, and starts from the unscaled rate with linear
+    scaling, else from zero.
+    """
+
+    name: str
+    optimizer: str
+    scaling: str
+    warm_up: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scaling not in SCALINGS:
+            raise UnknownName("scaling", self.scaling, SCALINGS)
+
+    def schedule(self, times: float, steps: int) -> str:
+        """Return the schedule, as text, for a batch ``times`` as large and this number of steps."""
+        over = max(1, round(WARM_UP_SHARE * steps))
+        linear = self.scaling == "linear"
+        if not self.warm_up or (linear and times == 1):
+            return "constant"
+        return f"linear-scaling({times!r}, {over})" if linear else f"warm-up({over})"
+
+
+SAME = Recipe("SGD, same rate", "momentum", "same")
+LINEAR = Recipe("SGD, linear scaling", "momentum", "linear")
+WARM = Recipe("SGD, linear scaling, warm-up", "momentum", "linear", warm_up=True)
+TUNED = Recipe("SGD, tuned, warm-up", "momentum", "tuned", warm_up=True)
+LARS = Recipe("LARS, tuned, warm-up", "lars", "tuned", warm_up=True)
+LAMB = Recipe("LAMB, tuned, warm-up", "lamb", "tuned", warm_up=True)
+RECIPES = (SAME, LINEAR, WARM, TUNED, LARS, LAMB)
+
+
+def tuned_at(recipe: Recipe, batch: int, smallest: int) -> tuple[Recipe, int]:
+    """Return the recipe and batch to tune for this cell; untuned recipes share the smallest one."""
+    if recipe.scaling == "tuned":
+        return recipe, batch
+    return Recipe("at the smallest batch", recipe.optimizer, "tuned"), smallest
+
+
+def quality(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per recipe and batch, over its seeds, at the end of training.
+
+    Columns: steps, learning_rate (the largest that is reached), seeds, diverged, and test_loss and
+    test_accuracy with the half widths of 95 % t-intervals. A run that diverged has an infinite loss
+    and the accuracy that it had then.
+    """
+    rows = []
+    for (recipe, batch), part in curves.groupby(["recipe", "batch"], sort=False):
+        last = ends(part)
+        row: dict[str, Any] = {
+            "recipe": recipe,
+            "batch": batch,
+            "steps": int(part["step"].max()),
+            "learning_rate": float(last["learning_rate"].iloc[0]) * _top(last["schedule"].iloc[0]),
+            "seeds": len(last),
+            "diverged": int(last["diverged"].sum()),
+        }
+        for measure in ("test_loss", "test_accuracy"):
+            found = mean_interval(last[measure].to_numpy(dtype=float))
+            row |= {measure: found.estimate, f"{measure}_half_width": found.half_width}
+        rows.append(row)
+    return pd.DataFrame(rows).assign(source="measured in lockstep")
+
+
+def quality_table(found: pd.DataFrame) -> pd.DataFrame:
+    """Return `quality` by recipe and batch, each measure with its interval, to be read."""
+    table = found.set_index(["recipe", "batch"]) if "recipe" in found else found
+    shown = table[["steps", "learning_rate", "seeds", "diverged"]].round(4)
+    shown = shown.rename(columns={"learning_rate": "learning rate"})
+    for measure in ("test_loss", "test_accuracy"):
+        shown[measure.replace("_", " ")] = with_half_widths(table, measure)
+    return shown
+
+
+def tuned_sgd_rate(found: pd.DataFrame, batch: int) -> float:
+    """Return the learning rate that tuning found for SGD at this batch, from `quality`."""
+    rates = found.set_index(["recipe", "batch"])["learning_rate"]
+    return float(rates[TUNED.name, batch])
+
+
+def ends(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the last row of every seed of one cell, with an infinite loss if it diverged."""
+    [found] = runs_by(runs, "recipe", "batch").values()
+    last = pd.concat([run.tail(1) for run in found.values()])
+    return last.assign(test_loss=final_losses(found))
+
+
+def _top(schedule: str) -> float:
+    """Return the largest factor of a schedule."""
+    chosen = get_schedule(schedule)
+    return chosen.times if isinstance(chosen, LinearScaling) else 1.0
+
+
+BATCHES = (64, 256, 1024)
+TASK, METHOD = "digits", "bsp"
+
+
+@dataclass(frozen=True, eq=False)
+class LargeBatches:
+    """The runs of a study of large batches.
+
+    ``curves`` are those of `train`, with the columns ``recipe``, ``batch`` (global) and ``epochs``;
+    ``tuning`` has one row per rate tried, with the recipe and the batch that it was tried for.
+    """
+
+    curves: pd.DataFrame
+    tuning: pd.DataFrame
+
+
+def steps_for(task: LearningTask, epochs: float, batch: int) -> int:
+    """Return the rounded number of steps that the epochs take with a global batch of this size."""
+    require(epochs > 0, f"epochs {epochs!r} must be above 0")
+    return max(1, round(epochs * len(task.samples().labels) / batch))
+
+
+def large_batches(
+    batches: Sequence[int] = BATCHES,
+    *,
+    epochs: float = 10,
+    workers: int = 4,
+    seeds: int = 5,
+    recipes: Sequence[Recipe] = RECIPES,
+    jobs: int | None = None,
+) -> LargeBatches:
+    """Train by every recipe at every global batch and with every seed, at equal epochs.
+
+    Rates are tuned by the rule of `ddlnb.training.runs.tuning`. Raises InputError for batches that
+    do not rise or that the workers cannot share equally.
+    """
+    task, batches = get_learning_task(TASK), list(batches)
+    require_whole(workers=workers, seeds=seeds)
+    require(
+        len(batches) > 1 and batches == sorted(set(batches)),
+        f"batches {batches} must be at least two, rising",
+    )
+    shared = [batch for batch in batches if batch < 1 or batch % workers]
+    require(not shared, f"{workers} workers cannot share batches {shared} equally; take multiples")
+    require(bool(recipes), "recipes is empty; give at least one recipe")
+
+    def run_of(recipe: Recipe, batch: int) -> TrainingSettings:
+        steps = steps_for(task, epochs, batch)
+        return training_settings(
+            task,
+            METHOD,
+            workers=workers,
+            steps=steps,
+            local_batch=batch // workers,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule(batch / batches[0], steps),
+            evaluate_every=steps,
+        )
+
+    cells = [(recipe, batch) for recipe in recipes for batch in batches]
+    tuned_for = {cell: tuned_at(*cell, batches[0]) for cell in cells}
+    searches = {sought: run_of(*sought) for sought in tuned_for.values()}
+    found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs)
+    rates = dict(zip(searches, (rate for rate, _ in found), strict=True))
+    runs = []
+    for (recipe, batch), sought in tuned_for.items():
+        # With a warm-up the schedule itself rises by the factor.
+        times = batch / batches[0] if recipe.scaling == "linear" and not recipe.warm_up else 1.0
+        rate = times * rates[sought]
+        runs += [replace(run_of(recipe, batch), lr=rate, seed=seed) for seed in range(seeds)]
+    different = list(dict.fromkeys(runs))  # rules of the rate agree at the smallest batch
+    made = dict(zip(different, in_parallel(run, [(one,) for one in different], jobs), strict=True))
+    curves = [made[one] for one in runs]
+    named = [cell for cell in cells for _ in range(seeds)]
+    return LargeBatches(
+        pd.concat(
+            [
+                curve.assign(recipe=recipe.name, batch=batch, epochs=epochs)
+                for (recipe, batch), curve in zip(named, curves, strict=True)
+            ],
+            ignore_index=True,
+        ),
+        pd.concat(
+            [
+                frame.assign(recipe=recipe.name, batch=batch)
+                for (recipe, batch), (_, frame) in zip(searches, found, strict=True)
+            ],
+            ignore_index=True,
+        ),
+    )
+
+
+def by_division(
+    batch: int,
+    counts: Sequence[int],
+    lr: float,
+    *,
+    epochs: float = 10,
+    seeds: int = 5,
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Return the `quality` of one global batch that different numbers of workers share.
+
+    They train by SGD at this rate with warm-up. Raises InputError if they cannot share it equally.
+    """
+    task = get_learning_task(TASK)
+    steps = steps_for(task, epochs, batch)
+    rough = [count for count in counts if batch % count]
+    require(not rough, f"{rough} workers cannot share a batch of {batch} equally")
+    schedule = TUNED.schedule(1.0, steps)
+    runs = [
+        training_settings(
+            task,
+            METHOD,
+            workers=count,
+            steps=steps,
+            lr=lr,
+            seed=seed,
+            local_batch=batch // count,
+            optimizer="momentum",
+            schedule=schedule,
+            evaluate_every=steps,
+        )
+        for count in counts
+        for seed in range(seeds)
+    ]
+    curves = in_parallel(run, [(one,) for one in runs], jobs)
+    parts = [
+        curve.assign(recipe=f"{one.workers} x {one.local_batch}", batch=batch)
+        for one, curve in zip(runs, curves, strict=True)
+    ]
+    found = quality(pd.concat(parts)).rename(columns={"recipe": "workers x local batch"})
+    return found.set_index("workers x local batch")
+
+
+def communication(batches: Sequence[int], *, epochs: float, workers: int) -> pd.DataFrame:
+    """Return the C2C ratio and the traffic of the digits task, one row per global batch.
+
+    ``c2c`` is f(n) / (local batch x I), with f(n) = 2 (n - 1) / n of a ring and the intensity I of
+    the model that is trained, in FLOPs per parameter and sample with FMA = 1; ``megabytes`` is what
+    a worker sends in all the epochs. Source: survey, section 2, and claim A57 of section 4.2.1.
+    """
+    task, workload = get_learning_task(TASK), digits_workload(iterations=1)
+    ring = 2 * (workers - 1) / workers
+    rows = []
+    for batch in batches:
+        steps = steps_for(task, epochs, batch)
+        rows.append(
+            {
+                "batch": batch,
+                "local_batch": batch // workers,
+                "steps": steps,
+                "c2c": c2c(intensity(workload), batch // workers, ring),
+                "megabytes": steps * ring * workload.gradient_bytes / 1e6,
+            }
+        )
+    return pd.DataFrame(rows).assign(source="computed").set_index("batch")
+
+
+def communication_table(batches: Sequence[int], *, epochs: float, workers: int) -> pd.DataFrame:
+    """Return `communication` with units in its headers, rounded."""
+    headers = {"local_batch": "local batch", "c2c": "C2C", "megabytes": "sent per worker (MB)"}
+    table = communication(batches, epochs=epochs, workers=workers).round(4)
+    return table.rename(columns=headers)
+
+
+_EXPECTED = (
+    ("a larger batch at the same rate loses", SAME, SAME, True, "survey 3.1.1, A20"),
+    ("linear scaling gives part of it back", LINEAR, SAME, False, "Goyal et al. 2017 [k]"),
+    ("linear scaling still loses", WARM, WARM, True, "survey 3.1.1, A20"),
+    ("warm-up helps linear scaling", WARM, LINEAR, False, "Goyal et al. 2017 [k]"),
+    ("SGD loses even with a rate tuned there", TUNED, TUNED, True, "survey 3.1.1, A20"),
+    ("LARS recovers part of what linear scaling lost", LARS, WARM, False, "survey 3.1.1, A20"),
+    ("LARS is better than SGD tuned as well", LARS, TUNED, False, "survey 3.1.1, A20"),
+    ("LAMB is better than SGD tuned as well", LAMB, TUNED, False, "You et al. 2020 [k]"),
+)
+
+
+def verdicts(curves: pd.DataFrame, measure: str = "test_accuracy") -> pd.DataFrame:
+    """Judge every expectation about the largest batch on pairs of runs with equal seeds.
+
+    ``measure`` is test_accuracy or test_loss; ``difference`` is how much better the better side is,
+    in units of the measure, with the half width of its 95 % t-interval. A side is a recipe and a
+    batch; to lose is to be worse than itself at the smallest batch. A run that diverged counts as
+    infinitely bad in loss, and with the accuracy that it had then. Raises UnknownName.
+    """
+    if measure not in ("test_accuracy", "test_loss"):
+        raise UnknownName("measure", measure, ("test_accuracy", "test_loss"))
+    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
+    sign = -1.0 if measure == "test_accuracy" else 1.0
+    rows = []
+    for said, one, other, loses, source in _EXPECTED:
+        sides = [(one.name, smallest if loses else largest), (other.name, largest)]
+        if not all(((curves["recipe"] == r) & (curves["batch"] == b)).any() for r, b in sides):
+            continue
+        better, worse = (sign * _by_seed(curves, *side, measure) for side in sides)
+        rows.append(
+            {
+                "expected": said,
+                "better": "{}, {}".format(*sides[0]),
+                "worse": "{}, {}".format(*sides[1]),
+                "measure": measure,
+                **paired_comparison(better, worse).columns(),
+                "source": source,
+            }
+        )
+    require(bool(rows), "the curves have no two recipes that something is expected of")
+    return pd.DataFrame(rows)
+
+
+def verdict_table(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts on accuracy and on loss, to be read."""
+    both = [verdicts(curves, measure) for measure in ("test_accuracy", "test_loss")]
+    table = pd.concat(both).set_index(["measure", "expected"])
+    return table.rename(columns=lambda name: name.replace("_", " ")).round(4)
+
+
+def large_batch_findings(curves: pd.DataFrame) -> Findings:
+    """Say what the largest batch costs each recipe in accuracy, and which expectations hold."""
+    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
+    costs = []
+    for name in dict.fromkeys(curves["recipe"]):
+        start, end = (
+            _by_seed(curves, name, batch, "test_accuracy").mean() for batch in (smallest, largest)
+        )
+        costs.append(f"{name} {1 - end / start:.0%}")
+    judged = verdicts(curves)
+    table = judged.groupby("verdict")["expected"].agg("; ".join)
+    of_survey = judged[judged["source"].str.endswith("A20")]
+    return findings(
+        f"From batch {smallest} to batch {largest} the recipes lose this share of their mean "
+        f"accuracy: {', '.join(costs)}.",
+        *(
+            f"{str(verdict).capitalize()} in accuracy: {expected}."
+            for verdict, expected in table.items()
+        ),
+        items=[
+            item_verdict("A20", [row["verdict"]], "measured", f"{row['expected']}, in accuracy")
+            for row in of_survey.to_dict("records")
+        ],
+    )
+
+
+def recovered(curves: pd.DataFrame) -> pd.Series:
+    """Return by recipe which share of the accuracy lost by linear scaling it has, of means.
+
+    The loss is that of linear scaling with warm-up, from the smallest batch to the largest; 0 is as
+    bad, 1 all of it back. NaN where nothing was lost. Raises InputError without that recipe.
+    """
+    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
+    require(bool((curves["recipe"] == WARM.name).any()), f"the curves have no {WARM.name!r}")
+    start, end = (
+        _by_seed(curves, WARM.name, batch, "test_accuracy").mean() for batch in (smallest, largest)
+    )
+    names = [name for name in dict.fromkeys(curves["recipe"]) if name != WARM.name]
+    means = [_by_seed(curves, name, largest, "test_accuracy").mean() for name in names]
+    shares = [(mean - end) / (start - end) if start > end else float("nan") for mean in means]
+    return pd.Series(shares, index=names, name=f"recovered at batch {largest}")
+
+
+def recovered_table(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return `recovered` as a table, rounded."""
+    return recovered(curves).round(2).to_frame().rename_axis("recipe")
+
+
+def _by_seed(curves: pd.DataFrame, recipe: str, batch: int, measure: str) -> np.ndarray:
+    last = ends(curves[(curves["recipe"] == recipe) & (curves["batch"] == batch)])
+    return last[measure].to_numpy(dtype=float)
+
+
+__all__ = [
+    "by_division",
+    "communication",
+    "communication_table",
+    "large_batch_findings",
+    "large_batches",
+    "quality",
+    "quality_table",
+    "recovered_table",
+    "tuned_sgd_rate",
+    "verdict_table",
+    "verdicts",
+]

@@ -1,0 +1,622 @@
+"""Relaxed synchronisation: who waits, how stale updates are, and what it costs (3.1.2).
+
+Run the loop of a synchronisation on a virtual clock, without values.
+
+The workers run the loops and the server rules of the methods themselves. A gradient takes the
+seconds that the law of a straggler gives; a push with its answer, or a collective, takes a
+constant. Source: survey, section 3.1.2 and Fig. 3 (1).
+
+Who waits for whom, how far ahead the fastest worker gets, and how stale updates are.
+
+What one slow worker costs each method: the seven lossless ones, SSP, ASP and local SGD.
+
+Every worker is simulated: lossless methods event by event, the others by their own loops in the
+cluster's time.
+
+What relaxed synchronisation costs in convergence: at equal steps, seconds and traffic.
+
+What section 3.1.2 of the survey leads one to expect, and which of it held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
+from ddlnb.errors import require, require_whole
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.plans.requests import PushPull
+from ddlnb.plans.server_rules import Rule
+from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
+from ddlnb.survey.findings import Findings, findings, item_verdict, with_half_widths
+from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler
+from ddlnb.training.executors.dry_run import dry_workers
+from ddlnb.training.executors.lockstep import Activity, Lockstep, activity_table
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.runs.compare import Comparison, compare
+from ddlnb.training.runs.runner import in_parallel
+from ddlnb.training.runs.summaries import final_losses, pair_of, runs_by, spent
+from ddlnb.training.runs.train import run
+from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.settings import training_settings
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.units import MB, show_seconds
+from ddlnb.workloads.workload import Workload, read_profile
+
+MESSAGE_SECONDS = 0.1  # of a push with its answer
+
+
+def virtual_clock(
+    straggler: str | Straggler, message_seconds: float = MESSAGE_SECONDS, seed: int = 0
+) -> Clock:
+    """Return a clock on which gradients follow this law and messages take a constant.
+
+    The seed decides what a random law draws. ``message_seconds`` are those of a push and its
+    answer together, of one collective, or of each of several messages that a worker sends in turn.
+    """
+    require(message_seconds >= 0, f"message_seconds {message_seconds!r} must not be negative")
+    law = get_straggler(straggler).drawn_from(seed)
+    return Clock(law, partial(_message, message_seconds), partial(_link, message_seconds))
+
+
+def _message(seconds: float, kind: type, bytes_: int, workers: int) -> float:
+    return seconds / 2 if kind is PushPull else seconds  # asked once each for push and answer
+
+
+def _link(seconds: float, sender: int, receiver: int) -> Link:
+    return Link(sender, latency=seconds)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What workers without values did: activities, the staleness of pushes, and the ends of steps.
+
+    ``done`` holds (seconds, rank, iterations that the rank has done) in order of time;
+    ``staleness`` is empty where no server applies pushes one by one.
+    """
+
+    method: str
+    workers: int
+    steps: int
+    activities: tuple[Activity, ...]
+    staleness: tuple[int, ...]
+    done: tuple[tuple[float, int, int], ...]
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Return the seconds per gradient in which a worker does not compute, with its messages."""
+        waits = sum(one.end - one.start for one in self.activities if not one.computes)
+        return waits / (self.workers * self.steps)
+
+    @property
+    def lead(self) -> int:
+        """Return the most iterations by which the fastest worker was ahead of the slowest."""
+        counts, most = dict.fromkeys(range(self.workers), 0), 0
+        for number, (now, rank, done) in enumerate(self.done):
+            counts[rank] = done
+            last = number + 1 == len(self.done)
+            if last or self.done[number + 1][0] > now:  # all that happens at an instant together
+                most = max(most, max(counts.values()) - min(counts.values()))
+        return most
+
+    @property
+    def mean_staleness(self) -> float:
+        """Return the mean over all pushes, NaN if there are none."""
+        return sum(self.staleness) / len(self.staleness) if self.staleness else math.nan
+
+    @property
+    def iteration_seconds(self) -> float:
+        """Return the seconds that one step of every worker takes, while all of them have work."""
+        until = min(now for now, _, done in self.done if done == self.steps)
+        return until * self.workers / sum(now <= until for now, _, _ in self.done)
+
+
+def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: int = 24) -> Timed:
+    """Run the given number of steps of every worker of this method on this clock."""
+    method = training_method(method)
+    require_whole(workers=workers, steps=steps)
+    team = dry_workers(method, [(16,)], workers, "cpu")
+    rule: Rule | None = method.rule(workers, team[0].pieces)
+    done: list[tuple[float, int, int]] = []
+
+    def on_step(rank: int, count: int, now: float) -> None:
+        done.append((now, rank, count))
+
+    run = Lockstep(
+        team,
+        method.synchronisation.loop,
+        steps,
+        rule=rule,
+        clock=clock,
+        on_step=on_step,
+        recording=True,
+    )
+    run.run()
+    staleness = tuple(getattr(rule, "staleness", ()))
+    return Timed(str(method), workers, steps, tuple(run.activities), staleness, tuple(done))
+
+
+# On these, the server applies pushes one by one.
+SERVED = ("ssp(3) on PS", "dssp(1, 8) on PS", "r2sp on PS", "asp on PS")
+METHODS = ("bsp on PS", *SERVED, "local(4) on PS")
+BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12)
+RANDOM = ("log-normal(0.5)", "exponential(0.5)")
+SOURCE = "simulated"
+
+
+def activities(
+    methods: Sequence[str] = METHODS,
+    straggler: str = "one-slow(2)",
+    *,
+    workers: int = 4,
+    steps: int = 12,
+) -> pd.DataFrame:
+    """Return the `activity_table` of every method: what each worker did when."""
+    clock = virtual_clock(straggler)
+    runs = [timed(method, clock, workers, steps) for method in methods]
+    require(bool(runs), "methods is empty; give at least one method")
+    return pd.concat(
+        [activity_table(run.activities, run.method) for run in runs], ignore_index=True
+    )
+
+
+def comparison(
+    methods: Sequence[str] = METHODS,
+    stragglers: Sequence[str] = ("constant", "one-slow(2)", *RANDOM),
+    *,
+    workers: int = 8,
+    steps: int = 60,
+) -> pd.DataFrame:
+    """Return waiting, lead, staleness and seconds per iteration, by law and method.
+
+    ``waiting_seconds`` are per gradient and include messages; ``staleness`` is a mean, NaN where
+    no server applies pushes one by one.
+    """
+    rows = []
+    for straggler in stragglers:
+        clock = virtual_clock(straggler)
+        for method in methods:
+            run = timed(method, clock, workers, steps)
+            rows.append(
+                {
+                    "straggler": straggler,
+                    "method": run.method,
+                    "iteration_seconds": run.iteration_seconds,
+                    "waiting_seconds": run.waiting_seconds,
+                    "lead": run.lead,
+                    "staleness": run.mean_staleness,
+                }
+            )
+    frame = pd.DataFrame(rows).assign(source=SOURCE)
+    return frame.set_index(["straggler", "method"])
+
+
+def comparison_table() -> pd.DataFrame:
+    """Return `comparison` with units in its headers, rounded."""
+    units = {
+        "iteration_seconds": "iteration (s)",
+        "waiting_seconds": "waiting per gradient (s)",
+        "lead": "lead (iterations)",
+        "staleness": "mean staleness (updates)",
+    }
+    return comparison()[[*units]].rename(columns=units).round(2)
+
+
+def waits(
+    bounds: Sequence[int] = BOUNDS,
+    stragglers: Sequence[str] = RANDOM,
+    *,
+    workers: int = 8,
+    steps: int = 40,
+    seeds: int = 2,
+) -> pd.DataFrame:
+    """Return rows of straggler, bound, seed, waiting_seconds (per gradient) and lead, of SSP.
+
+    The seconds of a gradient depend on seed, rank and step alone, so that bounds are compared on
+    the same delays. All workers do the same number of steps; a wait after the last gradient counts.
+    """
+    require_whole(seeds=seeds)
+    require(list(bounds) == sorted(set(bounds)), f"bounds {list(bounds)} must rise")
+    rows = []
+    for straggler in stragglers:
+        for seed in range(seeds):
+            clock = virtual_clock(straggler, seed=seed)
+            for bound in bounds:
+                run = timed(f"ssp({bound})", clock, workers, steps)
+                rows.append((straggler, bound, seed, run.waiting_seconds, run.lead))
+    columns = ["straggler", "bound", "seed", "waiting_seconds", "lead"]
+    return pd.DataFrame(rows, columns=columns).assign(source=SOURCE)
+
+
+def staleness(
+    methods: Sequence[str] = SERVED,
+    straggler: str = "log-normal(0.3)",
+    *,
+    workers: int = 8,
+    steps: int = 100,
+) -> pd.DataFrame:
+    """Return rows of method, staleness and pushes: the histogram of staleness by method.
+
+    The staleness of a push is the number of updates by other workers that were applied since its
+    worker was last answered. Raises InputError for methods whose server does not apply pushes one
+    by one.
+    """
+    clock = virtual_clock(straggler, 0.0)
+    rows = []
+    for method in methods:
+        run = timed(method, clock, workers, steps)
+        require(
+            bool(run.staleness),
+            f"{run.method} has no staleness: no server applies its pushes one by one; "
+            f"choose among {', '.join(SERVED)}",
+        )
+        counts = sorted(Counter(run.staleness).items())
+        rows += [(run.method, value, count) for value, count in counts]
+    return pd.DataFrame(rows, columns=["method", "staleness", "pushes"]).assign(source=SOURCE)
+
+
+def mean_staleness(table: pd.DataFrame) -> pd.Series:
+    """Return the mean over pushes, by method, of what `staleness` returns."""
+    weighted = (table["staleness"] * table["pushes"]).groupby(table["method"], sort=False).sum()
+    return weighted / table.groupby("method", sort=False)["pushes"].sum()
+
+
+FACTORS = (1, 2, 3, 4, 6, 8)
+RELAXED = ("ssp(3) on PS", "asp on PS", "local(8) on A2A")
+STEPS = 96  # gradients of every worker; runs behind a bound end up waiting after a few
+
+
+def slowdowns(
+    factors: Sequence[float] = FACTORS,
+    methods: Sequence[str] = (*SURVEYED, *RELAXED),
+    *,
+    workload: str | Workload = "resnet50_b64_rtx2080ti",
+    cluster: str | Cluster = "survey-100GbE",
+    workers: int = 8,
+    steps: int = STEPS,
+) -> pd.DataFrame:
+    """Return rows of method, factor, iteration_seconds and throughput, relative to factor 1.
+
+    Worker 0 computes ``factor`` times as long as the others. An iteration is one gradient of every
+    worker, or as many as there are workers. ``sum_of_rates`` is the throughput if nobody waited and
+    nothing but computation took time. Raises InputError for factors that do not begin with 1.
+    """
+    require(
+        bool(factors) and factors[0] == 1,
+        f"factors {list(factors)} must begin with 1, to which the others are compared",
+    )
+    work = read_profile(workload) if isinstance(workload, str) else workload
+    here = get_cluster(cluster, workers)
+    rows = []
+    for method in methods:
+        seconds = [
+            iteration_cost(work, here.with_unlike({0: factor}), method, steps=steps)
+            for factor in factors
+        ]
+        for factor, cost in zip(factors, seconds, strict=True):
+            rows.append(
+                {
+                    "method": method,
+                    "factor": factor,
+                    "iteration_seconds": cost.iteration_seconds,
+                    "throughput": seconds[0].iteration_seconds / cost.iteration_seconds,
+                    "sum_of_rates": (workers - 1 + 1 / factor) / workers,
+                }
+            )
+    frame = pd.DataFrame(rows)
+    return frame.assign(model=work.model, machine=here.name, workers=workers, source="simulated")
+
+
+def slowdown_table(slowed: pd.DataFrame) -> pd.DataFrame:
+    """Return the throughput in percent of that without a slow worker, by method and factor."""
+    wide = slowed.pivot(index="method", columns="factor", values="throughput")
+    return (100 * wide.loc[list(dict.fromkeys(slowed["method"]))]).round(1)
+
+
+def slow_worker_findings(slowed: pd.DataFrame) -> Findings:
+    """Say what is left with the slowest worker, of which methods, and what the sum of rates is."""
+    last = slowed[slowed["factor"] == slowed["factor"].max()].set_index("method")
+    factor, workers = last["factor"].iloc[0], last["workers"].iloc[0]
+    left = last["throughput"]
+    lossless = left[[name for name in left.index if name in SURVEYED]]
+    others = left.drop(lossless.index)
+    said = "; ".join(f"{name} {share:.0%}" for name, share in others.items())
+    least, most = lossless.idxmin(), lossless.idxmax()
+    sums = float(last["sum_of_rates"].iloc[0])
+    beyond = [name for name, share in others.items() if share > sums]
+    return findings(
+        f"With one of {workers} workers {factor:g} times slower, lossless methods keep "
+        f"{lossless.min():.0%} ({least}) to {lossless.max():.0%} ({most}) of their throughput.",
+        f"Relaxed methods keep: {said}. If nobody waited, the sum of the workers' rates would "
+        f"leave {sums:.0%}.",
+        f"More than that: {', '.join(beyond)}. The links to the servers, not the workers, limit "
+        f"it, and a slow worker leaves them to the others."
+        if beyond
+        else "",
+        f"The more of its iteration a method communicates, the less a slow worker costs it: with "
+        f"none {least} takes {_seconds(slowed, least)} and {most} {_seconds(slowed, most)}.",
+    )
+
+
+def _seconds(slowed: pd.DataFrame, method: str) -> str:
+    rows = slowed[(slowed["method"] == method) & (slowed["factor"] == 1)]
+    return show_seconds(float(rows["iteration_seconds"].iloc[0]))
+
+
+TASK = "digits"
+PERIODS = (1, 2, 4, 8, 16)
+
+
+def local_methods(periods: Sequence[int] = PERIODS) -> list[str]:
+    """Return the names of local SGD with these periods, on parameter servers as all methods here.
+
+    >>> local_methods([1, 4])
+    ['local(1) on PS', 'local(4) on PS']
+    """
+    return [f"local({period}) on PS" for period in periods]
+
+
+def converging(
+    methods: Sequence[str] | None = None, *, straggler: str = "log-normal(0.5)", **options: Any
+) -> Comparison:
+    """Run `ddlnb.compare` on these methods and digits, by plain SGD on a clock with stragglers.
+
+    By default the methods are METHODS and local SGD with PERIODS; ``options`` are those of
+    `compare`. All workers take the same number of steps, so stragglers should be as fast as others
+    on average: behind one that is always slow, methods without barriers would end with its steps
+    alone.
+    """
+    chosen = methods or [*dict.fromkeys([*METHODS, *local_methods()])]
+    return compare(TASK, chosen, clock=virtual_clock(straggler), **options)
+
+
+def at_equal(curves: pd.DataFrame, cost: str = "step") -> pd.DataFrame:
+    """Return the row of every method and seed at the same cost for all.
+
+    That cost, as `spent` counts it, is the least that any run has in its last row; the last row
+    of every run within it counts. Raises UnknownName, and InputError for curves without that cost.
+    """
+    cells = runs_by(curves.assign(_spent=spent(curves, cost)), "method")
+    runs = [run for cell in sorted(cells) for run in cells[cell].values()]
+    require(
+        all(bool(run["_spent"].notna().any()) for run in runs),
+        f"not every curve has {cost}; train on a clock",
+    )
+    least = min(run["_spent"].max() for run in runs)
+    rows = pd.concat([run[run["_spent"] <= least].tail(1) for run in runs], ignore_index=True)
+    return rows.drop(columns="_spent")
+
+
+def period_table(curves: pd.DataFrame, periods: Sequence[int] = PERIODS) -> pd.DataFrame:
+    """Return the traffic of local SGD and how good its model is in the end, one row per period.
+
+    ``bytes_sent`` is counted, per worker on average; ``traffic`` is in units of the first period's.
+    """
+    cells, rows = runs_by(curves, "method"), []
+    for period, method in zip(periods, local_methods(periods), strict=True):
+        require((method,) in cells, f"the curves have no {method}")
+        runs = cells[method,]
+        ends = pd.concat([run.tail(1) for run in runs.values()])
+        loss = mean_interval(final_losses(runs))
+        accuracy = mean_interval(ends["test_accuracy"].to_numpy(dtype=float))
+        rows.append(
+            {
+                "period": period,
+                "bytes_sent": float(ends["bytes_sent"].mean()),
+                "seeds": len(ends),
+                "test_loss": loss.estimate,
+                "test_loss_half_width": loss.half_width,
+                "test_accuracy": accuracy.estimate,
+                "test_accuracy_half_width": accuracy.half_width,
+                "consensus_distance": float(ends["consensus_distance"].mean()),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    frame.insert(2, "traffic", frame["bytes_sent"] / frame["bytes_sent"].iloc[0])
+    return frame.assign(source="measured in lockstep").set_index("period")
+
+
+def period_summary(periods: pd.DataFrame) -> pd.DataFrame:
+    """Return a `period_table` with units in its headers, each measure with its interval."""
+    table = pd.DataFrame({"sent per worker (MB)": (periods["bytes_sent"] / MB).round(3)})
+    table["traffic, in units of H = 1"] = periods["traffic"].round(4)
+    for measure in ("test_loss", "test_accuracy"):
+        table[measure.replace("_", " ")] = with_half_widths(periods, measure)
+    return table.rename_axis("period H")
+
+
+def same_traffic(
+    period: int = 8,
+    *,
+    workers: int = 8,
+    steps: int = 160,
+    seeds: int = 5,
+    split: str = "iid",
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Return curves of local SGD and of BSP with a batch larger by the period.
+
+    Both see the same samples and send the same bytes, by plain SGD, each at a rate of its own that
+    is tuned as by `ddlnb.compare`. ``steps`` are those of local SGD. Raises InputError unless they
+    are a multiple of the period.
+    """
+    task = get_learning_task(TASK)
+    require_whole(period=period, workers=workers, steps=steps, seeds=seeds)
+    require(steps % period == 0, f"steps {steps} must be a multiple of the period {period}")
+    cells = [
+        training_settings(
+            task,
+            method,
+            workers=workers,
+            steps=count,
+            local_batch=steps // count * task.local_batch,
+            split=split,
+            evaluate_every=count,
+        )
+        for method, count in ((f"local({period}) on PS", steps), ("bsp on PS", steps // period))
+    ]
+    rates = [rate for rate, _ in in_parallel(tuned_rate, [(cell,) for cell in cells], jobs)]
+    runs = [
+        replace(cell, lr=rate, seed=seed)
+        for cell, rate in zip(cells, rates, strict=True)
+        for seed in range(seeds)
+    ]
+    curves = in_parallel(run, [(one,) for one in runs], jobs)
+    return pd.concat(curves, ignore_index=True)
+
+
+NEAR = 0.05  # Relative distance at which a mean staleness still agrees with its law.
+SLOWER = 4.0  # How many times slower the straggler is, ahead of which others can get.
+TABLE = "Table 1"  # The source of an expectation that is no item of the text.
+HOW = {"law": "simulated", "learning": "measured"}
+ROUNDING = 1e-9  # Seconds, or shares, that are taken for zero.
+
+
+def law_verdicts(
+    waits: pd.DataFrame, staleness: pd.DataFrame, periods: pd.DataFrame, workers: int
+) -> pd.DataFrame:
+    """Judge the laws of waiting, staleness and traffic, one row per law.
+
+    The frames are those of `waits`, `staleness` and `period_table`; ``workers`` are those of the
+    staleness. The lead is looked for with a worker SLOWER times slower.
+    """
+    bounds = sorted(set(waits["bound"]))
+    clock = virtual_clock(f"one-slow({SLOWER})")
+    leads = [timed(f"ssp({bound})", clock, 4, 8 * bound + 8).lead for bound in bounds]
+    rises = waits.sort_values("bound").groupby(["straggler", "seed"])["waiting_seconds"].diff()
+    mean = float(mean_staleness(staleness)["asp on PS"])
+    traffic = float((periods["traffic"] * periods.index / periods.index[0] - 1).abs().max())
+    return _table(
+        [
+            _law(
+                "SSP: the fastest worker gets s iterations ahead, and not more",
+                leads == bounds and bool((waits["lead"] <= waits["bound"]).all()),
+                f"leads {leads} with bounds {bounds}",
+                "A21",
+            ),
+            _law(
+                "SSP: waiting falls, or stays, as s grows",
+                not bool((rises > ROUNDING).any()),
+                f"{int((rises < -ROUNDING).sum())} falls, {int((rises > ROUNDING).sum())} rises",
+                "A21",
+            ),
+            _law(
+                "ASP: the mean staleness is about n - 1",
+                abs(mean - (workers - 1)) <= NEAR * (workers - 1),
+                f"{mean:.2f} with {workers} workers",
+                "A23",
+            ),
+            _law(
+                "local SGD: traffic falls as 1/H",
+                traffic < ROUNDING,
+                f"farthest from it by a share of {traffic:.1g}",
+                "A22",
+            ),
+        ]
+    )
+
+
+def learning_verdicts(curves: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
+    """Judge each expectation about learning on pairs of runs with equal seeds.
+
+    ``curves`` are those of `converging`, with BSP, ASP and local SGD; ``rivals`` those of
+    `same_traffic`. What is found is how much lower the test loss of the better side is.
+    """
+    steps, seconds = at_equal(curves, "step"), at_equal(curves, "seconds")
+    names = list(dict.fromkeys(curves["method"]))
+    ssp = [name for name in names if name.startswith("ssp")]
+    local = [name for name in names if name.startswith("local")]
+    require(bool(ssp) and bool(local), f"no ssp or no local SGD among {names}")
+    rarest, bsp, asp = local[-1], "bsp on PS", "asp on PS"
+    rival = next(name for name in dict.fromkeys(rivals["method"]) if name.startswith("local"))
+    rows = [
+        _pair("stale updates cost: BSP ahead of ASP at equal steps", steps, bsp, asp, TABLE),
+        _pair("no waiting pays: ASP ahead of BSP at equal seconds", seconds, asp, bsp, "A23"),
+        _pair(f"{ssp[0]} ahead of BSP at equal seconds", seconds, ssp[0], bsp, "A21"),
+        _pair(f"rare averages cost: BSP ahead of {rarest} at equal steps", steps, bsp, rarest,
+              "A22"),
+        _pair(f"rare averages pay: {rarest} ahead of BSP at equal seconds", seconds, rarest, bsp,
+              "A22"),
+        _pair(f"{rival} ahead of BSP with as large a batch, equal traffic", rivals, rival, bsp,
+              "A22"),
+    ]  # fmt: skip
+    return _table(rows)
+
+
+def _law(expected: str, holds: bool, found: str, source: str) -> dict[str, Any]:
+    verdict = Verdict.HOLDS if holds else Verdict.CONTRADICTED
+    return {"expected": expected, "found": found, "verdict": verdict, "source": source}
+
+
+def _pair(expected: str, ends: pd.DataFrame, better: str, worse: str, source: str) -> dict:
+    cells = runs_by(ends, "method")
+    pair = pair_of(*(cells.get((name,), {}) for name in (better, worse)))
+    judged = paired_comparison(*pair)
+    found = f"{judged.difference.estimate:+.3f} ± {judged.difference.half_width:.3f} of test loss"
+    if judged.better_diverged or judged.worse_diverged:
+        diverged = f"{judged.better_diverged} and {judged.worse_diverged} of {judged.seeds}"
+        found += f", {diverged} runs diverged"
+    return {"expected": expected, "found": found, "verdict": judged.verdict, "source": source}
+
+
+def judge(
+    waits: pd.DataFrame,
+    staleness: pd.DataFrame,
+    periods: pd.DataFrame,
+    curves: pd.DataFrame,
+    rivals: pd.DataFrame,
+    workers: int,
+) -> pd.DataFrame:
+    """Return the verdicts on all laws and on all expectations about learning."""
+    laws = law_verdicts(waits, staleness, periods, workers)
+    learning = learning_verdicts(curves, rivals)
+    return pd.concat([laws, learning], keys=["law", "learning"], names=["about"])
+
+
+def synchronisation_findings(judged: pd.DataFrame) -> Findings:
+    """Say how many laws of `judge` hold, and which expectations about learning."""
+    laws, learning = judged.loc["law"], judged.loc["learning"]
+    by_verdict = learning.groupby("verdict", sort=False)
+    return findings(
+        f"{(laws['verdict'] == Verdict.HOLDS).sum()} of {len(laws)} laws hold exactly.",
+        *(
+            f"{str(verdict).capitalize()}, about learning: {'; '.join(rows.index)}."
+            for verdict, rows in by_verdict
+        ),
+        items=[
+            item_verdict(row["source"], [row["verdict"]], HOW[about], f"{expected}: {row['found']}")
+            for (about, expected), row in judged[judged["source"] != TABLE].iterrows()
+        ],
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(rows).set_index("expected")
+
+
+__all__ = [
+    "METHODS",
+    "activities",
+    "comparison_table",
+    "converging",
+    "judge",
+    "mean_staleness",
+    "period_summary",
+    "period_table",
+    "same_traffic",
+    "slow_worker_findings",
+    "slowdown_table",
+    "slowdowns",
+    "staleness",
+    "synchronisation_findings",
+    "waits",
+]

@@ -1,0 +1,383 @@
+"""Compression: its bits, its losses, its traffic, and how it learns (3.1.3).
+
+What one message of a compressor takes: bits as serialised, entropy, milliseconds.
+
+The error of one round of a compressor with its bound, and what error feedback keeps.
+
+The bytes that compressed averages send among n workers, and what is quoted about them.
+
+How compressed methods learn on digits, and which orderings of papers hold there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ddlnb.compression.base import RESIDUAL, Codec, Compressor, Memory, Round, average_with_feedback
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.compression.profile import CompressionProfile, compression_profile
+from ddlnb.compression.random_k import RandomK
+from ddlnb.compression.top_k import TopK
+from ddlnb.errors import NotFinite, require, require_whole
+from ddlnb.files import DATA
+from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
+from ddlnb.survey.findings import with_half_widths
+from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.runs.compare import Comparison, compare
+from ddlnb.training.runs.summaries import judged
+from ddlnb.training.settings import training_settings
+from ddlnb.units import MB, MS
+from ddlnb.workloads.workload import read_profile
+
+COMPARED = (
+    *("fp16", "bf16", "signsgd", "ef-sign", "qsgd(127)", "qsgd(7)", "terngrad"),
+    *("top-k(0.01)", "top-k(0.001)", "gtop-k(0.001)", "random-k(0.01)", "dgc(0.001)"),
+    *("powersgd(1)", "powersgd(4)"),
+)
+SIDE = 1024  # of the square matrix whose bits are counted
+MEGA = 1_000_000
+GATHERED = 8  # workers whose payloads are decoded
+
+
+def compressors_named(names: Iterable[str]) -> list[Compressor]:
+    """Return the compressors of these names, without those that mean none."""
+    return [one for one in map(get_compressor, names) if one is not None]
+
+
+def compressor_table(
+    compressors: Iterable[str] = COMPARED,
+    profile: str | CompressionProfile = "cpu-1thread",
+    side: int = SIDE,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return bits per coordinate as serialised, ratios and seconds, one row per compressor.
+
+    Bits are those of a message of a square matrix of normal numbers; the entropy is that of what
+    its codes stand for, in bits per coordinate: what no coding of single values can go below (NaN
+    where a message is no string of codes). Milliseconds are per million coordinates on this
+    profile; decoding is of the payloads of GATHERED workers.
+    """
+    profile = compression_profile(profile)
+    tensor = torch.randn(side, side, generator=torch.Generator().manual_seed(seed))
+    rows = []
+    for compressor in compressors_named(compressors):
+        bits = 8 * message_bytes(compressor, tensor) / tensor.numel()
+        seconds = profile.of(compressor)
+        rows.append(
+            {
+                "compressor": str(compressor),
+                "feedback": compressor.feedback,
+                "bits": bits,
+                "ratio": 32 / bits,
+                "quoted": str(compressor.quoted_ratio((side, side)) or "-"),
+                "entropy (bits)": entropy_bits(compressor, tensor),
+                "encode (ms)": seconds.before(MEGA) / MS,
+                "decode (ms)": seconds.after(MEGA, GATHERED) / MS,
+            }
+        )
+    return pd.DataFrame(rows).set_index("compressor").round(3)
+
+
+def message_bytes(compressor: Compressor, tensor: Tensor) -> int:
+    """Return the bytes that one worker makes of its own tensor, counted on what it asks for.
+
+    Counted are all tensors to reduce, payloads to gather and messages of the second of two workers.
+    """
+    counted: list[int] = []
+    flows = [compressor.average(tensor, Round(rank, 2, 0), {}) for rank in range(2)]
+    lockstep([flows[0], _counted(flows[1], counted)])
+    return sum(counted)
+
+
+def entropy_bits(compressor: Compressor, tensor: Tensor) -> float:
+    """Return the entropy of single values of what a codec's payload stands for, in bits.
+
+    It is NaN for what is no codec, and for payloads of entries and their indices, which do not
+    stand for a string of codes.
+    """
+    if not isinstance(compressor, Codec) or isinstance(compressor, TopK | RandomK):
+        return math.nan
+    payload = compressor.encode(tensor, Round(0, 1, 0), {})
+    values = compressor.decode(payload, tensor.numel())
+    counts = values.unique(return_counts=True)[1].double()
+    shares = counts / counts.sum()
+    return abs(float(-(shares * shares.log2()).sum()))
+
+
+def _counted(flow: Flow, counted: list[int]) -> Flow:
+    """Run the flow, and write down the bytes of what it asks for."""
+    answer = None
+    while True:
+        try:
+            request = flow.send(answer)
+        except StopIteration as finished:
+            return finished.value
+        counted.append(_request_bytes(request))
+        answer = yield request
+
+
+def _request_bytes(request: Any) -> int:
+    if isinstance(request, AllReduce):
+        return int(request.tensor.numel() * request.tensor.element_size())
+    if isinstance(request, AllGather):
+        return len(request.payload)
+    return sum(len(payload) for payload in request.outgoing.values())
+
+
+FED = (
+    *("ef-sign", "top-k(0.01)", "random-k(0.01)", "powersgd(4)"),
+    *("qsgd(127)", "qsgd(7)", "qsgd(7, 49)", "terngrad"),
+)
+
+
+def digits_gradients(after: int = 20, count: int = 1) -> list[tuple[Tensor, ...]]:
+    """Return gradients of the digits task, a tuple of tensors for each of ``count`` batches.
+
+    They are those of one worker after ``after`` steps of plain SGD; from then on its parameters
+    stay as they are.
+    """
+    require_whole(0, after=after)
+    require_whole(count=count)
+    job = training_settings("digits", "bsp", workers=1, steps=max(1, after)).job()
+    worker = job.worker(0)
+    if after:
+        Lockstep([worker], job.method.synchronisation.loop, after).run()
+    found = []
+    for _ in range(count):
+        flat = worker.gradient().clone()
+        found.append(tuple(flat[a:b].view(shape) for a, b, shape in worker.pieces))
+    return found
+
+
+def normal_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return tensors of these shapes, of normally distributed numbers."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(tensor.shape, generator=generator) for tensor in tensors)
+
+
+def compression_errors(
+    tensors: Sequence[Tensor],
+    what: str,
+    compressors: Iterable[str] = COMPARED,
+    draws: int = 30,
+) -> pd.DataFrame:
+    """Return what compressors lose of the squared norm of these tensors, beside the bounds.
+
+    Each tensor is compressed on its own, without memory, ``draws`` times. ``loss`` is the mean,
+    ``bound`` what theory says (`Compressor.error_bound`, weighted with squared norms), and ``left``
+    the share of the loss that remains when the draws are averaged: 1/draws for what is unbiased, 1
+    for what draws nothing. Raises InputError if all tensors are zero.
+    """
+    require_whole(2, draws=draws)
+    tensors = [tensor for tensor in tensors if tensor.abs().max() > 0]
+    require(bool(tensors), "there is nothing to lose in tensors of zeros")
+    squares = [_squares(tensor) for tensor in tensors]
+    rows = []
+    for compressor in compressors_named(compressors):
+        bounds = [compressor.error_bound(tensor) for tensor in tensors]
+        lost, biased = 0.0, 0.0
+        for tensor in tensors:
+            sent = torch.stack([_alone(compressor, tensor, draw) for draw in range(draws)])
+            lost += _squares(sent - tensor) / draws
+            biased += _squares(sent.double().mean(0) - tensor)
+        bound = sum(one.loss * size for one, size in zip(bounds, squares, strict=True))
+        laws = {one.law for one in bounds}
+        rows.append(
+            {
+                "compressor": str(compressor),
+                "on": what,
+                "law": " and ".join(sorted(laws)),
+                "loss": lost / sum(squares),
+                "bound": bound / sum(squares),
+                "exact": all(one.exact for one in bounds),
+                "left": biased / lost if lost else math.nan,
+                "draws": draws,
+                "formula": bounds[0].formula,
+                "source": "measured",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def errors_of_digits(gradient: Sequence[Tensor], draws: int = 30) -> pd.DataFrame:
+    """Return `compression_errors` of a gradient of digits, and of normal numbers like it."""
+    inputs = {"gradient of digits": gradient, "normal numbers": normal_like(gradient)}
+    return pd.concat(
+        [compression_errors(tensors, what, draws=draws) for what, tensors in inputs.items()]
+    )
+
+
+def error_table(errors: pd.DataFrame) -> pd.DataFrame:
+    """Return `compression_errors` by compressor and input, to be read."""
+    table = errors.set_index(["compressor", "on"])
+    numbers = table[["loss", "bound", "left"]].map("{:.3g}".format)
+    return table[["law", "formula", "exact"]].join(numbers)
+
+
+def residuals_of_digits(gradients: Sequence[Sequence[Tensor]]) -> pd.DataFrame:
+    """Return the `residual_growth` of FED on the largest tensor of every gradient."""
+    return residual_growth(FED, [max(tensors, key=Tensor.numel) for tensors in gradients])
+
+
+def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> pd.DataFrame:
+    """Return what error feedback keeps, step by step, while one worker is fed these gradients.
+
+    Columns: compressor, step, residual (its norm over the root mean square of the gradients'
+    norms), source. A compressor that on average loses more than it is given adds up errors; its
+    rows end where float32 does. Raises InputError for compressors that refuse feedback.
+    """
+    norm = math.sqrt(sum(_squares(gradient) for gradient in gradients) / len(gradients))
+    require(norm > 0, "gradients of zeros leave no residual")
+    rows = []
+    for compressor in compressors_named(compressors):
+        require(
+            compressor.feedback != "refused",
+            f"{compressor} has no error feedback: {compressor.why_no_feedback}",
+        )
+        memory: Memory = {}
+        for step, gradient in enumerate(gradients):
+            try:
+                lockstep([average_with_feedback(compressor, gradient, Round(0, 1, step), memory)])
+            except NotFinite:  # beyond float32
+                break
+            kept = math.sqrt(_squares(memory[RESIDUAL])) / norm
+            rows.append((str(compressor), step + 1, kept))
+    frame = pd.DataFrame(rows, columns=["compressor", "step", "residual"])
+    return frame.assign(source="measured")
+
+
+def _alone(compressor: Compressor, tensor: Tensor, draw: int) -> Tensor:
+    """Return what a single worker gets back."""
+    (averaged,) = lockstep([compressor.average(tensor, Round(0, 1, draw), {})])
+    average: Tensor = averaged.average
+    return average
+
+
+def _squares(tensor: Tensor) -> float:
+    return tensor.double().square().sum().item()
+
+
+PROFILE = "resnet50_b64_rtx2080ti"
+DRAWN = (
+    *("ef-sign", "qsgd(127)", "terngrad", "top-k(0.1)", "top-k(0.01)", "top-k(0.001)"),
+    *("gtop-k(0.001)", "random-k(0.001)", "powersgd(4)"),
+)
+
+
+def traffic_of_resnet50(workers: Sequence[int]) -> pd.DataFrame:
+    """Return the bytes that a worker sends per iteration of ResNet-50, by compressor."""
+    named = dict(zip(DRAWN, compressors_named(DRAWN), strict=True))
+    return traffic_table(read_profile(PROFILE), named, workers)
+
+
+def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFrame:
+    """Return what is quoted about the traffic of one vector, beside what our requests make of it.
+
+    One row per claim: claim, quoted, tag, computed; both numbers are ratios to a dense ring.
+    """
+    shape, n = [(elements,)], workers
+    top, tree, sign = compressors_named(["top-k(0.001)", "gtop-k(0.001)", "ef-sign"])
+    (even,) = compressors_named([f"top-k({1 / n!r})"])
+    payload = requests(top, shape, n)[0].bytes
+    sign_payload = requests(sign, shape, n)[0].bytes
+    whole_tree = compression_ratio(tree, shape, n)
+    rows = [
+        ("top-k(0.001), one message: D / 2k", 500.0, "[d]", 4 * elements / payload),
+        (
+            f"top-k(0.001) gathered, {n} workers: D / nk",
+            1000 / n,
+            "[d]",
+            compression_ratio(top, shape, n),
+        ),
+        (
+            f"top-k(1/{n}) gathered, {n} workers",
+            1.0,
+            "[d]",
+            compression_ratio(even, shape, n),
+        ),
+        (
+            f"gtop-k(0.001), {n} workers, up the tree only",
+            1000 * (n - 1) / n / math.log2(n),
+            "[d]",
+            2 * whole_tree,
+        ),
+        (
+            f"gtop-k(0.001), {n} workers, and back down",
+            500 * (n - 1) / n / math.log2(n),
+            "[d]",
+            whole_tree,
+        ),
+        ("signs, one message", 32.0, "[A s.3.1.3]", 4 * elements / sign_payload),
+        (
+            f"signs gathered, {n} workers: 64 / n",
+            64 / n,
+            "[d]",
+            compression_ratio(sign, shape, n),
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["claim", "quoted", "tag", "computed"])
+
+
+def traffic_claims_table() -> pd.DataFrame:
+    """Return `traffic_claims`, rounded."""
+    return traffic_claims().round(2)
+
+
+def learn(methods: Sequence[str], *, steps: int, **options: Any) -> Comparison:
+    """Run `ddlnb.compare` on these methods and digits, evaluated ten times on the way."""
+    return compare("digits", methods, steps=steps, evaluate_every=max(1, steps // 10), **options)
+
+
+def learning_table(learnt: Comparison) -> pd.DataFrame:
+    """Return rate, final loss with its interval, diverged runs and traffic, one row per method."""
+    found = learnt.summary().set_index("method")
+    table = found[["learning_rate"]].round(4).rename(columns={"learning_rate": "learning rate"})
+    table["test loss"] = with_half_widths(found, "test_loss")
+    table["diverged"] = found["diverged"]
+    return table.assign(**{"traffic per worker (MB)": (found["bytes"] / MB).round(3)})
+
+
+def kept_curves(folder: Path = DATA / "measured") -> pd.DataFrame | None:
+    """Return the curves of the newest study of orderings in the folder, None without one."""
+    files = sorted(folder.glob("*orderings*/curves.csv"))
+    return pd.read_csv(files[-1]) if files else None
+
+
+def orderings_table(curves: pd.DataFrame, kept: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return one row per ordering of two methods of these curves, and what kept curves say of it.
+
+    ``verdict`` is that of `orderings.judged`, ``kept`` the verdict of the kept curves with
+    ``kept_workers`` workers, one row for each number of them; "-" where they do not tell.
+    """
+    found = judged(curves).drop(columns=["source"]).rename(columns={"why": "said to be because of"})
+    found = found.round(4)
+    if kept is None:
+        return found.assign(kept="-", kept_workers="-")
+    pair = ["better", "worse"]
+    then = judged(kept)[[*pair, "workers", "verdict"]]
+    then = then.rename(columns={"verdict": "kept", "workers": "kept_workers"})
+    both = found.merge(then.astype({"kept_workers": str}), on=pair, how="left")
+    return both.fillna({"kept": "-", "kept_workers": "-"})
+
+
+__all__ = [
+    "compressor_table",
+    "digits_gradients",
+    "error_table",
+    "errors_of_digits",
+    "kept_curves",
+    "learn",
+    "learning_table",
+    "orderings_table",
+    "residuals_of_digits",
+    "traffic_claims_table",
+    "traffic_of_resnet50",
+]

@@ -1,0 +1,447 @@
+"""Parameter servers compared with all-to-all, and what an all-reduce is made of (3.2).
+
+An iteration with parameter servers and with all-to-all, on emulated links and by formula.
+
+Emulated links: the ranks that sit on them, and the cost of a message that they promise.
+
+All-reduces on emulated links, beside what their lists of transfers count.
+
+Everything that the study measures, on one emulated network that is closed afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ddlnb.engines.measure import measure
+from ddlnb.engines.probes import time_collectives
+from ddlnb.errors import require_whole
+from ddlnb.files import machine
+from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.emulation.topology import Link, get_link
+from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.verify_links import PAYLOAD_SHARE
+from ddlnb.networks.collectives.base import step_by_step
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, push_pull, ring_all_reduce
+from ddlnb.plans.methods import Method
+from ddlnb.units import KIB, MS, size_in_words
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.workload import Gradient, Layer, Workload
+
+
+def emulated_ranks(count: int, network: str | Link, module: str) -> Ranks | None:
+    """Return ranks on nodes of an emulated network, None where `lacking` says why not.
+
+    They have imported the module, whose functions they will run.
+    """
+    if lacking():
+        return None
+    return Ranks(count, launcher="emulated", network=network, imports=(module,))
+
+
+def asked_link(network: str | Link) -> AlphaBeta:
+    """Return the latency and the payload rate of one message that the network promises."""
+    link = get_link(network)
+    return AlphaBeta(link.latency, 1 / (PAYLOAD_SHARE * link.bandwidth))
+
+
+METHODS = {"PS": "WFBP-PS", "A2A": "WFBP-A2A"}
+CELL = ["architecture", "workers", "servers"]
+COLUMNS = [*CELL, "repetition", "iteration_seconds", "network", "machine", "source"]
+
+
+def made_up_workload(
+    layers: int = 8,
+    layer_bytes: int = 64 * KIB,
+    *,
+    forward_seconds: float = 20e-3,
+    backward_seconds: float = 40e-3,
+) -> Workload:
+    """Return equal layers with a gradient each, so that the servers have equal shares."""
+    require_whole(layers=layers, layer_bytes=layer_bytes)
+    names = [f"layer{index}" for index in range(layers)]
+    return Workload(
+        "made-up",
+        1,
+        tuple(Layer(name, forward_seconds=forward_seconds / layers) for name in names),
+        tuple(
+            Gradient(
+                f"{name}.weight",
+                name,
+                max(1, layer_bytes // 4),
+                backward_seconds=backward_seconds / layers,
+            )
+            for name in reversed(names)
+        ),
+        "made up",
+    )
+
+
+def measure_architectures(
+    workload: Workload,
+    workers: Sequence[int],
+    servers: Sequence[int],
+    ranks: Ranks | None,
+    *,
+    iterations: int = 3,
+    repetitions: int = 3,
+) -> pd.DataFrame:
+    """Return the seconds of an iteration with servers and without, one row per repetition.
+
+    One server and none with each number of workers; the other numbers of servers with the most
+    workers. Without ranks the table is empty.
+    """
+    if ranks is None:
+        return pd.DataFrame(columns=COLUMNS)
+    found = []
+    for repetition in range(repetitions):  # of all cells, so that a drift hits all alike
+        for count, methods, behind in _runs(workers, servers):
+            rows = measure(
+                replayed(workload),
+                methods,
+                workers=count,
+                servers=behind,
+                baselines=False,
+                iterations=iterations,
+                warmup=1,
+                repetitions=1,
+                ranks=ranks,
+            )
+            found.append(rows.assign(workers=count, repetition=repetition))
+    names = {method: name for name, method in METHODS.items()}
+    table = pd.concat(found, ignore_index=True)
+    return table.assign(architecture=table["method"].map(names))[COLUMNS]
+
+
+def architecture_formulas(
+    workload: Workload, workers: Sequence[int], servers: Sequence[int], network: str | Link
+) -> pd.DataFrame:
+    """Return the same cells by formula, from what the network promises; nothing is fitted.
+
+    ``link_seconds`` is the survey's bandwidth term (section 3.2): max(M, n M / k) b with k servers,
+    2 (n-1) / n M b without. ``iteration_seconds`` lets the gradients leave one after the other as
+    soon as they are there, as WFBP does, with latencies, forward and backward pass.
+    """
+    link = asked_link(network)
+    rows = []
+    for count, methods, behind in _runs(workers, servers):
+        ring = ring_all_reduce(link, count)
+        found = {
+            "PS": (
+                behind,
+                push_pull(link, count, behind),
+                wait_free_push_pull(workload, link, count, behind),
+            ),
+            "A2A": (0, ring, wait_free(workload, ring)),
+        }
+        rows += [
+            {
+                "architecture": name,
+                "workers": count,
+                "servers": used,
+                "link_seconds": cost.seconds_per_byte * workload.gradient_bytes,
+                "iteration_seconds": seconds,
+            }
+            for name, (used, cost, seconds) in found.items()
+            if METHODS[name] in methods
+        ]
+    return pd.DataFrame(rows).assign(network=str(network), source="formula")
+
+
+def wait_free(workload: Workload, cost: AlphaBeta) -> float:
+    """Return the seconds of an iteration whose messages, one per gradient, follow one another.
+
+    >>> one = made_up_workload(1, 1000, forward_seconds=1.0, backward_seconds=2.0)
+    >>> wait_free(one, AlphaBeta(0.5, 1e-3))
+    4.5
+    """
+    end = 0.0
+    for gradient, ready in zip(workload.gradients, workload.ready_seconds, strict=True):
+        end = max(end, ready) + cost.seconds(gradient.bytes)
+    return workload.forward_seconds + end
+
+
+def wait_free_push_pull(workload: Workload, link: AlphaBeta, workers: int, servers: int) -> float:
+    """Return the seconds of an iteration with k servers, which get the gradients in turn.
+
+    A server's link lets in n times a gradient and, when the last worker's share is there, lets out
+    n sums. The next gradient comes in meanwhile; a gradient's own push and pull cannot overlap, so
+    L messages of a server take as long as L + 1.
+
+    >>> one = made_up_workload(1, 1000, forward_seconds=1.0, backward_seconds=2.0)
+    >>> wait_free_push_pull(one, AlphaBeta(0.5, 1e-3), workers=2, servers=1)
+    8.0
+    """
+    came, went = [0.0] * servers, [0.0] * servers
+    for index, gradient in enumerate(workload.gradients):
+        server, ready = index % servers, workload.ready_seconds[index]
+        crossing = workers * link.seconds_per_byte * gradient.bytes
+        came[server] = max(came[server], ready) + crossing
+        went[server] = max(went[server], came[server]) + crossing
+    return workload.forward_seconds + max(went) + 2 * link.latency_seconds
+
+
+def architecture_table(rows: pd.DataFrame, formulas: pd.DataFrame) -> pd.DataFrame:
+    """Return milliseconds by cell: by formula, and the median, least and most that was measured.
+
+    The last column is the median over the formula. Measured columns are empty where nothing was.
+    """
+    cells = rows.groupby(CELL)["iteration_seconds"]
+    table = formulas.set_index(CELL)[["link_seconds", "iteration_seconds"]] / MS
+    table.columns = ["busiest link, formula (ms)", "iteration, formula (ms)"]
+    for name, found in (("median", cells.median()), ("least", cells.min()), ("most", cells.max())):
+        table[f"{name} (ms)"] = found.reindex(table.index).astype(float) / MS
+    over = table["median (ms)"] / table["iteration, formula (ms)"]
+    return table.assign(**{"median / formula": over}).round(2)
+
+
+def _runs(
+    workers: Sequence[int], servers: Sequence[int]
+) -> list[tuple[int, list[str | Method], int]]:
+    """Return the workers, methods and servers of every run."""
+    runs: list[tuple[int, list[str | Method], int]]
+    runs = [(count, list(METHODS.values()), 1) for count in workers]
+    return runs + [(max(workers), [METHODS["PS"]], k) for k in servers if k != 1]
+
+
+ALL_REDUCES = (
+    *("ring", "tree", "double-tree", "recursive-doubling", "halving-doubling"),
+    "direct",
+)
+SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)
+KEYS = ["algorithm", "workers", "bytes"]
+COLUMNS_all_reduces = [*KEYS, "repetition", "seconds", "network", "machine", "source"]
+# In these a rank sends one message at a time. Those that leave together, in the direct all-reduce
+# and in the double tree, overlap as far as the senders' cores allow: they count as one latency at
+# best, which is the number in the formula.
+FITTED = ("ring", "tree", "recursive-doubling", "halving-doubling")
+ONE = AlphaBeta(1.0, 1.0)  # A formula of it counts latencies, and bytes in multiples of M.
+
+
+def measure_topologies(
+    ranks: Ranks | None, sizes: Sequence[int] = SIZES, *, repetitions: int = 5
+) -> pd.DataFrame:
+    """Return the seconds of all-reduces among all ranks, by the slowest one, per repetition.
+
+    Without ranks the table is empty.
+    """
+    require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
+    if ranks is None:
+        return pd.DataFrame(columns=COLUMNS_all_reduces)
+    found = ranks.run(time_collectives, ALL_REDUCES, tuple(sizes), repetitions)
+    rows = [
+        {
+            "algorithm": name,
+            "workers": ranks.count,
+            "bytes": size,
+            "repetition": repetition,
+            "seconds": max(rank[name, size, repetition] for rank in found),
+        }
+        for name, size, repetition in found[0]
+    ]
+    source = {"network": ranks.site.network_name, "machine": machine(), "source": ranks.site.source}
+    return pd.DataFrame(rows).assign(**source)
+
+
+def medians(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return median, least and most seconds by algorithm, workers and bytes."""
+    return rows.groupby(KEYS, sort=False)["seconds"].agg(["median", "min", "max"]).reset_index()
+
+
+def fit_link(rows: pd.DataFrame) -> AlphaBeta | None:
+    """Return the one a and b with which the formulas of `FITTED` together fit best.
+
+    Best is the least squared relative error over the medians; None if nothing was measured. That
+    one pair has to fit all of them puts the formulas to the test.
+    """
+    import numpy as np
+    from scipy.optimize import nnls
+
+    if rows.empty:
+        return None
+    points = medians(rows[rows["algorithm"].isin(FITTED)])
+    seconds = points["median"].to_numpy(float)
+    counted = [formula(p.algorithm, ONE, p.workers) for p in points.itertuples()]
+    latencies = np.array([c.latency_seconds for c in counted])
+    crossing = np.array([c.seconds_per_byte for c in counted]) * points["bytes"].to_numpy(float)
+    scale = crossing.max()
+    columns = np.stack([latencies, crossing / scale], axis=1) / seconds[:, None]
+    (latency, slope), _ = nnls(columns, np.ones_like(seconds))
+    return AlphaBeta(float(latency), float(slope / scale))
+
+
+def own_fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
+    """Return the a + b M of each algorithm alone, fitted to its medians."""
+    return {
+        str(name): fit_alpha_beta(part["bytes"].tolist(), part["median"].tolist())
+        for name, part in medians(rows).groupby("algorithm", sort=False)
+    }
+
+
+def formula(name: str, link: AlphaBeta, workers: int) -> AlphaBeta:
+    """Return the a + b M of an all-reduce whose steps follow one another, from one message's."""
+    return step_by_step(get_collective(name, workers), link)
+
+
+def by_formula(link: AlphaBeta, workers: int) -> dict[str, AlphaBeta]:
+    """Return the a + b M of each all-reduce."""
+    return {name: formula(name, link, workers) for name in ALL_REDUCES}
+
+
+def counts(workers: Sequence[int] = (4, 8, 32)) -> pd.DataFrame:
+    """Return the latencies, and bytes in multiples of M, that follow one another."""
+    table = {
+        (n, what): {name: getattr(cost, field) for name, cost in by_formula(ONE, n).items()}
+        for n in workers
+        for what, field in (("latencies", "latency_seconds"), ("bytes / M", "seconds_per_byte"))
+    }
+    return pd.DataFrame(table).rename_axis(columns=["workers", "one after the other"])
+
+
+def all_reduce_answer(rows: pd.DataFrame, workers: int) -> str:
+    """Return in a sentence what the two newer all-reduces save, and which one was the fastest."""
+    cost = by_formula(ONE, workers)
+    ring, halving, double = cost["ring"], cost["halving-doubling"], cost["double-tree"]
+    said = (
+        f"Among {workers} workers halving-doubling takes {halving.latency_seconds:g} latencies "
+        f"where a ring takes {ring.latency_seconds:g}, and {halving.seconds_per_byte:.3g} M where "
+        f"it takes {ring.seconds_per_byte:.3g} M; a double tree in blocks takes "
+        f"{double.latency_seconds:g} latencies and {double.seconds_per_byte:.3g} M."
+    )
+    if rows.empty:
+        return said
+    points = medians(rows[rows["workers"] == workers])
+    best = points.loc[points.groupby("bytes")["median"].idxmin()]
+    fastest = ", ".join(f"{p.algorithm} at {size_in_words(p.bytes)}" for p in best.itertuples())
+    return f"{said} Fastest here, by the median: {fastest}."
+
+
+def topology_table(rows: pd.DataFrame, link: AlphaBeta, workers: int) -> pd.DataFrame:
+    """Return what each formula counts, the milliseconds it makes of them, and an own fit.
+
+    Latencies and bytes are those that follow one another on the critical path; the error is the
+    mean absolute one of the formula over the measured medians.
+    """
+    fitted, points = own_fits(rows), medians(rows)
+    lines = []
+    for name, cost in by_formula(link, workers).items():
+        count = formula(name, ONE, workers)
+        line = {
+            "algorithm": name,
+            "latencies": count.latency_seconds,
+            "bytes / M": count.seconds_per_byte,
+            "latency, formula (ms)": cost.latency_seconds / MS,
+            "per MiB, formula (ms)": cost.seconds_per_byte * KIB**2 / MS,
+        }
+        if name in fitted:
+            own = points[points["algorithm"] == name]
+            off = own["bytes"].map(cost.seconds) / own["median"] - 1
+            line["latency, own fit (ms)"] = fitted[name].latency_seconds / MS
+            line["per MiB, own fit (ms)"] = fitted[name].seconds_per_byte * KIB**2 / MS
+            line["error of the formula (%)"] = 100 * off.abs().mean()
+        lines.append(line)
+    return pd.DataFrame(lines).set_index("algorithm").round(1)
+
+
+def crossing_bytes(first: AlphaBeta, second: AlphaBeta) -> float:
+    """Return the bytes at which both take as long, infinite if one is never slower.
+
+    >>> round(crossing_bytes(AlphaBeta(6e-3, 1e-9), AlphaBeta(2e-3, 3e-9)))
+    2000000
+    """
+    apart = second.seconds_per_byte - first.seconds_per_byte
+    size = (first.latency_seconds - second.latency_seconds) / apart if apart else math.inf
+    return size if size > 0 else math.inf
+
+
+def crossing_table(
+    rows: pd.DataFrame, asked: AlphaBeta, common: AlphaBeta, workers: int
+) -> pd.DataFrame:
+    """Return `crossings` by the asked link, by the common fit and by the algorithms' own fits."""
+    lines = {"asked": by_formula(asked, workers), "common fit": by_formula(common, workers)}
+    return crossings({**lines, "own fits": own_fits(rows)}).round(1)
+
+
+def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]]) -> pd.DataFrame:
+    """Return the KiB from which the ring is faster than each other algorithm, by source of lines.
+
+    Infinite means never: the other is at least as good in latencies and in bytes.
+    """
+    table = {
+        source: {
+            name: crossing_bytes(by_name["ring"], line) / KIB
+            for name, line in by_name.items()
+            if name != "ring"
+        }
+        for source, by_name in lines.items()
+        if "ring" in by_name
+    }
+    return pd.DataFrame(table).rename_axis("KiB from which the ring is faster than")
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured among ``nodes`` nodes, and the formulas for the same cells.
+
+    ``links`` is the table of verified links, or the sentence that says why nothing can be emulated
+    here; the frames of measured rows are empty then. ``asked`` is a message on a link as asked
+    for, ``fitted`` the one that fits the all-reduces best.
+    """
+
+    nodes: int
+    links: pd.DataFrame | str
+    iterations: pd.DataFrame
+    formulas: pd.DataFrame
+    all_reduces: pd.DataFrame
+    asked: AlphaBeta
+    fitted: AlphaBeta
+
+
+def measure_network(
+    network: str,
+    workers: Sequence[int],
+    servers: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    iterations: int,
+    repetitions: int,
+    rounds: int,
+) -> Measured:
+    """Train the made-up model with servers and without, then run all-reduces among all nodes."""
+    nodes, workload = max(workers) + max(servers), made_up_workload()
+    ranks = emulated_ranks(nodes, network, __name__)
+    try:
+        trained = measure_architectures(
+            workload, workers, servers, ranks, iterations=iterations, repetitions=repetitions
+        )
+        reduced = measure_topologies(ranks, sizes, repetitions=rounds)
+    finally:
+        if ranks is not None:
+            ranks.close()
+    return Measured(
+        nodes,
+        lacking() if ranks is None else ranks.verified,
+        trained,
+        architecture_formulas(workload, workers, servers, network),
+        reduced,
+        asked_link(network),
+        fit_link(reduced) or asked_link(network),
+    )
+
+
+__all__ = [
+    "all_reduce_answer",
+    "architecture_table",
+    "by_formula",
+    "counts",
+    "crossing_table",
+    "emulated_ranks",
+    "made_up_workload",
+    "measure_network",
+    "topology_table",
+]

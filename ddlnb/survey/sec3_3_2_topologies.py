@@ -1,0 +1,235 @@
+"""What the survey says of topologies (section 3.3.2 and Table 1), from simulated exchanges.
+
+Fat-tree, BCube and torus of as many hosts, with cables alike; transfers are max-min fair flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+import pandas as pd
+
+from ddlnb.errors import require
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.network import Network
+from ddlnb.networks.play import Played, play
+from ddlnb.networks.structure import (
+    Ring,
+    Structure,
+    bcube_rings,
+    fat_tree_ring,
+    hosts_on,
+    torus_rings,
+)
+from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
+from ddlnb.networks.transfers import Collective
+from ddlnb.results.statistics import Verdict
+from ddlnb.survey.findings import Findings, findings, item_verdict
+from ddlnb.units import MB, bandwidth_from
+
+__all__ = [
+    "EXCHANGES",
+    "cost_table",
+    "exchange_times",
+    "link_loads",
+    "seconds_table",
+    "topologies_of",
+    "topology_findings",
+    "verdicts",
+]
+
+EXCHANGES = (
+    "one ring",
+    "all rings that fit",
+    "torus, both sides at once",
+    "servers on all hosts",
+    "hierarchical",
+)
+"""Ways to all-reduce: one ring in the order of hosts, a part of the message on each of the rings
+that share no link, rings along both sides of the square, every host a server for one part
+(several parameter servers), and rings inside groups of neighbours, then across."""
+
+SAME = 1.01  # times: equal but for the last digits
+
+
+def topologies_of(hosts: int) -> dict[str, Topology]:
+    """Return the three networks of Table 1 with this many hosts; raises InputError if one has not.
+
+    >>> topologies_of(16)
+    {'fat-tree': FatTree(ports=4), 'BCube': BCube(ports=4, levels=2), 'torus': Torus(rows=4, \
+columns=4, layers=1)}
+    """
+    side, ports = isqrt(hosts), round((4 * hosts) ** (1 / 3))
+    require(
+        side * side == hosts and ports**3 == 4 * hosts and ports % 2 == 0,
+        f"{hosts} hosts do not fit all three networks; 16 and 1024 do",
+    )
+    return {"fat-tree": FatTree(ports), "BCube": BCube(side, 2), "torus": Torus(side, side)}
+
+
+def exchange_times(
+    hosts: int = 16, size: int = 100 * MB, bandwidth: str = "10 Gb/s"
+) -> dict[tuple[str, str], Played]:
+    """Return how every exchange of `EXCHANGES` runs on every network, by network and exchange.
+
+    ``size`` are the bytes of a worker's message; each cable carries ``bandwidth`` each way. There
+    are no latencies: what is compared is what links carry.
+    """
+    found = {}
+    for name, topology in topologies_of(hosts).items():
+        network = topology.network(bandwidth_from(bandwidth))
+        for exchange in EXCHANGES:
+            collective = _collective(exchange, topology, network)
+            found[name, exchange] = play(collective, network, size)
+    return found
+
+
+def _collective(exchange: str, topology: Topology, network: Network) -> Collective:
+    hosts, side = topology.hosts, isqrt(topology.hosts)
+    if exchange == "one ring":
+        return get_collective("ring", hosts)
+    if exchange == "all rings that fit":
+        return _on_rings([hosts_on(network, ring) for ring in _rings(topology)])
+    if exchange == "torus, both sides at once":
+        return get_collective(f"torus({side}, {side})", hosts)
+    if exchange == "servers on all hosts":
+        return get_collective("direct", hosts)
+    return get_collective("hierarchical", hosts, per_node=side)
+
+
+def _rings(topology: Topology) -> list[Ring]:
+    if isinstance(topology, FatTree):
+        return fat_tree_ring(topology.ports)
+    if isinstance(topology, BCube):
+        return bcube_rings(topology.ports)
+    return torus_rings(isqrt(topology.hosts))
+
+
+def _on_rings(orders: Sequence[Sequence[int]]) -> Collective:
+    """Return an all-reduce that sends an equal part of the message round each ring, all at once."""
+    hosts = len(orders[0])
+    ring = get_collective("ring", hosts)
+    rows = []
+    for number, order in enumerate(orders):
+        places = np.array(order)
+        one = ring.transfers.copy()
+        one["source"], one["target"] = places[one["source"]], places[one["target"]]
+        one["first"] += number * ring.parts
+        one["stop"] += number * ring.parts
+        rows.append(one)
+    parts = len(orders) * ring.parts
+    return Collective("rings", "all-reduce", hosts, parts, np.concatenate(rows))
+
+
+def seconds_table(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
+    """Return milliseconds by exchange (rows) and network (columns)."""
+    rows = {(exchange, network): 1e3 * one.seconds for (network, exchange), one in played.items()}
+    table = pd.Series(rows).unstack(sort=False)
+    return table.rename_axis("milliseconds").round(1)
+
+
+def link_loads(
+    played: dict[tuple[str, str], Played], exchange: str
+) -> dict[str, tuple[Network, np.ndarray]]:
+    """Return networks and the utilisation of their links in an exchange, by title of a panel."""
+    return {
+        f"{network}: {exchange}, {1e3 * one.seconds:.0f} ms": (one.network, one.utilisation)
+        for (network, of), one in played.items()
+        if of == exchange
+    }
+
+
+def cost_table(hosts: Sequence[int] = (16, 1024)) -> pd.DataFrame:
+    """Return what the networks are made of: switches, their ports, cables, ports of a host."""
+    rows = []
+    for count in hosts:
+        for name, topology in topologies_of(count).items():
+            network = topology.network(1.0)
+            structure = Structure(network)
+            ports = structure.degree(network.endpoints[0])
+            rows.append(
+                {
+                    "hosts": count,
+                    "network": name,
+                    "switches": network.switches,
+                    "ports of switches": 2 * network.cables - ports * count,
+                    "cables": network.cables,
+                    "ports of a host": ports,
+                }
+            )
+    return pd.DataFrame(rows).set_index(["hosts", "network"])
+
+
+def verdicts(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
+    """Return what the survey says, the numbers that decide, and whether it holds here.
+
+    Columns: item, claim, numbers, verdict.
+    """
+    ms = {key: 1e3 * one.seconds for key, one in played.items()}
+
+    def gain(network: str, exchange: str, over: str = "one ring") -> float:
+        return ms[network, over] / ms[network, exchange]
+
+    rings = {name: gain(name, "all rings that fit") for name in ("fat-tree", "BCube", "torus")}
+    servers = gain_of(ms, "servers on all hosts")
+    groups = gain_of(ms, "hierarchical")
+    both = gain_of(ms, "torus, both sides at once")
+    side = gain("torus", "torus, both sides at once")
+    rows = [
+        (
+            "A34",
+            "Two rings at once do not fit a fat-tree; they fit a BCube",
+            f"rings that fit are {rings['fat-tree']:.2f} times as fast as one on the fat-tree, "
+            f"{rings['BCube']:.2f} on BCube, {rings['torus']:.2f} on the torus",
+            rings["fat-tree"] < SAME and rings["BCube"] > 2 / SAME,
+        ),
+        (
+            "A35",
+            "BCube suits several parameter servers better than a fat-tree",
+            f"it takes {servers:.2f} of the time with a server on every host",
+            servers < 1 / SAME,
+        ),
+        (
+            "A35",
+            "BCube suits hierarchical synchronisation better than a fat-tree",
+            f"it takes {groups:.2f} of the time with one level after the other, {both:.2f} with "
+            f"halves of the message in both orders at once",
+            min(groups, both) < 1 / SAME,
+        ),
+        (
+            "A36",
+            "Reducing halves along both sides of a torus at once halves the time",
+            f"{side:.2f} times as fast as one ring",
+            side > 2 / SAME,
+        ),
+    ]
+    table = pd.DataFrame(rows, columns=["item", "claim", "numbers", "holds"])
+    verdict = table.pop("holds").map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED})
+    return table.assign(verdict=verdict).set_index("item")
+
+
+def gain_of(ms: dict[tuple[str, str], float], exchange: str) -> float:
+    """Return the time on BCube over that on the fat-tree."""
+    return ms["BCube", exchange] / ms["fat-tree", exchange]
+
+
+def topology_findings(played: dict[tuple[str, str], Played]) -> Findings:
+    """Return the best exchange of every network, in words, and what it costs in ports.
+
+    With it travel the verdicts on items A34 to A36.
+    """
+    told = []
+    for name in dict.fromkeys(network for network, _ in played):
+        times = {exchange: one.seconds for (of, exchange), one in played.items() if of == name}
+        best = min(times, key=times.__getitem__)
+        structure = Structure(played[name, best].network)
+        ports = structure.degree(structure.network.endpoints[0])
+        told.append(f"{name} {1e3 * times[best]:.0f} ms ({best}, {ports} ports per host)")
+    table = verdicts(played)
+    items = [
+        item_verdict(str(item), map(Verdict, part["verdict"]), "simulated")
+        for item, part in table.groupby(level="item")
+    ]
+    return findings("The quickest exchange of each: " + ", ".join(told) + ".", items=items)

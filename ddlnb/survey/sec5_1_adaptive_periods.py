@@ -1,0 +1,233 @@
+"""Section 5.1: does it pay to change how often workers synchronise? Local SGD with H that adapts.
+
+Losses and rounds are measured on a small task, in lockstep. Seconds come from a cost model: those
+of a gradient and of an average of a large model's gradient on a cluster. All workers of local SGD
+run at the same rate, so seconds follow from gradients and rounds, whatever the cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce
+from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
+from ddlnb.survey.findings import Findings, findings, item_verdict
+from ddlnb.survey.items import ItemVerdict
+from ddlnb.training.cost.lockstep import compute_seconds
+from ddlnb.training.cost.requests import request_cost
+from ddlnb.training.cost.time_to_target import MARGIN
+from ddlnb.training.method import training_method
+from ddlnb.training.runs.compare import compare
+from ddlnb.training.runs.summaries import runs_by, spent, target_bracket
+from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
+from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+LOSS_BYTES = 4  # of the loss that adaptive local SGD sends with every average
+FASTER, SLOWER, OPEN = "faster", "slower", "no clear difference"
+
+
+def period_methods(fixed: Sequence[int] = (1, 2, 4, 8, 16)) -> list[str]:
+    """Return local SGD with these periods H, and with H that goes from one end to the other.
+
+    >>> period_methods([1, 8])[2:]
+    ['adaptive-local(1, 8, frequent)', 'adaptive-local(1, 8, rare)']
+    """
+    require_whole(**{f"H{number}": period for number, period in enumerate(fixed)})
+    require(len(set(fixed)) > 1, f"fixed periods {list(fixed)} must be two or more")
+    low, high = min(fixed), max(fixed)
+    return [
+        *(f"local({period})" for period in fixed),
+        *(f"adaptive-local({low}, {high}, {start})" for start in STARTS),
+    ]
+
+
+def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd.DataFrame:
+    """Return the curves with ``rounds`` and ``seconds`` of that model on the cluster.
+
+    A row within a round counts one average more, as `ddlnb.training.runs.summaries.spent` does.
+    ``curves`` are of local SGD without compression, on A2A. Raises InputError for others.
+    """
+    import pandas as pd
+
+    parts = [_timed(part, workload, cluster) for _, part in curves.groupby(["method", "workers"])]
+    require(bool(parts), "there are no curves")
+
+    return pd.concat(parts).sort_index()
+
+
+def _timed(part: pd.DataFrame, workload: Workload, cluster: str | Cluster) -> pd.DataFrame:
+    first = part.iloc[0]
+    method, workers = training_method(first["method"]), int(first["workers"])
+    synchronisation = method.synchronisation
+    if not isinstance(synchronisation, Local) or method.compressor or method.architecture != "A2A":
+        raise InputError(f"{method} is not local SGD on A2A without compression; leave it out")
+    require(workers > 1, "one worker sends nothing, so that its rounds cannot be counted")
+    there = get_cluster(cluster, workers)
+    model = get_learning_task(first["task"]).build(0)
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    round_seconds = request_cost(there, AllReduce, workload.gradient_bytes).seconds
+    if isinstance(synchronisation, AdaptiveLocalSGD):
+        size += LOSS_BYTES
+        round_seconds += request_cost(there, AllReduce, LOSS_BYTES).seconds
+    rounds = (spent(part, "bytes") / (2 * ring_bytes_sent(size, workers))).round()
+    seconds = part["step"] * compute_seconds(workload, there) + rounds * round_seconds
+    on = {"machine": there.name, "network": there.network}
+    return part.assign(rounds=rounds, seconds=seconds, averaging_seconds=0.0, **on)
+
+
+def period_times(
+    curves: pd.DataFrame, target: float, workload: Workload, clusters: Sequence[str | Cluster]
+) -> pd.DataFrame:
+    """Return a row per cluster and method: seconds to the target loss, beside the best fixed H.
+
+    ``seconds`` is the mean over seeds with the ends ``low`` and ``high`` of its 95 % t-interval,
+    widened by the steps between two evaluations, as are all intervals here; ``steps`` and
+    ``rounds`` are means at the target. The best fixed H has the least mean, which favours it: it is
+    chosen after the fact. ``over_fixed`` is the geometric mean of its seconds over the method's,
+    with an interval over the seeds (``over_low``, ``over_high``); ``verdict`` is FASTER or SLOWER
+    where all of the interval is beyond 1 by more than MARGIN.
+    Raises InputError if no fixed H gets there in all its runs.
+    """
+    import pandas as pd
+
+    rows = []
+    for cluster in clusters:
+        timed = on_cluster(curves, workload, cluster)
+        costs = {cost: _at_target(timed, target, cost) for cost in ("seconds", "step", "rounds")}
+        seconds = {name: bracket_interval(values) for name, values in costs["seconds"].items()}
+        fixed = [n for n in seconds if _is_fixed(n) and math.isfinite(seconds[n].estimate)]
+        require(
+            bool(fixed),
+            f"no fixed H reaches a loss of {target:g} in all runs; take more steps or another loss",
+        )
+        best = min(fixed, key=lambda name: seconds[name].estimate)
+        for method, values in costs["seconds"].items():
+            rows.append(
+                {
+                    "network": timed["network"].iloc[0],
+                    "machine": timed["machine"].iloc[0],
+                    "method": method,
+                    "fixed": _is_fixed(method),
+                    "best_fixed": method == best,
+                    "seconds": seconds[method].estimate,
+                    "low": seconds[method].low,
+                    "high": seconds[method].high,
+                    "steps": float(costs["step"][method][:, 1].mean()),
+                    "rounds": float(costs["rounds"][method][:, 1].mean()),
+                    **_beside(values, costs["seconds"][best]),
+                }
+            )
+    return pd.DataFrame(rows).assign(
+        task=curves["task"].iloc[0],
+        model=workload.model,
+        target=target,
+        source="iterations measured, seconds simulated",
+    )
+
+
+def _at_target(timed: pd.DataFrame, target: float, cost: str) -> dict[str, np.ndarray]:
+    """Return the `target_bracket` of every seed by method, (seeds, 2), in order of the seeds."""
+    found = {}
+    for (method,), by_seed in runs_by(timed, "method").items():
+        runs = list(by_seed.values())
+        if cost == "rounds":  # counted like steps, and no cost that curves know
+            runs = [run.assign(step=run["rounds"]) for run in runs]
+        known = "seconds" if cost == "seconds" else "step"
+        found[method] = np.array([target_bracket(run, target, known) for run in runs])
+    return found
+
+
+def _is_fixed(method: str) -> bool:
+    return not isinstance(training_method(method).synchronisation, AdaptiveLocalSGD)
+
+
+def _beside(values: np.ndarray, best: np.ndarray) -> dict[str, object]:
+    if values is best:
+        return {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
+    over = ratio_interval(best, values)
+    never = not np.isfinite(values).any()
+    verdict = SLOWER if never else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN)
+    return {
+        "over_fixed": over.estimate,
+        "over_low": over.low,
+        "over_high": over.high,
+        "verdict": verdict,
+    }
+
+
+def train_periods(
+    periods: Sequence[int], *, workers: int, seeds: int, steps: int, tune: bool = False
+) -> pd.DataFrame:
+    """Train digits by local SGD with these periods and the adaptive ones; return the curves."""
+    methods = period_methods(periods)
+    return compare(
+        "digits", methods, workers=workers, seeds=seeds, steps=steps, tune=tune, evaluate_every=1
+    ).curves
+
+
+def period_table(times: pd.DataFrame) -> pd.DataFrame:
+    """Return `period_times` to read, by network and method."""
+    import pandas as pd
+
+    table = times.set_index(["network", "method"])
+    return pd.DataFrame(
+        {
+            "time to target (min)": (table["seconds"] / 60).round(2),
+            "low": (table["low"] / 60).round(2),
+            "high": (table["high"] / 60).round(2),
+            "gradients": table["steps"].round(1),
+            "averages": table["rounds"].round(1),
+            "best fixed over this": table["over_fixed"].round(2),
+            "from": table["over_low"].round(2),
+            "to": table["over_high"].round(2),
+            "verdict": table["verdict"],
+        }
+    )
+
+
+def period_findings(times: pd.DataFrame) -> Findings:
+    """Return the best fixed period on every network, and what became of the adaptive ones."""
+    return findings(
+        f"All methods need {times['steps'].min():.0f} to {times['steps'].max():.0f} gradients per "
+        f"worker to a test loss of {times['target'].iloc[0]:g}.",
+        *(_answer(str(network), part) for network, part in times.groupby("network", sort=False)),
+        items=[_item(str(network), part) for network, part in times.groupby("network", sort=False)],
+    )
+
+
+def _item(network: str, part: pd.DataFrame) -> ItemVerdict:
+    """Judge whether the best adaptive period is faster than the best fixed one."""
+    adaptive = part[~part["fixed"]]
+    best = adaptive.loc[adaptive["seconds"].idxmin()]
+    verdict = {FASTER: Verdict.HOLDS, SLOWER: Verdict.CONTRADICTED, OPEN: Verdict.UNDECIDED}
+    said = f"{network}, {best['method']}: {_judged(best)}"
+    return item_verdict("A60", [verdict[best["verdict"]]], "measured, simulated", said)
+
+
+def _answer(network: str, part: pd.DataFrame) -> str:
+    best = part[part["best_fixed"]].iloc[0]
+    adaptive = "; ".join(
+        f"{row['method']} is {_judged(row)}" for row in part[~part["fixed"]].to_dict("records")
+    )
+    return (
+        f"{network}: the best fixed period is that of {best['method']}, "
+        f"{best['seconds'] / 60:.2f} minutes. Beside it, {adaptive}."
+    )
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    said = {FASTER: "faster", SLOWER: "slower", OPEN: "not clearly different"}[row["verdict"]]
+    return f"{said} ({row['over_fixed']:.2f} times its speed)"

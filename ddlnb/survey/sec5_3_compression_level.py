@@ -1,0 +1,487 @@
+"""Section 5.3: how much to compress, with one density for all layers or one for each.
+
+Section 5.3: how much to compress. Is there a best density of top-k between the extremes?
+
+Time to a target loss is iterations, measured on a small task, times seconds of one, simulated for
+a large model on a cluster. Fewer entries make iterations quicker and more numerous.
+
+Section 5.3: a density for every layer, beside one density for all.
+
+Seconds of an iteration are simulated for any built-in model on any cluster. Time to a target loss
+is simulated and measured for the model of one learning task, which is both the workload and what is
+trained: densities by layer belong to one model, and cannot be carried over to another.
+
+Section 5.3 on digits: what is trained, and what the times say, as tables and sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import get_cluster
+from ddlnb.compression.layer_top_k import LayerTopK
+from ddlnb.compression.top_k import TopK
+from ddlnb.errors import require
+from ddlnb.results.statistics import Verdict, ratio_interval
+from ddlnb.survey.findings import Findings, findings, item_verdict
+from ddlnb.survey.items import ItemVerdict
+from ddlnb.training.cost.estimate import best_lossless, iteration_cost
+from ddlnb.training.cost.layer_densities import DENSITIES as DENSITIES_layer_density
+from ddlnb.training.cost.layer_densities import HIDDEN, density_table, layer_densities
+from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
+from ddlnb.training.cost.time_to_target import DENSE, MARGIN, iterations_to_target, time_to_target
+from ddlnb.training.method import training_method
+from ddlnb.training.runs.compare import compare
+from ddlnb.units import MS
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+INTERIOR, AT_LEAST, AT_MOST, OPEN = (
+    "interior",
+    "at the least density",
+    "at the largest density",
+    "undecided",
+)
+
+
+def level_methods(densities: Sequence[float] = DENSITIES) -> list[str]:
+    """Return dense BSP, and top-k with error feedback of every density. Raises InputError.
+
+    >>> level_methods([0.1, 0.01, 0.001])[1]
+    'bsp + top-k(0.001) + feedback'
+    """
+    require(len(set(densities)) > 2, f"densities {list(densities)} have no interior; take three")
+    return ["bsp", *(f"bsp + top-k({one}) + feedback" for one in sorted(set(densities)))]
+
+
+def level_times(
+    curves: pd.DataFrame,
+    target: float,
+    workload: Workload,
+    clusters: Sequence[str | Cluster],
+) -> pd.DataFrame:
+    """Return `time_to_target` with the column ``density``, the least first; 1 if dense.
+
+    Curves of methods with a density by layer are left out.
+    """
+    by_layer = [
+        name
+        for name in curves["method"].unique()
+        if isinstance(training_method(name).compressor, LayerTopK)
+    ]
+    fixed = curves[~curves["method"].isin(by_layer)]
+    table = time_to_target(fixed, target, workload, clusters)
+    density = [_density(method) for method in table["method"]]
+    return table.assign(density=density).sort_values("density", kind="stable")
+
+
+def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return a row per machine: the density with the least time, and where in the sweep it is.
+
+    Both ends of the sweep are compared with the best density, seed by seed. The minimum is
+    INTERIOR if the best is no end and the intervals of the ratios of both ends to it are above 1;
+    AT_LEAST or AT_MOST if the best is that end and the interval of its neighbour is above 1; else
+    OPEN. ``least_over_best`` and
+    ``largest_over_best`` are ratios of mean seconds. ``beats_dense`` says whether the best is
+    quicker than the best lossless method. Raises InputError for curves of several tasks or numbers
+    of workers.
+    """
+    import pandas as pd
+
+    for name in ("task", "workers"):
+        values = list(curves[name].unique())
+        require(len(values) == 1, f"levels are of one {name}, and the curves have {values}")
+    needed = iterations_to_target(curves, target)
+    rows = []
+    for machine, part in table.groupby("machine", sort=False):
+        sparse = part[~part["is_dense"]].sort_values("density")
+        dense = float(part.loc[part["is_dense"], "seconds"].iloc[0])
+        seconds = [
+            needed.loc[needed["method"] == row["method"]]
+            .sort_values("seed")[["since", "iterations"]]
+            .to_numpy()
+            * row["iteration_seconds"]
+            for row in sparse.to_dict("records")
+        ]
+        means = [float(np.mean(one[:, 1])) for one in seconds]
+        require(
+            any(math.isfinite(mean) for mean in means),
+            f"no density reaches a loss of {target:g} in all runs; take more steps",
+        )
+        best = int(np.argmin(means))
+        rows.append(
+            {
+                "machine": machine,
+                "network": part["network"].iloc[0],
+                "best_density": float(sparse["density"].iloc[best]),
+                "seconds": means[best],
+                "least_over_best": means[0] / means[best],
+                "largest_over_best": means[-1] / means[best],
+                "dense_over_best": dense / means[best],
+                "beats_dense": means[best] < dense,
+                "verdict": _where(seconds, best),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _where(seconds: Sequence[np.ndarray], best: int) -> str:
+    last = len(seconds) - 1
+    if best == 0:
+        return AT_LEAST if _surely_longer(seconds[1], seconds[0]) else OPEN
+    if best == last:
+        return AT_MOST if _surely_longer(seconds[-2], seconds[-1]) else OPEN
+    both = all(_surely_longer(seconds[end], seconds[best]) for end in (0, last))
+    return INTERIOR if both else OPEN
+
+
+def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
+    if np.isinf(one).all():
+        return True
+    finite = bool(np.isfinite(one).all())
+    return finite and ratio_interval(one, other).above(1) is Verdict.HOLDS
+
+
+def _density(method: str) -> float:
+    if method == DENSE:
+        return 1.0
+    compressor = training_method(method).compressor
+    require(isinstance(compressor, TopK), f"{method} is not top-k; make curves of level_methods")
+    assert isinstance(compressor, TopK)
+    return compressor.density
+
+
+LONGER = (HIDDEN, 0.1)  # of the computation: all hidden, and a tenth exposed
+FASTER, SLOWER, OPEN_layer_density = "faster", "slower", "no clear difference"
+
+
+def by_layer(chosen: LayerTopK) -> str:
+    """Return the method that trains with these densities."""
+    return f"bsp + {chosen} + feedback"
+
+
+def layer_methods(
+    workload: Workload,
+    clusters: Sequence[str | Cluster],
+    workers: int,
+) -> list[str]:
+    """Return what has to be trained: the methods chosen for these clusters, each once."""
+    chosen = [
+        layer_densities(workload, cluster, workers=workers, longer=longer)
+        for cluster in clusters
+        for longer in LONGER
+    ]
+    return list(dict.fromkeys(map(by_layer, chosen)))
+
+
+def hidden_table(
+    workload: Workload,
+    clusters: Sequence[str | Cluster],
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Return a row per cluster: an iteration with densities by layer, and with the best for all.
+
+    ``sent`` is the share of entries that travel by layer, with densities from ``least`` to
+    ``largest``; ``fixed`` is the largest one of DENSITIES that for all layers takes no longer.
+    Seconds are those of an iteration: ``seconds`` by layer, ``fixed_seconds``, ``dense_seconds`` of
+    the best lossless method on the workers' machines, and ``computing`` alone.
+    """
+    import pandas as pd
+
+    rows = []
+    for name in clusters:
+        cluster = get_cluster(name, workers)
+        chosen = layer_densities(workload, cluster)
+        cost = iteration_cost(workload, cluster, by_layer(chosen))
+        fixed = {
+            density: iteration_cost(
+                workload, cluster, by_layer(alike(density, chosen))
+            ).iteration_seconds
+            for density in sorted(DENSITIES_layer_density)
+        }
+        allowed = cost.iteration_seconds * (1 + 1e-9)
+        within = [density for density, seconds in fixed.items() if seconds <= allowed]
+        best = max(within, default=math.nan)
+        tensors = density_table(workload, chosen)
+        rows.append(
+            {
+                "network": cluster.network,
+                "workers": cluster.workers,
+                "sent": float(np.average(tensors["density"], weights=tensors["elements"])),
+                "least": tensors["density"].min(),
+                "largest": tensors["density"].max(),
+                "fixed": best,
+                "seconds": cost.iteration_seconds,
+                "fixed_seconds": fixed.get(best, math.nan),
+                "dense_seconds": best_lossless(
+                    workload, cluster, most_machines=0
+                ).iteration_seconds,
+                "computing": cost.compute_seconds,
+                "machine": cluster.name,
+                "model": workload.model,
+                "source": "simulated",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def alike(density: float, chosen: LayerTopK) -> LayerTopK:
+    """Return one density for all layers; at 1 nothing is compressed, as by layer."""
+    return LayerTopK((density,) * len(chosen.densities))
+
+
+def density_by_layer(
+    workload: Workload,
+    clusters: Sequence[str | Cluster],
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Return the rows of `density_table` for every cluster, and when each gradient is ready.
+
+    ``ready`` is in seconds from the start of the backward pass.
+    """
+    import pandas as pd
+
+    parts = []
+    for name in clusters:
+        cluster = get_cluster(name, workers)
+        chosen = layer_densities(workload, cluster)
+        table = density_table(workload, chosen)
+        on = {"network": cluster.network, "workers": cluster.workers}
+        parts.append(table.assign(**on, ready=workload.ready_seconds))
+    require(bool(parts), "there are no clusters to choose densities for")
+    return pd.concat(parts, ignore_index=True).assign(model=workload.model, source="simulated")
+
+
+def layer_times(
+    curves: pd.DataFrame,
+    target: float,
+    workload: Workload,
+    clusters: Sequence[str | Cluster],
+    workers: int,
+) -> pd.DataFrame:
+    """Return `time_to_target` of fixed densities, and of those by layer of each cluster.
+
+    ``kind`` is "dense", "fixed" or "by layer", and ``label`` says which. ``over_fixed`` is the mean
+    ratio of the time of the best fixed density, chosen after the fact, to this one's, run by run,
+    with the ends of its interval; ``verdict`` is FASTER or SLOWER where all of that is beyond 1 by
+    more than MARGIN, else OPEN.
+    Raises InputError if no fixed density reaches the target in all runs, and for curves that lack
+    `layer_methods`.
+    """
+    import pandas as pd
+
+    needed = iterations_to_target(curves, target)
+    found = []
+    for name in clusters:
+        cluster = get_cluster(name, workers)
+        chosen: dict[str, float] = {}
+        for longer in LONGER:
+            text = by_layer(layer_densities(workload, cluster, longer=longer))
+            chosen.setdefault(str(training_method(text)), longer)
+        missing = sorted(set(chosen) - set(curves["method"]))
+        require(not missing, f"curves lack {missing}; train layer_methods, too")
+        kinds = {method: _kind(method, chosen) for method in dict.fromkeys(curves["method"])}
+        here = curves[[kinds[method] is not None for method in curves["method"]]]
+        table = time_to_target(here, target, workload, [cluster])
+        table["kind"] = [kinds[method] for method in table["method"]]
+        table["label"] = [_label(method, chosen) for method in table["method"]]
+        fixed = table[table["kind"] == "fixed"]
+        best = fixed.loc[fixed["seconds"].idxmin()]
+        require(
+            math.isfinite(best["seconds"]),
+            f"no fixed density reaches a loss of {target:g} in all runs; take more steps",
+        )
+        ratios = [_over(best, row, needed) for row in table.to_dict("records")]
+        found.append(table.join(pd.DataFrame(ratios, index=table.index)))
+    require(bool(found), "there are no clusters to compare on")
+    return pd.concat(found, ignore_index=True)
+
+
+def _kind(method: str, chosen: dict[str, float]) -> str | None:
+    """Return the kind of a method, None for one that was chosen for another cluster."""
+    compressor = training_method(method).compressor
+    if compressor is None:
+        return "dense"
+    if isinstance(compressor, LayerTopK):
+        return "by layer" if method in chosen else None
+    require(isinstance(compressor, TopK), f"{method} is not top-k; make curves of level_methods")
+    return "fixed"
+
+
+def _label(method: str, chosen: dict[str, float]) -> str:
+    if method in chosen:
+        return f"by layer, up to {100 * chosen[method]:g} % longer"
+    compressor = training_method(method).compressor
+    return f"k/D = {compressor.density:g}" if isinstance(compressor, TopK) else "best lossless"
+
+
+def _over(best: pd.Series, row: dict, needed: pd.DataFrame) -> dict[str, object]:
+    if row["method"] == best["method"]:
+        return {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
+    theirs, ours = (
+        needed[needed["method"] == one["method"]].sort_values("seed")[["since", "iterations"]]
+        * one["iteration_seconds"]
+        for one in (best, row)
+    )
+    over = ratio_interval(theirs.to_numpy(), ours.to_numpy())
+    missed = not np.isfinite(ours).all(axis=None)
+    return {
+        "over_fixed": over.estimate,
+        "over_low": over.low,
+        "over_high": over.high,
+        "verdict": SLOWER
+        if missed
+        else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN_layer_density),
+    }
+
+
+SAMPLES_PER_SECOND = 10_000  # of the made-up device that trains digits
+LINKS = (("1 Gb/s", "5 us"), ("100 Mb/s", "5 us"))  # made-up, between such devices
+
+
+@cache
+def _digits() -> Workload:
+    return made_up_digits(SAMPLES_PER_SECOND)
+
+
+def _links() -> list[Cluster]:
+    return [made_up_cluster(*link) for link in LINKS]
+
+
+def train_levels(
+    densities: Sequence[float], *, workers: int, seeds: int, steps: int, tune: bool = False
+) -> pd.DataFrame:
+    """Train digits with every density of top-k, and with those by layer for the made-up links."""
+    methods = [*level_methods(densities), *layer_methods(_digits(), _links(), workers)]
+    return compare(
+        "digits", methods, workers=workers, seeds=seeds, steps=steps, tune=tune, evaluate_every=1
+    ).curves
+
+
+def digits_layer_times(curves: pd.DataFrame, target: float, workers: int) -> pd.DataFrame:
+    """Return `layer_times` of digits behind the made-up links."""
+    return layer_times(curves, target, _digits(), _links(), workers)
+
+
+def level_table(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return `level_verdicts` to read, by network."""
+    import pandas as pd
+
+    table = verdicts.set_index("network")
+    return pd.DataFrame(
+        {
+            "best density": table["best_density"],
+            "time to target (s)": table["seconds"].round(2),
+            "least density over it": table["least_over_best"].round(2),
+            "largest density over it": table["largest_over_best"].round(2),
+            "best lossless over it": table["dense_over_best"].round(2),
+            "verdict": table["verdict"],
+        }
+    )
+
+
+def level_findings(verdicts: pd.DataFrame) -> Findings:
+    """Return the best density of every network, and whether it is a reason to compress."""
+    return findings(
+        *(
+            f"{row['network']}: the best density is {row['best_density']:g} ({row['verdict']}); "
+            f"the best lossless method takes {row['dense_over_best']:.2f} times as long."
+            for row in verdicts.to_dict("records")
+        ),
+        items=[_item(row) for row in verdicts.to_dict("records")],
+    )
+
+
+def _item(row: Mapping[str, Any]) -> ItemVerdict:
+    """Judge whether a level between the ends of the sweep is the best one."""
+    verdict = {INTERIOR: Verdict.HOLDS, OPEN: Verdict.UNDECIDED}.get(
+        row["verdict"], Verdict.CONTRADICTED
+    )
+    said = f"{row['network']}: the best density is {row['best_density']:g}, {row['verdict']}"
+    return item_verdict("A62", [verdict], "measured, simulated", said)
+
+
+def hidden_densities(hidden: pd.DataFrame) -> pd.DataFrame:
+    """Return `hidden_table` to read, by network: shares in per cent, seconds in ms."""
+    import pandas as pd
+
+    table = hidden.set_index("network")
+    return pd.DataFrame(
+        {
+            "entries sent by layer (%)": (100 * table["sent"]).round(1),
+            "densities from": table["least"],
+            "to": table["largest"],
+            "best fixed density": table["fixed"],
+            "by layer (ms)": (table["seconds"] / MS).round(1),
+            "fixed (ms)": (table["fixed_seconds"] / MS).round(1),
+            "best lossless (ms)": (table["dense_seconds"] / MS).round(1),
+            "computation (ms)": (table["computing"] / MS).round(1),
+        }
+    )
+
+
+def hidden_findings(hidden: pd.DataFrame) -> Findings:
+    """Return how much more a density by layer sends in the time of the best fixed density."""
+    return findings(
+        *(
+            f"{row['network']}: by layer {row['sent']:.0%} of the entries travel in "
+            f"{row['seconds'] / MS:.0f} ms, where {row['fixed']:.1%} do if all layers have one "
+            f"density; the best lossless method takes {row['dense_seconds'] / MS:.0f} ms."
+            for row in hidden.to_dict("records")
+        )
+    )
+
+
+def layer_table(times: pd.DataFrame) -> pd.DataFrame:
+    """Return `layer_times` to read, by network and choice of densities."""
+    import pandas as pd
+
+    table = times.set_index(["network", "label"])
+    return pd.DataFrame(
+        {
+            "iterations": table["iterations"].round(1),
+            "iteration (ms)": (table["iteration_seconds"] / MS).round(2),
+            "time to target (ms)": (table["seconds"] / MS).round(1),
+            "best fixed over this": table["over_fixed"].round(2),
+            "verdict": table["verdict"],
+        }
+    )
+
+
+def layer_findings(times: pd.DataFrame) -> Findings:
+    """Return how choosing by layer compares with the best fixed density of the sweep."""
+    layered = times[times["kind"] == "by layer"]
+    return findings(
+        *(
+            f"{row['network']}, {row['label']}: {row['iterations']:.0f} iterations, "
+            f"{row['over_fixed']:.2f} times the speed of the best fixed density "
+            f"({row['verdict'] or 'the best itself'})."
+            for row in layered.to_dict("records")
+        )
+    )
+
+
+__all__ = [
+    "density_by_layer",
+    "digits_layer_times",
+    "hidden_densities",
+    "hidden_findings",
+    "hidden_table",
+    "layer_findings",
+    "layer_table",
+    "level_findings",
+    "level_table",
+    "level_times",
+    "level_verdicts",
+    "train_levels",
+]

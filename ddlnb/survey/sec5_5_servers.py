@@ -1,0 +1,157 @@
+"""How many parameter servers a cluster needs (survey, section 5.5): swept, and by a rule.
+
+All numbers are simulated, by the methods as their papers describe them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import pandas as pd
+
+from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
+from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
+from ddlnb.clusters.file import get_cluster
+from ddlnb.errors import require
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.survey.findings import Findings, findings
+from ddlnb.workloads.workload import Workload
+
+__all__ = [
+    "MATCHES",
+    "PLACES",
+    "best_all_to_all",
+    "least_servers",
+    "rule",
+    "rule_findings",
+    "sweep",
+]
+
+PLACES = SERVER_PLACES
+MATCHES = 0.99  # of the best all-to-all throughput: as good as equal
+
+
+def sweep(
+    models: Sequence[str] = tuple(BATCHES),
+    clusters: Sequence[str] = tuple(CLUSTERS.values()),
+    *,
+    gpus: int = 32,
+    servers: Sequence[int] = (1, 2, 4, 8, 16),
+    places: Sequence[str] = PLACES,
+) -> pd.DataFrame:
+    """Return the throughput of the best method by number of servers, and that of all-to-all.
+
+    A row per model, cluster, place of the servers and number of them, with columns ``method``,
+    ``throughput_samples_per_s``; rows of place "none" and no servers hold the best all-to-all
+    method. The number that `rule` gives is among
+    them. Servers beside workers are at most as many as nodes. Raises InputError for a cluster
+    of one node, on which no server takes part.
+    """
+    rows = []
+    for name in clusters:
+        cluster = get_cluster(name, gpus)
+        require(
+            cluster.nodes_in_use > 1,
+            f"{gpus} GPUs of cluster {name!r} are one node, where no server takes part; "
+            f"take more GPUs",
+        )
+        for model in models:
+            workload = fig4_workload(model)
+            rows.append(_best(workload, cluster, "A2A", 0, "none"))
+            swept = sorted({*servers, rule(cluster.nodes_in_use)})
+            rows += [
+                _best(workload, replace(cluster, server_place=place), "PS", count, place)
+                for place in places
+                for count in swept
+                if place == "extra machines" or count <= cluster.nodes_in_use
+            ]
+    return pd.DataFrame(rows)
+
+
+def _best(
+    workload: Workload, cluster: Cluster, architecture: str, servers: int, place: str
+) -> dict[str, object]:
+    methods = [one for one in SURVEYED.values() if one.architecture == architecture]
+    cells = [Cell(workload, cluster, one, servers or None) for one in methods]
+    seconds = [found.iteration_seconds for found in steady_seconds(cells)]
+    best = min(range(len(cells)), key=seconds.__getitem__)
+    return {
+        "model": workload.model,
+        "cluster": cluster.name,
+        "network": cluster.network,
+        "gpus": cluster.workers,
+        "nodes": cluster.nodes_in_use,
+        "place": place,
+        "servers": servers,
+        "method": methods[best].name,
+        "throughput_samples_per_s": cells[best].samples / seconds[best],
+    }
+
+
+def best_all_to_all(rows: pd.DataFrame) -> pd.Series:
+    """Return the throughput of the best all-to-all method, by model and network."""
+    alone = rows[rows["place"] == "none"]
+    return alone.set_index(["model", "network"])["throughput_samples_per_s"]
+
+
+def least_servers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the least number of servers that matches the best all-to-all method, per cluster.
+
+    A row per model and network, a column per place: the number, or "more than N" where none of the
+    sweep is enough. ``rule`` has the number that counting bytes gives.
+    """
+    goal = best_all_to_all(rows)
+    found: dict[tuple[str, str], dict[str, object]] = {}
+    swept = rows[rows["place"] != "none"]
+    for (model, network, place), part in swept.groupby(["model", "network", "place"], sort=False):
+        enough = part[part["throughput_samples_per_s"] >= MATCHES * goal[model, network]]
+        most = int(part["servers"].max())
+        told = str(int(enough["servers"].min())) if len(enough) else f"more than {most}"
+        row = found.setdefault((model, network), {})
+        row[place] = told
+        row["rule"] = rule(int(part["nodes"].iloc[0]))
+    table = pd.DataFrame.from_dict(found, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["model", "network"])
+    return table
+
+
+def rule(nodes: int) -> int:
+    """Return the number of servers whose links carry no more than a ring's do.
+
+    All nodes push M bytes: k servers on machines of their own take n M / k each way, and a ring
+    puts 2 (n-1) / n M on every link; so k is at least n^2 / (2 (n-1)), half of the nodes and a
+    little more (survey, section 3.2; the cost table of `ddlnb.plans.alpha_beta`).
+
+    >>> [rule(nodes) for nodes in (2, 4, 8, 32)]
+    [2, 3, 5, 17]
+    """
+    require(nodes > 1, f"{nodes} node needs no servers; take at least 2 nodes")
+    return math.ceil(Fraction(nodes * nodes, 2 * (nodes - 1)))
+
+
+def rule_findings(rows: pd.DataFrame) -> Findings:
+    """Return what the sweep says of the rule, in words.
+
+    Where servers sum slower than links carry, the rule is too low; where all-to-all waits for
+    latencies, it is too high.
+    """
+    table = least_servers(rows)
+    place = "extra machines"
+    require(place in table, "the sweep has no servers on extra machines")
+    told = table[place].to_numpy()
+    numbers = [int(text) for text in told if text.isdigit()]
+    pairs = list(zip(told, table["rule"], strict=True))
+    above = sum(text.isdigit() and int(text) > rule_ for text, rule_ in pairs)
+    below = sum(text.isdigit() and int(text) < rule_ for text, rule_ in pairs)
+    none = len(told) - len(numbers)
+    spread = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
+    return findings(
+        f"Servers on machines of their own that match the best all-to-all method: {spread} over "
+        f"{len(numbers)} of {len(told)} cells; the rule says {table['rule'].iloc[0]}. It is above "
+        f"what is needed in {below} cells, below it in {above}, and in {none} no number of the "
+        f"sweep is enough."
+    )

@@ -1,0 +1,228 @@
+"""Which collective fits which network, and what a cut cable costs it (survey, section 5.6).
+
+All numbers are simulated: transfers are max-min fair flows on the network's links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from statistics import median
+
+import pandas as pd
+
+from ddlnb.errors import InputError, require
+from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.flows import Startup
+from ddlnb.networks.network import Cut, Network
+from ddlnb.networks.play import play
+from ddlnb.networks.routes import NoRoute
+from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
+from ddlnb.networks.transfers import Collective
+from ddlnb.survey.findings import Findings, findings
+from ddlnb.units import bandwidth_from, seconds_from, size_in_words
+
+__all__ = [
+    "ALGORITHMS",
+    "HostLink",
+    "best_algorithms",
+    "cut_costs",
+    "cut_findings",
+    "cut_table",
+    "host_link",
+    "map_findings",
+    "networks_of",
+]
+
+# Those in which everyone sends to everyone at once are left out: a message has a latency here and
+# takes no time of a core, which flatters them.
+ALGORITHMS = ("ring", "tree", "recursive-doubling", "halving-doubling", "swing", "torus")
+STOPPED = float("inf")
+SIZES = tuple(4**power for power in range(5, 14))  # bytes
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """The cable of a host: bytes per second, and the seconds that every message waits."""
+
+    bandwidth: float
+    latency: float
+
+
+def host_link(text: str) -> HostLink:
+    """Return the cable that ``"10 Gb/s, 30 us"`` describes. Raises InputError.
+
+    >>> host_link("8 Gb/s, 1 ms")
+    HostLink(bandwidth=1000000000.0, latency=0.001)
+    """
+    parts = [part.strip() for part in text.split(",")]
+    require(len(parts) == 2, f"link {text!r} must have a bandwidth and a latency: '10 Gb/s, 30 us'")
+    return HostLink(bandwidth_from(parts[0]), seconds_from(parts[1]))
+
+
+def networks_of(hosts: int, oversubscription: float = 4.0) -> dict[str, Topology]:
+    """Return the networks that are compared, for a square number of hosts, a multiple of four.
+
+    A fat-tree is the smallest one that has as many hosts; those beyond are idle.
+    """
+    side = isqrt(hosts)
+    require(
+        side * side == hosts and hosts % 4 == 0 and side > 2,
+        f"{hosts} hosts must be a square and a multiple of four, such as 16, 36 or 64",
+    )
+    ports = next(ports for ports in range(2, 2 * hosts, 2) if ports**3 // 4 >= hosts)
+    return {
+        "star": Star(hosts),
+        "oversubscribed tree": TwoTier(hosts // 4, 4, oversubscription),
+        "fat-tree": FatTree(ports),
+        "BCube": BCube(side, 2),
+        "torus": Torus(side, side),
+    }
+
+
+def collectives_of(hosts: int, algorithms: Sequence[str] = ALGORITHMS) -> dict[str, Collective]:
+    """Return the all-reduces that run among this many hosts; the torus' as a square."""
+    found = {}
+    for name in algorithms:
+        text = f"torus({isqrt(hosts)}, {isqrt(hosts)})" if name == "torus" else name
+        try:
+            found[name] = get_collective(text, hosts)
+        except InputError:  # needs a power of two, say
+            continue
+    return found
+
+
+def best_algorithms(
+    hosts: Sequence[int] = (16, 64),
+    sizes: Sequence[int] = SIZES,
+    link: HostLink = HostLink(1.25e9, 30e-6),
+    algorithms: Sequence[str] = ALGORITHMS,
+) -> pd.DataFrame:
+    """Return the seconds of every all-reduce: a row per network, hosts, message bytes, algorithm.
+
+    Columns: network, hosts, bytes, algorithm, seconds, and ``best``, whether none is faster.
+    """
+    rows = []
+    for count in hosts:
+        collectives = collectives_of(count, algorithms)
+        for name, topology in networks_of(count).items():
+            network = topology.network(link.bandwidth)
+            rows += [
+                {
+                    "network": name,
+                    "hosts": count,
+                    "bytes": size,
+                    "algorithm": algorithm,
+                    "seconds": _seconds(collective, network, size, link),
+                }
+                for size in sizes
+                for algorithm, collective in collectives.items()
+            ]
+    table = pd.DataFrame(rows)
+    least = table.groupby(["network", "hosts", "bytes"])["seconds"].transform("min")
+    return table.assign(best=table["seconds"] <= least * (1 + 1e-9))
+
+
+def _seconds(collective: Collective, network: Network, size: float, link: HostLink) -> float:
+    startup = Startup(link.latency, link.latency)
+    return play(collective, network, size, startup=startup).seconds
+
+
+def map_findings(rows: pd.DataFrame) -> Findings:
+    """Return what the map says, in words: how many algorithms are best somewhere, and where."""
+    best = rows[rows["best"]]
+    cells = best.groupby(["network", "hosts", "bytes"]).ngroups
+    wins = best.drop_duplicates(["network", "hosts", "bytes"])["algorithm"].value_counts()
+    each = ", ".join(f"{name} in {count}" for name, count in wins.items())
+    small, large = (best.loc[best["bytes"] == end, "algorithm"] for end in _ends(rows))
+    if len(wins) == 1:
+        return findings(f"In all {cells} cells the best algorithm is {wins.index[0]}.")
+    return findings(
+        f"Of {cells} cells the best algorithm is {each}: no algorithm fits all networks.",
+        f"For messages of {size_in_words(_ends(rows)[0])} it is {_names(small)}, for "
+        f"{size_in_words(_ends(rows)[1])} {_names(large)}.",
+    )
+
+
+def _ends(rows: pd.DataFrame) -> tuple[int, int]:
+    return int(rows["bytes"].min()), int(rows["bytes"].max())
+
+
+def _names(values: pd.Series) -> str:
+    return " or ".join(values.value_counts().index)
+
+
+def cut_costs(
+    hosts: int = 16,
+    size: int = 100_000_000,
+    link: HostLink = HostLink(1.25e9, 30e-6),
+    algorithms: Sequence[str] = ("ring", "halving-doubling", "swing", "torus"),
+) -> pd.DataFrame:
+    """Return the slowdown of every all-reduce by every cut cable: infinite where it cannot go on.
+
+    Routes go round a cut where a path is left (ECMP), those of BCube along another digit. Columns:
+    network, algorithm, cable (its ends), kind ("host" or "switches"), slowdown.
+    """
+    rows = []
+    collectives = collectives_of(hosts, algorithms)
+    for name, topology in networks_of(hosts).items():
+        network = _adaptive(topology, link)
+        for algorithm, collective in collectives.items():
+            whole = _seconds(collective, network, size, link)
+            for one, other in _cables(network):
+                left = Cut(one, other).apply(network)
+                try:
+                    slowdown = _seconds(collective, left, size, link) / whole
+                except NoRoute:
+                    slowdown = STOPPED
+                is_host = one.startswith("host")
+                rows.append((name, algorithm, f"{one} - {other}", is_host, slowdown))
+    table = pd.DataFrame(rows, columns=["network", "algorithm", "cable", "kind", "slowdown"])
+    return table.assign(kind=table["kind"].map({True: "host", False: "switches"}))
+
+
+def _adaptive(topology: Topology, link: HostLink) -> Network:
+    """Return the network; a torus with routes that go round a cut, unlike dimension order."""
+    from dataclasses import replace
+
+    network = topology.network(link.bandwidth)
+    return replace(network, routing="ecmp") if isinstance(topology, Torus) else network
+
+
+def _cables(network: Network) -> list[tuple[str, str]]:
+    return [
+        (network.devices[one.start].name, network.devices[one.end].name)
+        for one in network.links[::2]
+    ]
+
+
+def cut_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """Return per network and algorithm: the share of cuts that stop it, and of others the slowdown.
+
+    Columns: cables, stops (%), median slowdown, worst slowdown; of those that do not stop it.
+    """
+    found: dict[tuple[str, str], Mapping[str, object]] = {}
+    for key, part in costs.groupby(["network", "algorithm"], sort=False):
+        goes_on = part.loc[part["slowdown"] < STOPPED, "slowdown"]
+        found[key] = {
+            "cables": len(part),
+            "stops (%)": round(100 * (1 - len(goes_on) / len(part))),
+            "median slowdown": f"{median(goes_on):.2f}" if len(goes_on) else "-",
+            "worst slowdown": f"{goes_on.max():.2f}" if len(goes_on) else "-",
+        }
+    table = pd.DataFrame.from_dict(found, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["network", "algorithm"])
+    return table
+
+
+def cut_findings(costs: pd.DataFrame) -> Findings:
+    """Return what a cut costs, in words, by network."""
+    told = []
+    for name, part in costs.groupby("network", sort=False):
+        stops = (part["slowdown"] == STOPPED).mean()
+        goes_on = part.loc[part["slowdown"] < STOPPED, "slowdown"]
+        least, most = goes_on.min(), goes_on.max()
+        slow = f"; else it takes {least:.2f} to {most:.2f} times as long" if len(goes_on) else ""
+        told.append(f"{name[:1].upper()}{name[1:]}: {stops:.0%} of cuts stop an all-reduce{slow}.")
+    return findings(*told)

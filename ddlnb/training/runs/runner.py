@@ -1,0 +1,220 @@
+"""Run independent pieces of work on all cores: in order, with a bar, ended at once by Ctrl-C.
+
+joblib is not used, because its worker processes outlive a parent that was killed (for minutes, with
+joblib 1.5), and because it starts them however short the work is.
+
+Keep finished runs: each is a file, written whole, so that a comparison goes on where it stopped.
+
+The name of a file is a hash of the settings and of the code that made it
+(`ddlnb.training.runs.train`), so that a run of other code is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.files import cores, write_atomically
+from ddlnb.progress import Show, bar
+from ddlnb.training.runs.train import fingerprint, made_by, run
+from ddlnb.training.settings import TrainingSettings
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+T = TypeVar("T")
+JOBS_VARIABLE = "DDLNB_JOBS"
+START_SECONDS = 6.0  # until new processes work: they load torch
+
+
+def in_parallel(
+    function: Callable[..., T],
+    work: Sequence[tuple[Any, ...]],
+    jobs: int | None = None,
+    progress: Show = None,
+    what: str = "runs",
+) -> list[T]:
+    """Return the results of calling the function with each of the tuples, in their order.
+
+    One job runs in this process, several in new ones; by default there is one per core, or as many
+    as the variable DDLNB_JOBS says, as in notebooks that `ddlnb reproduce` runs side by side. Since
+    new processes need START_SECONDS to begin, work is done here until a piece shows that they would
+    save more. The first error, or Ctrl-C, ends all of them and is raised. Raises InputError for a
+    number of jobs that is not whole and positive.
+    """
+    jobs = default_jobs() if jobs is None else jobs
+    require_whole(jobs=jobs)
+    with bar(total=len(work), unit="run", desc=what, progress=progress if work else False) as runs:
+        results = []
+        for arguments in work:
+            start = time.perf_counter()
+            results.append(function(*arguments))
+            runs.update()
+            left = len(work) - len(results)
+            saved = (time.perf_counter() - start) * (left - math.ceil(left / jobs))
+            if jobs > 1 and saved > START_SECONDS:
+                break
+        rest = work[len(results) :]
+        if rest:
+            results += _in_processes(function, rest, min(jobs, len(rest)), runs.update)
+        return results
+
+
+def default_jobs() -> int:
+    """Return the value of DDLNB_JOBS, by default the number of cores. Raises InputError."""
+    said = os.environ.get(JOBS_VARIABLE, "")
+    require(
+        not said or (said.isdecimal() and int(said) > 0),
+        f"{JOBS_VARIABLE} {said!r} must be a whole number of jobs, at least 1",
+    )
+    return int(said) if said else cores()
+
+
+def _in_processes(
+    function: Callable[..., T],
+    work: Sequence[tuple[Any, ...]],
+    jobs: int,
+    advance: Callable[[], object],
+) -> list[T]:
+    # Forked children of a process with threads, such as torch's, may hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    try:  # from the first submission on, which starts processes: else they would do all the work
+        futures = [pool.submit(function, *arguments) for arguments in work]
+        for _ in _finished(futures):
+            advance()
+        return [future.result() for future in futures]
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(futures: Sequence[Future]) -> Iterator[Future]:
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()  # raises what the function raised
+            yield future
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed; otherwise it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def key(settings: TrainingSettings) -> str:
+    """Return the name of the run's file: equal for equal settings and code, in any process."""
+    task, clock = settings.task, settings.clock
+    # Catalogued tasks go by name; what a caller makes has no name to rely on.
+    catalogued = LEARNING_TASKS.get(task.name) == task
+    # Classes of the package are part of made_by; those that a user registered are not.
+    choices = (settings.method.synchronisation, settings.method.compressor)
+    kinds = [type(one) for one in choices if one is not None]
+    outside = [fingerprint(kind) for kind in kinds if not kind.__module__.startswith("ddlnb.")]
+    plain = settings.columns() | {
+        "task": task.name if catalogued else fingerprint(task),
+        "steps": settings.steps,
+        "evaluate_every": settings.every,
+        "clock": None if clock is None else fingerprint(clock),
+        "made_by": made_by(),
+        **({"outside": outside} if outside else {}),
+    }
+    text = json.dumps(plain, sort_keys=True)
+    return f"{task.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+@dataclass
+class Runner:
+    """Makes the runs that are missing, in other processes, and keeps them if there is a folder."""
+
+    folder: Path | None = None
+    jobs: int | None = None
+    progress: Show = None
+
+    def curves(self, runs: Sequence[TrainingSettings], what: str) -> list[pd.DataFrame]:
+        """Return the curves of the runs, in their order; ``what`` names them, and their folder."""
+        paths = [self._path(what, one) for one in runs]
+        found: list[pd.DataFrame | None] = [
+            _read(path) if path is not None and path.exists() else None for path in paths
+        ]
+        missing = [index for index, curve in enumerate(found) if curve is None]
+        work = [(runs[index], paths[index]) for index in missing]
+        done = in_parallel(run_and_keep, work, self.jobs, self.progress, what)
+        for index, text in zip(missing, done, strict=True):
+            found[index] = _parsed(text)
+        return [curve for curve in found if curve is not None]
+
+    def keep(self, table: pd.DataFrame, cell: TrainingSettings, what: str) -> None:
+        """Keep a table that belongs to these settings."""
+        if (path := self._path(what, cell)) is not None:
+            write_atomically(path, _written(table))
+
+    def write_all(self, what: str, name: str) -> None:
+        """Write all that is kept under ``what``, of this call and others, as one CSV file."""
+        import pandas as pd
+
+        if self.folder is None:
+            return
+        kept = [_read(path) for path in sorted((self.folder / what).glob("*.json"))]
+        if kept:
+            text = pd.concat(kept, ignore_index=True).to_csv(index=False)
+            write_atomically(self.folder / name, text)
+
+    def _path(self, what: str, settings: TrainingSettings) -> Path | None:
+        return None if self.folder is None else self.folder / what / f"{key(settings)}.json"
+
+
+def run_and_keep(settings: TrainingSettings, path: Path | None) -> str:
+    """Return the columns of the run's curve as JSON, which is also what the file then holds."""
+    text = _written(run(settings))
+    if path is not None:
+        write_atomically(path, text)
+    return text
+
+
+def _written(table: pd.DataFrame) -> str:
+    return json.dumps(table.to_dict("list"))  # unlike CSV it gives back the same bits
+
+
+def _parsed(text: str) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(json.loads(text))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        table = _parsed(path.read_text())
+        table.iloc[-1][["task", "method", "learning_rate"]]
+    except (ValueError, KeyError, IndexError, OSError) as error:
+        raise ResultsError(
+            f"{path} cannot be read as a kept run ({error}); remove it to run it again"
+        ) from error
+    return table

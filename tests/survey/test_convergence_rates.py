@@ -1,0 +1,371 @@
+"""Convergence rates: the fit of slopes on curves that are known, and laws on tiny runs.
+
+How fast gossip mixes: tables and the figure of them.
+
+The published pattern of gossip algorithms and compressions, and the rule that reads it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.figures import convergence_rates, gossip_mixing
+from ddlnb.results.statistics import Interval
+from ddlnb.survey.convergence_rates import (
+    AGREES,
+    ALGORITHMS,
+    AT_MEAN,
+    AT_WORKERS,
+    COLUMNS,
+    DISAGREES,
+    FAILS,
+    OPEN,
+    PROBLEMS,
+    PUBLISHED_EXACT,
+    RATES,
+    WORKS,
+    consensus_rounds,
+    divergence_pattern,
+    expected_of_bsp,
+    gap_check,
+    get_problem,
+    gradient_norms,
+    log_slope,
+    methods_of,
+    outcome,
+    pattern_verdicts,
+    rate_slopes,
+    rate_study,
+    slope_findings,
+    slope_interval,
+    slope_table,
+    spectral_gaps,
+    verdict,
+)
+from ddlnb.training.method import training_method
+from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
+from ddlnb.training.tasks.catalogue import get_learning_task
+
+
+def synthetic(slope_t: float, slope_n: float, spread: float = 0.0, runs: int = 6) -> pd.DataFrame:
+    """The table of a study whose gradients fall exactly so, with log-normal noise."""
+    draw = np.random.default_rng(5)
+    cells = [(4, 500), (4, 1000), (4, 2000), (2, 2000), (8, 2000)]
+    rows = []
+    for workers, steps in cells:
+        for run in range(runs):
+            value = steps**slope_t * workers**slope_n * math.exp(spread * draw.standard_normal())
+            rows.append(("made-up", "bsp on A2A", workers, steps, run, value, value))
+    names = ["problem", "method", "workers", "steps", "run", AT_MEAN, AT_WORKERS]
+    return pd.DataFrame(rows, columns=names).assign(source="simulated")
+
+
+@pytest.mark.parametrize("power", [-1.0, -0.5, 0.0, 0.3])
+def test_the_slope_of_a_power_is_its_exponent(power):
+    x = np.array([100.0, 300.0, 1000.0])
+    assert log_slope(x, 7 * x**power) == pytest.approx(power)
+
+
+def test_the_interval_of_slopes_covers_the_true_one_about_as_often_as_it_says():
+    draw, x = np.random.default_rng(1), np.array([1.0, 2.0, 4.0, 8.0])
+    covered = 0
+    for _ in range(300):
+        runs = x**-0.5 * np.exp(0.2 * draw.standard_normal((6, 4)))
+        slope = slope_interval(x.tolist(), runs)
+        covered += slope.low <= -0.5 <= slope.high
+    # Binomial(300, 0.95): outside of these with a chance below 1e-4.
+    assert 268 <= covered <= 299
+
+
+@pytest.mark.parametrize(
+    ("slope", "half_width", "said"),
+    [
+        (-0.5, 0.05, AGREES),
+        (-0.58, 0.01, AGREES),
+        (-0.58, 0.05, OPEN),
+        (-0.7, 0.05, DISAGREES),
+        (-0.3, 0.05, DISAGREES),
+        (-0.5, 0.5, OPEN),
+        (-0.5, math.nan, OPEN),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval_on_one_side(slope, half_width, said):
+    assert verdict(Interval(slope, slope - half_width, slope + half_width)) == said
+
+
+def test_slopes_of_a_synthetic_study_are_found_in_both_directions():
+    found = rate_slopes(synthetic(-0.5, -0.2)).set_index(["against", "gradient"])
+    assert found.loc[("steps", AT_MEAN), "slope"] == pytest.approx(-0.5)
+    assert found.loc[("workers", AT_WORKERS), "slope"] == pytest.approx(-0.2)
+    assert found.loc[("steps", AT_MEAN), "verdict"] == AGREES
+    assert found.loc[("workers", AT_MEAN), "verdict"] == DISAGREES
+    assert set(rate_slopes(synthetic(-0.5, -0.5, spread=1.0))["verdict"]) == {OPEN}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradients_in_closed_form_are_those_of_the_task(name):
+    problem = get_problem(name)
+    generator = torch.Generator().manual_seed(2)
+    points = torch.randn(3, problem.dimensions, generator=generator)
+    chosen = torch.tensor([0, 5, problem.samples - 1])
+    own = problem.sampled(points, chosen)
+    for row, sample, gradient in zip(points, chosen, own, strict=True):
+        module = problem.task.build(0)
+        (weights,) = module.parameters()
+        weights.data.copy_(row)
+        batch = tuple(tensor[sample : sample + 1] for tensor in problem.task.samples().tensors)
+        problem.task.loss(module, batch).backward()
+        torch.testing.assert_close(weights.grad, gradient)
+    everything = torch.arange(problem.samples)
+    each = problem.sampled(points[:1].expand(problem.samples, -1), everything).double()
+    torch.testing.assert_close(each.mean(0).float(), problem.mean(points[:1])[0])
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_gradient_vanishes_at_the_known_optimum(name):
+    problem = get_problem(name)
+    optimum = torch.tensor([problem.task.constants().optimum])
+    assert problem.mean(optimum).abs().max() < 1e-6
+    assert problem.gap > 0
+
+
+def test_bsp_on_the_quadratic_is_what_it_is_expected_to_be():
+    problem = get_problem("quadratic")
+    runs = gradient_norms(problem, "bsp", workers=2, steps=150, runs=60).at_mean.numpy()
+    error = runs.std(ddof=1) / math.sqrt(len(runs))
+    # Beyond four standard errors with a chance below 1e-3.
+    assert abs(runs.mean() - expected_of_bsp(2, 150)) < 4 * error
+    assert runs.mean() + 4 * error < problem.bound(2, 150)
+
+
+@pytest.mark.parametrize("method", ["local(3)", "d-psgd(ring)", "choco(ring, 0.3) + top-k(0.2)"])
+def test_where_gradients_are_linear_the_mean_model_moves_as_that_of_bsp(method):
+    problem = get_problem("quadratic")
+    exact = gradient_norms(problem, "bsp", workers=4, steps=60, runs=3)
+    found = gradient_norms(problem, method, workers=4, steps=60, runs=3)
+    torch.testing.assert_close(found.at_mean, exact.at_mean, rtol=1e-4, atol=0)
+    assert (found.at_workers > found.at_mean).all()
+    torch.testing.assert_close(exact.at_workers, exact.at_mean)
+
+
+@pytest.mark.parametrize("method", ["bsp on PS", "ssp(0)"])
+def test_on_a_server_without_staleness_rates_are_those_of_bsp(method):
+    problem = get_problem("quadratic")
+    exact = gradient_norms(problem, "bsp", workers=4, steps=100, runs=3)
+    found = gradient_norms(problem, method, workers=4, steps=100, runs=3)
+    torch.testing.assert_close(found.at_mean, exact.at_mean, rtol=0.05, atol=0)
+
+
+def test_stale_updates_cost_terms_that_fall_faster():
+    """Without barriers gradients are old: more so with many workers, and less so in long runs."""
+    problem = get_problem("quadratic")
+    excess = []
+    for steps in (60, 240, 960):
+        old, fresh = (
+            gradient_norms(problem, method, workers=8, steps=steps, runs=8).at_mean.mean()
+            for method in ("asp", "bsp")
+        )
+        excess.append(float(old / fresh) - 1)
+    assert excess[0] > 0
+    assert excess[-1] < excess[0] / 2
+    assert abs(excess[-1]) < 0.1
+
+
+def test_runs_of_one_worker_are_independent_of_how_many_there_are():
+    problem, method = get_problem("logistic"), "bsp + top-k(0.1) + feedback"
+    some = gradient_norms(problem, method, workers=2, steps=30, runs=2)
+    assert some.at_mean[0] != some.at_mean[1]
+    assert torch.equal(
+        some.at_mean, gradient_norms(problem, method, workers=2, steps=30, runs=2).at_mean
+    )
+
+
+def test_quantisation_costs_what_its_variance_says_at_most():
+    problem = get_problem("quadratic")
+    one, other = (
+        gradient_norms(problem, method, workers=2, steps=300, runs=6).at_mean.mean()
+        for method in ("bsp", "bsp + qsgd(1)")
+    )
+    variance = min(problem.dimensions, math.sqrt(problem.dimensions))  # w, of one level
+    assert one < other < (1 + variance) * one
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return rate_study(["bsp", "local(4)"], steps=(100, 200, 400), workers=(1, 2, 4), runs=4, jobs=1)
+
+
+def test_a_study_has_a_row_per_cell_and_run_and_falls_in_both_directions(table):
+    assert len(table) == 2 * 2 * 5 * 4
+    found = rate_slopes(table)
+    assert (found["slope"] < -0.25).all()
+    assert set(found["tag"]) == {"[k]"}
+    promised = found.groupby("method")["promised"].agg(["any", "all"])
+    assert promised.loc["bsp on A2A", "all"]
+    assert not promised.loc["local(4) on A2A", "any"]
+    assert (
+        table[table["problem"] == "quadratic"].groupby("steps")[AT_MEAN].mean().diff()[1:] < 0
+    ).all()
+
+
+def test_the_figure_has_a_panel_per_problem_and_sweep(table):
+    figure = convergence_rates(table)
+    assert len(figure.axes) == 6
+    assert "quadratic, at the mean model" in [ax.get_title() for ax in figure.axes]
+    assert figure.get_supxlabel().startswith("source: simulated | mean and standard error of 4")
+    with pytest.raises(InputError, match="no rates"):
+        convergence_rates(table.iloc[:0])
+
+
+def test_every_rate_of_theory_has_a_tag_and_a_method_that_runs():
+    for one in RATES:
+        assert one.tag.startswith("[")
+        norms = gradient_norms(get_problem("quadratic"), one.method, workers=3, steps=20, runs=2)
+        assert torch.isfinite(norms.at_mean).all()
+
+
+def test_spectral_gaps_are_those_that_were_written_down():
+    check = gap_check()
+    assert check["same"].all(), check[~check["same"]]
+    assert set(check["graph"]) == {"ring", "torus", "complete"}
+
+
+def test_what_makes_no_sense_is_refused():
+    problem = get_problem("quadratic")
+    with pytest.raises(InputError, match="above 1/L"):
+        problem.rate(16, 4)
+    with pytest.raises(InputError, match="make no slope"):
+        rate_study(["bsp"], steps=[100], workers=[1, 2])
+    with pytest.raises(InputError, match="finite numbers above 0"):
+        log_slope([1, 2], [1.0, 0.0])
+    with pytest.raises(UnknownName, match="did you mean 'quadratic'"):
+        get_problem("quadratics")
+    assert get_learning_task("quadratic").constants().noise != problem.task.constants().noise
+
+
+def test_findings_count_the_slopes_and_name_those_that_disagree():
+    slopes = rate_slopes(synthetic(-0.5, -0.2))
+    said = slope_findings(slopes).splitlines()
+    assert said[0] == (
+        "- At the mean model, 1 of 2 slopes agree with theory and 0 are undecided; 1 disagree: "
+        "bsp on A2A against workers."
+    )
+    assert len(slope_table(slopes)) == 4
+
+
+METHODS = ("d-psgd(ring)", "choco(ring, 0.3) + top-k(0.1)", "d-psgd(complete)")
+
+
+@pytest.fixture(scope="module")
+def rounds():
+    return consensus_rounds(METHODS, workers=8, rounds=12, elements=100)
+
+
+def of(rounds, method: str):
+    return rounds[rounds["method"].str.startswith(method)].set_index("round")
+
+
+def test_every_graph_has_a_gap_for_every_number_of_workers():
+    gaps = spectral_gaps([4, 16])
+    assert gaps[["graph", "workers"]].drop_duplicates().shape == (6, 2)
+    torus = gaps[(gaps["graph"] == "torus") & (gaps["workers"] == 16)]
+    assert torus["gap"].item() == pytest.approx(0.4)
+
+
+def test_plain_gossip_keeps_within_the_bound_of_the_gap(rounds):
+    ring = of(rounds, "d-psgd(ring")["distance"]
+    bound = (1 - spectral_gap(make_graph("ring", 8))) ** 2
+    assert ring[0] == 1
+    for done in range(1, 13):
+        assert ring[done] <= bound * ring[done - 1] * 1.0001
+
+
+def test_the_complete_graph_agrees_at_once(rounds):
+    assert (of(rounds, "d-psgd(complete")["distance"].iloc[1:] < 1e-12).all()
+
+
+def test_compressed_gossip_is_slower_by_round_and_its_bytes_are_counted(rounds):
+    plain, choco = of(rounds, "d-psgd(ring"), of(rounds, "choco")
+    assert plain["distance"][12] < choco["distance"][12] < choco["distance"][0]
+    assert plain["bytes_sent"][12] == 12 * 2 * 400
+    assert choco["bytes_sent"][12] == 12 * 2 * 80
+
+
+def test_what_does_not_gossip_is_refused():
+    with pytest.raises(InputError, match="bsp on A2A does not gossip"):
+        consensus_rounds(["bsp"], workers=4, rounds=2)
+    with pytest.raises(InputError, match="no methods"):
+        consensus_rounds([], workers=4, rounds=2)
+
+
+def test_the_figure_has_every_graph_and_method_and_its_source(rounds):
+    figure = gossip_mixing(spectral_gaps([4, 8]), rounds)
+    left, right = figure.axes
+    assert [text.get_text() for text in left.texts] == ["ring", "torus", "complete"]
+    assert len(right.lines) == 2 + len(METHODS)  # the bound of both graphs, too
+    said = [text.get_text() for text in figure.legends[0].texts]
+    assert said[-1] == "bound by the gap, without compression"
+    assert figure.get_supxlabel().startswith("source: computed; simulated")
+    with pytest.raises(InputError, match="no gaps"):
+        gossip_mixing(spectral_gaps([4]).iloc[:0], rounds)
+
+
+def test_in_the_published_table_choco_stands_every_compression_and_the_others_do_not():
+    outcomes = {
+        name: [outcome(column.published[place], PUBLISHED_EXACT) for column in COLUMNS]
+        for place, name in enumerate(ALGORITHMS)
+    }
+    assert set(outcomes["choco"]) == {WORKS}
+    assert outcomes["dcd"].count(WORKS) == 7
+    assert outcomes["ecd"].count(WORKS) == 1
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+def test_every_compression_of_the_table_exists_with_all_algorithms(column):
+    assert set(methods_of(column)) == set(ALGORITHMS)
+    for method in methods_of(column).values():
+        assert training_method(method).compressor == get_compressor(column.compressor)
+
+
+def test_a_scale_makes_an_unbiased_compression_a_contraction():
+    for family in ("QSGD", "rand"):
+        scales = [column.scale for column in COLUMNS if column.name.startswith(family)]
+        assert scales == sorted(scales, reverse=True)
+        assert all(0 < scale <= 1 for scale in scales)
+
+
+def test_a_pattern_has_a_row_per_cell_and_the_exact_algorithm_works():
+    pattern = divergence_pattern(["QSGD 16 bit", "QSGD 2 bit"], workers=3, steps=30, jobs=1)
+    assert list(pattern["algorithm"]) == ["d-psgd", *ALGORITHMS, *ALGORITHMS]
+    assert pattern.iloc[0]["here"] == WORKS
+    cell = pattern.set_index(["compression", "algorithm"])["here"]
+    assert cell["QSGD 2 bit", "ecd"] == FAILS
+    assert cell["QSGD 16 bit", "dcd"] == WORKS
+    verdicts = pattern_verdicts(pattern)
+    assert list(verdicts.index) == list(ALGORITHMS)
+    assert (verdicts["compressions"] == 2).all()
+
+
+def test_random_coordinates_come_to_the_published_end_with_every_algorithm():
+    """Published: DCD stands half of the coordinates and no fewer, ECD none, CHOCO all."""
+    names = ["rand 50 %", "rand 10 %", "rand 1 %"]
+    pattern = divergence_pattern(names, steps=50, jobs=1)
+    lossy = pattern[pattern["compression"] != "none"]
+    assert lossy["same"].all(), lossy
+    here = lossy.set_index(["algorithm", "compression"])["here"]
+    assert here["dcd"].tolist() == [WORKS, FAILS, FAILS]
+    assert set(here["ecd"]) == {FAILS}
+    assert set(here["choco"]) == {WORKS}
+
+
+def test_a_run_that_diverged_fails_and_unknown_compressions_are_refused():
+    assert outcome(-math.inf, 90.0) == FAILS
+    with pytest.raises(UnknownName, match="did you mean"):
+        divergence_pattern(["QSGD 3 bit"])

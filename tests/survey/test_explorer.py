@@ -1,0 +1,97 @@
+"""The explorer: what sliders show is what the simulator says, and what is kept is a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+import ddlnb
+from ddlnb.errors import InputError
+from ddlnb.figures import explorer, timeline_svg
+from ddlnb.survey.explorer import (
+    Setting,
+    explored_speeds,
+    explored_timeline,
+    redraw_findings,
+    save_explored,
+)
+
+START = Setting(workers=8)
+
+
+@pytest.fixture(scope="module")
+def widget():
+    """Sliders that never rest: a search begins when a test says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddlnb.figures.sliders.REST", 1e6)
+        yield explorer(START)
+
+
+def test_the_table_is_what_the_simulator_says():
+    speeds = explored_speeds(START).set_index("method")
+    for method in ("WFBP-A2A", "ByteScheduler-PS"):
+        line = ddlnb.simulate(START.workload, START.cluster, method)
+        assert line.iteration_seconds == pytest.approx(speeds.loc[method, "iteration_seconds"])
+
+
+def test_a_kept_cluster_is_forecast_as_the_explorer_shows(tmp_path):
+    path = save_explored(START, tmp_path / "mine.yaml")
+    rows = ddlnb.forecast(START.workload, str(path), gpus=START.workers, draws=20)
+    speeds = explored_speeds(START).set_index("method")["throughput"]
+    for method, rate in rows.set_index("method")["throughput_samples_per_s"].items():
+        assert rate == pytest.approx(speeds[method], rel=1e-4)  # six digits are written
+
+
+def test_a_moved_slider_changes_bars_words_and_timeline(widget):
+    before = {name: widget.said[name].value for name in explored_speeds(START)["method"]}
+    picture = widget.picture.value
+    widget.gigabits.value = 1.0
+    assert all(widget.said[name].value != text for name, text in before.items())
+    assert widget.picture.value != picture
+    widest = max(before, key=lambda name: float(widget.bars[name].layout.width[:-2]))
+    speeds = explored_speeds(widget.setting).set_index("method")["throughput"]
+    assert speeds[widest] == speeds.max()
+
+
+def test_a_click_on_a_bar_shows_its_timeline(widget):
+    widget.bars["BSP-PS"].click()
+    assert widget.chosen == "BSP-PS"
+    assert "BSP-PS: an iteration takes" in widget.picture.value
+
+
+def test_the_searched_plan_follows_and_shows_its_timeline_on_click(widget):
+    widget.gigabits.value = 2.0
+    assert "searching" in widget.said["searched"].value
+    widget.bars["searched"].click()
+    assert widget.chosen != "searched"  # not there yet
+    widget.search()
+    assert "no plan takes less than" in widget.said["searched"].value
+    widget.bars["searched"].click()
+    assert "searched: an iteration takes" in widget.picture.value
+    speeds = explored_speeds(widget.setting)
+    a2a = speeds[~speeds["method"].str.endswith("PS")]["iteration_seconds"].min()
+    assert widget.found.iteration_seconds <= a2a * (1 + 1e-9)
+
+
+def test_what_cannot_be_kept_is_said_beside_the_button(widget, tmp_path):
+    widget.path.value = str(tmp_path / "mine.txt")
+    assert widget.keep() is None
+    assert "must have a name in .yaml" in widget.saved.value
+    widget.path.value = str(tmp_path / "mine.yaml")
+    assert widget.keep().exists()
+
+
+def test_the_drawing_has_a_box_for_every_span():
+    line = explored_timeline(START, "MG-WFBP")
+    text = timeline_svg(line, "a < b")
+    assert text.count("<rect") == len(line.spans)
+    assert 'aria-label="a &lt; b"' in text
+
+
+def test_an_unknown_model_is_refused_by_name():
+    with pytest.raises(InputError, match="model 'alexnet' must be one of resnet50"):
+        Setting("alexnet").workload  # noqa: B018
+
+
+def test_the_sentence_counts_the_moves():
+    said = redraw_findings([0.02, 0.03, 0.2])
+    assert "30 ms (median of 3, 20 ms to 200 ms); 2 of them within 100 ms" in said

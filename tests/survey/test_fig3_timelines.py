@@ -1,0 +1,124 @@
+"""What the table says about a timeline whose spans can be read off by eye.
+
+The overview of Fig. 3: every example shows what its aspect is about.
+"""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from ddlnb.figures import techniques_overview
+from ddlnb.results.timeline import Span, Timeline
+from ddlnb.survey.fig3_timelines import (
+    COMPRESSORS,
+    EARLY,
+    LATE,
+    PLACES,
+    SCHEDULES,
+    SYNCHRONISATIONS,
+    overlap,
+    overlap_table,
+    overview,
+    write_traces,
+)
+
+
+def two_iterations(message_start: float, message_stop: float, waits: tuple[str, ...]) -> Timeline:
+    """Each lasts 10 s: forward 2, backward 3, and what is left waits; one message per iteration."""
+    spans = []
+    for iteration, zero in enumerate((0.0, 10.0)):
+        spans += [
+            Span(0, "forward", "a", zero, zero + 2, iteration),
+            Span(0, "backward", "a", zero + 2, zero + 5, iteration),
+            Span(
+                0, "message", "m", zero + message_start, zero + message_stop, iteration, 40_000_000
+            ),
+        ]
+        spans += [Span(0, "wait", name, zero + 5, zero + 10, iteration) for name in waits]
+    return Timeline("toy", "measured", tuple(spans))
+
+
+def test_a_message_after_backward_is_neither_early_nor_late():
+    [facts] = overlap_table({"toy": two_iterations(5, 9, ("all",))}).to_dict("records")
+    assert (facts[EARLY], facts[LATE]) == (0, 0)
+    assert (facts["forward (ms)"], facts["backward (ms)"], facts["wait (ms)"]) == (2000, 3000, 5000)
+    assert (facts["messages"], facts["largest (MB)"], facts[PLACES]) == (1, 40, 1)
+
+
+def test_a_message_inside_backward_is_early():
+    facts = overlap_table({"toy": two_iterations(3, 9, ("all",))})
+    assert facts.loc["toy", EARLY] == 1
+
+
+def test_a_message_beyond_the_next_forward_start_is_late():
+    facts = overlap_table({"toy": two_iterations(6, 11, ("a", "b"))})
+    assert facts.loc["toy", LATE] == 1
+    assert facts.loc["toy", PLACES] == 2
+
+
+def test_one_trace_is_written_per_method(tmp_path):
+    timeline = two_iterations(5, 9, ("all",))
+    assert write_traces({"BSP-PS": timeline, "mine": timeline}, tmp_path) == [
+        "BSP-PS.json",
+        "mine.json",
+    ]
+    assert (tmp_path / "mine.json").read_text().startswith("{")
+
+
+def test_a_rank_without_spans_is_named():
+    with pytest.raises(ValueError, match="rank 7"):
+        overlap_table({"toy": two_iterations(5, 9, ("all",))}, rank=7)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return overview()
+
+
+def test_who_is_bound_less_waits_less(found):
+    activity = found.activity
+    assert len(activity["method"].unique()) == len(SYNCHRONISATIONS)
+    seconds = activity.assign(seconds=activity["stop_seconds"] - activity["start_seconds"])
+    waits = seconds[seconds["kind"] == "wait"].groupby("method")["seconds"].sum()
+    assert waits["asp on PS"] < waits["ssp(1) on PS"] < waits["bsp on PS"]
+
+
+def test_compressors_leave_few_values_or_few_coordinates(found):
+    signs, levels, largest = (found.compressed[name] for name in COMPRESSORS)
+    gradient = found.compressed["gradient"]
+    assert len(np.unique(gradient)) == len(gradient)
+    assert len(np.unique(signs)) == 2
+    assert len(np.unique(levels)) <= 2 * 3 + 1
+    kept = largest != 0
+    assert kept.sum() == len(gradient) / 4
+    assert np.abs(gradient[kept]).min() >= np.abs(gradient[~kept]).max()
+    assert largest[kept] == pytest.approx(gradient[kept])
+
+
+def test_schedules_differ_in_what_they_merge_and_overlap(found):
+    facts = {name: overlap(found.schedules[name], 1) for name in SCHEDULES}
+    none, each, merged, parts = facts.values()
+    assert (none["messages"], none[EARLY], none[LATE]) == (1, 0, 0)
+    assert each["messages"] == 5
+    assert 1 < merged["messages"] < each["messages"] < parts["messages"]
+    assert each[EARLY] > 0 == each[LATE]
+    assert parts[LATE] > 0
+    seconds = {name: line.iteration_seconds for name, line in found.schedules.items()}
+    assert seconds["MG-WFBP"] < seconds["WFBP-A2A"] < seconds["BSP-A2A"]
+
+
+def test_networks_are_compared_at_equal_servers(found):
+    assert {network.ranks for network in found.networks} == {16}
+
+
+def test_the_figure_has_six_parts_and_says_what_is_only_a_picture(found):
+    figure = techniques_overview(found)
+    figure.savefig(io.BytesIO(), format="png")
+    said = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
+    for number in range(1, 7):
+        assert f"({number}) " in said
+    assert "(4) and (5) schematic" in said

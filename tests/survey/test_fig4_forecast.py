@@ -1,0 +1,34 @@
+"""A panel of Fig. 4: errors by cell, the table and the sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.survey import fig4_forecast
+from tests.toy_forecasts import cells, forecasts
+
+
+def test_errors_join_the_cells_that_both_have():
+    errors = fig4_forecast.errors_by_cell(forecasts(), cells())
+    assert len(errors) == len(cells())
+    assert errors["relative_error"].tolist() == pytest.approx([1 / 1.05 - 1] * len(errors))
+    assert errors["in_interval"].all()
+    assert "mean absolute error 4.8%" in fig4_forecast.about_errors(errors)
+    assert not fig4_forecast.errors_by_cell(forecasts(), cells(2.0))["in_interval"].any()
+
+
+def test_without_published_cells_no_error_is_claimed():
+    errors = fig4_forecast.errors_by_cell(forecasts(), cells().iloc[:0])
+    assert errors.empty
+    assert "are unknown" in fig4_forecast.about_errors(errors)
+
+
+def test_a_panel_says_its_best_methods_and_shows_published_cells_where_there_are_any(monkeypatch):
+    rows = forecasts().query("model == 'resnet50' and network == '10GbE'")
+    table = fig4_forecast.forecast_table(rows)
+    assert table.loc[(32, "BSP-PS"), "speed-up"] == pytest.approx(0.95 * 32)
+    assert "- 32 GPUs: BSP-PS, 30.4 times one GPU." in fig4_forecast.panel_findings(rows)
+    monkeypatch.setattr(fig4_forecast, "fig4_cells", cells)
+    table = fig4_forecast.forecast_table(rows)
+    assert table.loc[(4, "BSP-PS"), "error (%)"] == pytest.approx(-4.8)
+    assert table.loc[32, "published (samples/s)"].isna().all()

@@ -1,0 +1,63 @@
+"""Fig. 4 on this machine: claims about speed with their noise, and published cells."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from ddlnb.survey.fig4_throughput import beside_published, claims_here, speed_findings
+
+
+def rows(fast: float, slow: float, std: float) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "method": ["BSP-A2A", "BSP-PS"],
+            "gpus": 2,
+            "throughput_samples_per_s": [fast, slow],
+            "std": std,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "std", "said"),
+    [
+        (200.0, 100.0, 1.0, "as claimed"),
+        (100.0, 200.0, 1.0, "the other way round"),
+        (101.0, 100.0, 5.0, "within the spread"),
+    ],
+)
+def test_a_claim_is_only_judged_outside_its_spread(fast, slow, std, said):
+    [claim] = claims_here(rows(fast, slow, std)).to_dict("records")
+    assert claim["here"] == said
+    assert claim["ratio"] == pytest.approx(fast / slow)
+
+
+def test_a_single_run_judges_no_claim():
+    once = rows(200.0, 100.0, float("nan"))
+    assert list(claims_here(once)["here"]) == ["one run says nothing"]
+    once.loc[0, "std"] = 1.0
+    assert list(claims_here(once)["here"]) == ["one run says nothing"]
+
+
+def test_claims_about_methods_that_did_not_run_are_left_out():
+    assert claims_here(rows(2, 1, 0).iloc[:1]).empty
+
+
+def test_published_cells_stand_beside_ours_of_the_same_model():
+    ours = rows(2, 1, 0)
+    assert beside_published(ours.assign(model="small-conv")).equals(ours.assign(model="small-conv"))
+    both = beside_published(ours.assign(model="resnet50"))
+    theirs = both[both["source"] == "published"]
+    assert len(both) == len(ours) + len(theirs)
+    assert set(theirs["model"]) == {"resnet50"}
+    assert len(theirs) == 2 * 3 * 7  # sizes, networks and methods
+
+
+def test_the_fastest_and_the_counts_of_claims_are_said():
+    said = speed_findings(rows(200.0, 100.0, 1.0).assign(speedup=1.5)).splitlines()
+    assert said[0] == (
+        "- 2 workers: BSP-A2A is the fastest here, with 200 samples/s and 1.50 times the speed of "
+        "one worker."
+    )
+    assert said[1].endswith("1 as claimed.")

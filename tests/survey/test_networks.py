@@ -1,0 +1,54 @@
+"""The tour of networks: claims of layers decided by flows, and clusters on topologies."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.errors import UnknownName
+from ddlnb.survey.networks import (
+    all_reduce_loads,
+    by_topology,
+    claims,
+    crossing_bytes,
+    described,
+    slowdown_findings,
+)
+
+
+@pytest.mark.parametrize("workers", [4, 8])
+def test_algorithms_cross_where_formulas_say(workers):
+    simulated, formula = crossing_bytes(workers)
+    assert simulated == pytest.approx(formula, rel=0.02)
+
+
+def test_every_claim_is_decided_with_numbers():
+    table = claims()
+    assert list(table.index) == ["C02", "C03", "C04", "C06", "C07"]
+    assert set(table["verdict"]) <= {"holds", "contradicted"}
+    assert table["numbers"].str.contains(r"\d").all()
+
+
+def test_a_topology_is_described_by_its_structure():
+    table = described(["fat-tree(4)", "torus(4, 4)"])
+    assert table["failures that cut a rank off"].tolist() == [1, 4]
+    with pytest.raises(UnknownName, match="unknown topology 'ring'"):
+        described(["ring(4)"])
+
+
+def test_loads_are_shares_of_time():
+    (network, busy), *_ = all_reduce_loads(["star(4)"], "ring").values()
+    assert len(busy) == len(network.links)
+    assert busy == pytest.approx([1.0] * len(busy))
+
+
+def test_servers_suffer_from_oversubscription_and_a_ring_does_not():
+    table = by_topology(
+        "resnet50",
+        "survey-10GbE",
+        ["star(8)", "two-tier(2, 4, oversubscription=4.0)"],
+        methods=["BSP-A2A", "BSP-PS"],
+    )
+    kept = table.iloc[:, 1] / table.iloc[:, 0]
+    assert kept["BSP-A2A"] == pytest.approx(1, abs=0.01)
+    assert kept["BSP-PS"] < 0.95
+    assert "BSP-PS keeps" in slowdown_findings(table)

@@ -1,0 +1,70 @@
+"""Forecasts of left-out runs are as near as is said, beat the trivial ones, and rows are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddlnb.errors import UnknownName
+from ddlnb.parallelism.forecast.fit import observed
+from ddlnb.parallelism.forecast.validation import cross_validate
+from ddlnb.survey import scale_forecast as study
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return study.left_out()
+
+
+def test_every_kind_of_left_out_run_is_forecast_near(rows: pd.DataFrame) -> None:
+    ours = study.score_table(rows).xs("ours", level="forecast")
+    assert (ours["median error (%)"] < 5).all()
+    assert (ours["within 20 % (%)"] > 85).all()
+    assert (ours["picked of best (%)"] > 98).all()
+    assert ours["in the interval (%)"].between(85, 95).all()
+    assert (ours["error of memory (%)"] < 10).all()
+    assert (ours["said to fit (%)"] > 97).all()
+
+
+def test_no_trivial_forecast_comes_near(rows: pd.DataFrame) -> None:
+    medians = study.errors_by_degree(rows).pivot(
+        index=["kind", "left_out"], columns="forecast", values="median"
+    )
+    beaten = medians["constant MFU"] / medians["ours"]
+    assert (beaten > 1.4).all()
+    assert (beaten.drop(("pp", "pp 16")) > 4).all()  # 18 runs with few layers per stage
+    assert (medians["nearest neighbour"] > 2 * medians["ours"]).all()
+
+
+def test_the_chance_of_slow_runs_decides_which_layout_is_picked(rows: pd.DataFrame) -> None:
+    slow = study.slow_runs(rows)["picked of best (%)"]
+    assert slow["ours"] > slow["ours, never slow"] + 5
+    assert "Without the chance of slow runs" in study.findings_of(rows)
+
+
+def test_a_kind_that_was_not_left_out_is_named(rows: pd.DataFrame) -> None:
+    with pytest.raises(UnknownName, match="unknown kind of left-out runs 'ep'"):
+        study.left_out_by(rows, ["ep"])
+
+
+def test_the_map_has_the_best_layout_of_the_ranking() -> None:
+    ranking = study.ranked("llama3-8b", "H100", 2, 4096)
+    rates = study.rates_by_split(ranking)
+    assert np.nanmax(rates.to_numpy()) == ranking.rows(1)[0]["tokens_per_s_per_gpu"]
+    assert len(study.best_layouts(ranking, 3)) == 3
+
+
+def test_the_table_of_parameters_gives_units_and_meanings() -> None:
+    table = study.parameter_table()
+    assert len(table) == 24
+    assert (table[["unit", "meaning"]] != "").all(axis=None)
+
+
+@pytest.mark.slow
+def test_the_kept_rows_are_what_cross_validation_gives(rows: pd.DataFrame) -> None:
+    again = pd.DataFrame(cross_validate(observed()))
+    assert len(again) == len(rows)
+    ours = rows["forecast"] == "ours"
+    ratio = again["tokens_per_s_per_gpu"][ours] / rows["tokens_per_s_per_gpu"][ours]
+    assert (np.abs(ratio - 1) < 0.02).mean() > 0.95

@@ -1,0 +1,207 @@
+"""Large batches: equal samples, rates by rule or tuned, verdicts on pairs of seeds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.figures import large_batch_quality
+from ddlnb.results.statistics import Verdict
+from ddlnb.survey.sec3_1_1_large_batch import (
+    LARS,
+    LINEAR,
+    SAME,
+    TUNED,
+    WARM,
+    LargeBatches,
+    Recipe,
+    by_division,
+    communication,
+    large_batch_findings,
+    large_batches,
+    quality,
+    quality_table,
+    recovered,
+    steps_for,
+    tuned_sgd_rate,
+    verdict_table,
+    verdicts,
+)
+from ddlnb.training.optimizers import get_schedule
+from ddlnb.training.runs.tuning import EXTENSIONS, SCAN, SCANNED
+from ddlnb.training.tasks.catalogue import get_learning_task
+
+BATCHES = [64, 256]
+
+
+@pytest.fixture(scope="module")
+def found() -> LargeBatches:
+    chosen = (SAME, LINEAR, WARM, TUNED)
+    return large_batches(BATCHES, epochs=1, workers=2, seeds=2, recipes=chosen, jobs=1)
+
+
+def test_all_see_as_many_samples(found):
+    images = len(get_learning_task("digits").samples().labels)
+    ends = found.curves.groupby("batch")["step"].max()
+    for batch, steps in ends.items():
+        assert steps == steps_for(get_learning_task("digits"), 1, batch)
+        assert abs(steps * batch - images) <= batch / 2
+    assert (found.curves["local_batch"] * found.curves["workers"] == found.curves["batch"]).all()
+
+
+def test_traffic_falls_as_the_batch_grows(found):
+    sent = found.curves.groupby("batch")["bytes_sent"].max()
+    table = communication(BATCHES, epochs=1, workers=2)
+    assert (sent / 1e6).tolist() == pytest.approx(table["megabytes"].tolist())
+    assert table["c2c"].iloc[0] == pytest.approx(4 * table["c2c"].iloc[1])
+
+
+def test_rates_follow_their_rules(found):
+    table = quality(found.curves).set_index(["recipe", "batch"])["learning_rate"]
+    base = table[SAME.name, 64]
+    assert table[SAME.name, 256] == base
+    for recipe in (LINEAR, WARM):
+        assert table[recipe.name, 64] == base
+        assert table[recipe.name, 256] == pytest.approx(4 * base)
+    tried = found.tuning
+    own = tried[(tried["recipe"] == TUNED.name) & (tried["batch"] == 256) & tried["chosen"]]
+    assert own["learning_rate"].tolist() == [table[TUNED.name, 256]]
+
+
+def test_at_the_smallest_batch_scaling_changes_nothing(found):
+    base = (
+        found.curves[found.curves["batch"] == 64].set_index(["recipe", "seed", "step"]).sort_index()
+    )
+    for recipe in (LINEAR, WARM):
+        assert (base.loc[recipe.name, "test_loss"] == base.loc[SAME.name, "test_loss"]).all()
+
+
+def test_the_rate_is_tuned_with_the_same_first_budget_everywhere(found):
+    scans = found.tuning[found.tuning["stage"] == SCAN].groupby(["recipe", "batch"]).size()
+    assert set(scans) <= set(range(len(SCANNED) + 2, len(SCANNED) + 2 + EXTENSIONS + 1))
+    assert (found.tuning.groupby(["recipe", "batch"])["chosen"].sum() == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "first", "last"), [(WARM, 1.15, 4.0), (TUNED, 0.05, 1.0), (LARS, 0.05, 1.0)]
+)
+def test_warm_up_is_linear_over_a_fifth(recipe, first, last):
+    schedule = get_schedule(recipe.schedule(4.0, 100))
+    assert schedule.factor(1, 100) == pytest.approx(first)
+    assert schedule.factor(20, 100) == last == schedule.factor(100, 100)
+
+
+def test_who_divides_a_batch_does_not_matter_for_its_size():
+    table = by_division(128, [1, 4], lr=0.02, epochs=1, seeds=1, jobs=1)
+    assert table.index.tolist() == ["1 x 128", "4 x 32"]
+    assert table["steps"].nunique() == 1
+    assert table["test_loss"].max() < 1.3 * table["test_loss"].min()
+    assert quality_table(table).index.tolist() == table.index.tolist()
+
+
+def curves(ends: dict[tuple[str, int], list[float]], diverged: bool = False) -> pd.DataFrame:
+    rows = [
+        {
+            "recipe": recipe,
+            "batch": batch,
+            "seed": seed,
+            "step": 10,
+            "test_loss": 1 - accuracy,
+            "test_accuracy": accuracy,
+            "diverged": diverged and batch > 64,
+            "learning_rate": 0.1,
+            "schedule": "constant",
+        }
+        for (recipe, batch), accuracies in ends.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("measure", ["test_accuracy", "test_loss"])
+def test_a_verdict_says_who_is_better_and_by_how_much(measure):
+    made = curves(
+        {
+            (WARM.name, 64): [0.98, 0.97, 0.99],
+            (WARM.name, 1024): [0.90, 0.88, 0.91],
+            (LARS.name, 1024): [0.94, 0.93, 0.96],
+            (LINEAR.name, 1024): [0.91, 0.89, 0.88],
+        }
+    )
+    table = verdicts(made, measure).set_index("expected")
+    said = table["verdict"].to_dict()
+    assert said == {
+        "linear scaling still loses": Verdict.HOLDS,
+        "LARS recovers part of what linear scaling lost": Verdict.HOLDS,
+        "warm-up helps linear scaling": Verdict.UNDECIDED,
+    }
+    lost = table.loc["linear scaling still loses"]
+    assert lost["difference"] == pytest.approx((0.08 + 0.09 + 0.08) / 3)
+    worse = verdicts(made.assign(**{measure: 1 - made[measure]}), measure).set_index("expected")
+    assert worse["verdict"]["linear scaling still loses"] == Verdict.CONTRADICTED
+
+
+def test_runs_that_diverged_are_lost():
+    ends = {(SAME.name, 64): [0.9, 0.9], (SAME.name, 256): [0.5, 0.5], (LARS.name, 64): [0.8, 0.7]}
+    made = curves(ends, diverged=True)
+    [row] = verdicts(made, "test_loss").to_dict("records")
+    assert row["difference"] == math.inf
+    assert row["verdict"] == Verdict.HOLDS
+    assert np.isinf(quality(made)["test_loss"].iloc[1])
+    figure = large_batch_quality(quality(made))
+    assert [
+        line for line in figure.axes[0].lines if line.get_marker() == "x" and len(line.get_xdata())
+    ]
+
+
+def test_what_is_recovered_is_a_share_of_what_was_lost():
+    ends = {(WARM.name, 64): [1.0, 0.9], (WARM.name, 256): [0.5, 0.6], (LARS.name, 256): [0.8, 0.7]}
+    assert recovered(curves(ends))[LARS.name] == pytest.approx(0.5)
+    ends[WARM.name, 64] = [0.5, 0.5]
+    assert math.isnan(recovered(curves(ends))[LARS.name])
+    with pytest.raises(InputError, match="no 'SGD, linear scaling, warm-up'"):
+        recovered(curves({(LARS.name, 64): [0.9]}))
+
+
+def test_findings_and_tables_are_those_of_the_curves():
+    made = curves(
+        {
+            (WARM.name, 64): [1.0, 1.0],
+            (WARM.name, 1024): [0.7, 0.8],
+            (TUNED.name, 64): [1.0, 1.0],
+            (TUNED.name, 1024): [0.9, 0.9],
+        }
+    )
+    said = large_batch_findings(made)
+    assert f"{WARM.name} 25%, {TUNED.name} 10%" in said
+    assert "Holds in accuracy: SGD loses even with a rate tuned there" in said
+    assert set(verdict_table(made)["verdict"]) <= set(Verdict)
+    found = quality(made)
+    assert tuned_sgd_rate(found, 1024) == 0.1
+    assert quality_table(found).loc[(TUNED.name, 1024), "test accuracy"] == "0.9000 ± 0.0000"
+
+
+def test_one_seed_decides_nothing():
+    made = curves({(SAME.name, 64): [0.9], (SAME.name, 256): [0.5]})
+    assert verdicts(made)["verdict"].tolist() == [Verdict.UNDECIDED]
+
+
+def test_bad_choices_are_named():
+    with pytest.raises(UnknownName, match=r"unknown scaling 'linea'.*did you mean 'linear'"):
+        Recipe("mine", "sgd", "linea")
+    with pytest.raises(InputError, match=r"batches \[256, 64\] must be at least two, rising"):
+        large_batches([256, 64], epochs=1)
+    with pytest.raises(InputError, match=r"3 workers cannot share batches \[64\] equally"):
+        large_batches([64, 96], workers=3)
+    with pytest.raises(InputError, match="epochs 0 must be above 0"):
+        large_batches([64, 128], epochs=0)
+    with pytest.raises(InputError, match=r"\[3\] workers cannot share a batch of 64"):
+        by_division(64, [1, 3], lr=0.1)
+    with pytest.raises(UnknownName, match="unknown measure 'loss'"):
+        verdicts(curves({(SAME.name, 64): [0.9], (SAME.name, 256): [0.5]}), "loss")
+    with pytest.raises(InputError, match="no two recipes"):
+        verdicts(curves({("my own", 64): [0.9], ("my own", 256): [0.5]}))

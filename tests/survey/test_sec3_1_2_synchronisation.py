@@ -1,0 +1,222 @@
+"""Waiting, lead and staleness on a virtual clock, and what they cost in convergence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.results.statistics import Verdict
+from ddlnb.survey.sec3_1_2_synchronisation import (
+    BOUNDS,
+    METHODS,
+    RANDOM,
+    SERVED,
+    activities,
+    at_equal,
+    comparison,
+    converging,
+    judge,
+    law_verdicts,
+    learning_verdicts,
+    local_methods,
+    mean_staleness,
+    period_summary,
+    period_table,
+    same_traffic,
+    slow_worker_findings,
+    slowdown_table,
+    slowdowns,
+    staleness,
+    synchronisation_findings,
+    timed,
+    virtual_clock,
+    waits,
+)
+from ddlnb.training.cost.pure_case import made_up_cluster
+from ddlnb.training.runs.compare import Comparison
+from ddlnb.training.runs.summaries import final_losses, runs_by
+from tests.toy import TOY
+
+LEARNT = ("bsp on PS", "ssp(2)", "asp", *local_methods((1, 2, 4)))
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Comparison:
+    return converging(LEARNT, workers=2, steps=12, seeds=2, jobs=1)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3, 7])
+def test_behind_a_slow_worker_the_lead_is_the_bound(bound):
+    run = timed(f"ssp({bound})", virtual_clock("one-slow(5)"), 4, 8 * bound + 8)
+    assert run.lead == bound
+
+
+def test_a_dynamic_bound_is_between_its_ends():
+    clock = virtual_clock("one-slow(5)")
+    leads = [timed(name, clock, 4, 60).lead for name in ("ssp(1)", "dssp(1, 6)", "ssp(6)")]
+    assert leads[0] <= leads[1] <= leads[2]
+
+
+@pytest.mark.parametrize("straggler", [*RANDOM, "one-slow(3)", "alternating(4)"])
+def test_waiting_falls_with_the_bound_on_the_same_delays(straggler):
+    table = waits(BOUNDS, [straggler], workers=5, steps=30, seeds=2)
+    for _, part in table.groupby("seed"):
+        assert (part["waiting_seconds"].diff().dropna() <= 1e-9).all()
+        assert part["waiting_seconds"].iloc[0] > part["waiting_seconds"].iloc[-1]
+    assert (table["lead"] <= table["bound"]).all()
+
+
+def test_nobody_waits_for_more_than_messages_without_a_bound():
+    run = timed("asp", virtual_clock("log-normal(0.5)", 0.25), 4, 20)
+    assert run.waiting_seconds == pytest.approx(0.25)
+
+
+@pytest.mark.item("A17", how="simulated")
+def test_a_barrier_waits_for_the_slow_worker():
+    run = timed("bsp on PS", virtual_clock("one-slow(3)", 0.1), 4, 10)
+    assert run.iteration_seconds == pytest.approx(3.1)
+    assert run.waiting_seconds == pytest.approx(0.1 + 2 * 3 / 4)
+    assert run.lead == 0
+    assert math.isnan(run.mean_staleness)
+
+
+@pytest.mark.item("A23", how="simulated")
+@pytest.mark.parametrize("straggler", ["constant", "one-slow(3)", "log-normal(0.5)"])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_without_waits_the_mean_staleness_is_n_minus_one_whatever_the_speeds(straggler, workers):
+    # Between two pushes of a worker lie all those of others; only the ends of the run differ.
+    run = timed("asp", virtual_clock(straggler, 0.0), workers, 400)
+    until = min(n for n in range(len(run.done)) if run.done[n][2] == run.steps)
+    kept = run.staleness[:until]
+    assert sum(kept) / len(kept) == pytest.approx(workers - 1, rel=0.02)
+
+
+def test_the_histogram_counts_every_push():
+    table = staleness(workers=4, steps=25)
+    assert table.groupby("method")["pushes"].sum().tolist() == [100] * len(SERVED)
+    r2sp = table[table["method"] == "r2sp on PS"]
+    assert r2sp["staleness"].max() == 3
+    assert mean_staleness(table)["r2sp on PS"] == pytest.approx((24 * 4 * 3 + 0 + 1 + 2 + 3) / 100)
+
+
+def test_seeds_change_random_stragglers_only():
+    for straggler, alike in (("log-normal(0.5)", False), ("one-slow(2)", True)):
+        first, second = (virtual_clock(straggler, seed=seed).compute(1, 2, 4) for seed in (0, 1))
+        assert (first == second) == alike
+
+
+def test_the_comparison_has_a_row_per_law_and_method():
+    table = comparison(METHODS, ["constant", "one-slow(2)"], workers=4, steps=12)
+    assert len(table) == 2 * len(METHODS)
+    seconds = table["iteration_seconds"]["one-slow(2)"]
+    assert seconds["asp on PS"] < seconds["ssp(3) on PS"] <= seconds["bsp on PS"]
+
+
+def test_timelines_show_as_many_gradients_for_every_method():
+    table = activities(["bsp on PS", "asp"], workers=2, steps=5)
+    counted = table[table["kind"] == "compute"].groupby("method").size()
+    assert counted.tolist() == [10, 10]
+
+
+def test_local_sgd_with_every_step_is_bsp(learnt):
+    by_method = learnt.curves.set_index(["method", "seed", "step"])["test_loss"]
+    assert (by_method["local(1) on PS"] == by_method["bsp on PS"]).all()
+
+
+def test_traffic_is_one_over_the_period(learnt):
+    table = period_table(learnt.curves, (1, 2, 4))
+    assert table["traffic"].tolist() == [1, 0.5, 0.25]
+    assert period_summary(table)["traffic, in units of H = 1"].tolist() == [1, 0.5, 0.25]
+    with pytest.raises(InputError, match=r"no local\(8\) on PS"):
+        period_table(learnt.curves, (1, 8))
+
+
+def test_equal_seconds_leave_out_what_came_later(learnt):
+    rows = at_equal(learnt.curves, "seconds")
+    least = learnt.curves.groupby(["method", "seed"])["seconds"].max().min()
+    assert (rows["seconds"] <= least).all()
+    assert rows.set_index("method")["step"].max() == 12
+    assert len(rows) == 2 * len(LEARNT)
+    assert at_equal(learnt.curves)["step"].eq(12).all()
+    with pytest.raises(UnknownName, match="unknown cost 'second'"):
+        at_equal(learnt.curves, "second")
+    with pytest.raises(InputError, match="train on a clock"):
+        at_equal(learnt.curves.assign(seconds=math.nan), "seconds")
+
+
+def test_rivals_send_as_much_and_see_as_much():
+    rivals = same_traffic(4, workers=2, steps=8, seeds=1, jobs=1)
+    last = rivals.groupby("method").tail(1).set_index("method")
+    assert last["bytes_sent"].nunique() == 1
+    assert (last["step"] * last["local_batch"]).nunique() == 1
+    with pytest.raises(InputError, match="steps 9 must be a multiple of the period 4"):
+        same_traffic(4, steps=9)
+
+
+def test_verdicts_are_computed(learnt):
+    table = waits((0, 1, 2), RANDOM[:1], workers=3, steps=10, seeds=1)
+    stale, periods = staleness(workers=4, steps=60), period_table(learnt.curves, (1, 2, 4))
+    laws = law_verdicts(table, stale, periods, 4)
+    assert set(laws["verdict"]) == {Verdict.HOLDS}
+    rising = table.assign(waiting_seconds=-table["waiting_seconds"])
+    skewed = periods.assign(traffic=1.0)
+    broken = law_verdicts(rising, stale.assign(staleness=9), skewed, 4)["verdict"].tolist()
+    assert broken == [
+        Verdict.HOLDS,
+        Verdict.CONTRADICTED,
+        Verdict.CONTRADICTED,
+        Verdict.CONTRADICTED,
+    ]
+
+
+def test_learning_is_judged_at_the_same_cost(learnt):
+    rivals = pd.concat(
+        [learnt.curves[learnt.curves["method"] == name] for name in ("bsp on PS", "local(4) on PS")]
+    )
+    table = learning_verdicts(learnt.curves, rivals)
+    assert set(table["verdict"]) <= {Verdict.HOLDS, Verdict.CONTRADICTED, Verdict.UNDECIDED}
+    cells = runs_by(learnt.curves, "method")
+    losses = [final_losses(cells[name,]) for name in ("asp on PS", "bsp on PS")]
+    expected = (losses[0] - losses[1]).mean()
+    first = table["found"].iloc[0]
+    assert float(first.split(" ")[0]) == pytest.approx(expected, abs=6e-4)
+    waited = waits((0, 1, 2), RANDOM[:1], workers=3, steps=10, seeds=1)
+    stale, periods = staleness(workers=4, steps=60), period_table(learnt.curves, (1, 2, 4))
+    judged = judge(waited, stale, periods, learnt.curves, rivals, 4)
+    assert len(judged) == 4 + len(table)
+    said = synchronisation_findings(judged)
+    assert said.startswith("- 4 of 4 laws hold exactly.")
+    assert all(expected in said for expected in table.index)
+
+
+def test_one_slow_worker_costs_who_waits_and_not_who_does_not():
+    """On free links who waits goes at the rate of the slowest, and ASP adds up the rates."""
+    slow = ("BSP-A2A", "WFBP-PS", "ByteScheduler-A2A", "local(4) on A2A", "asp on PS")
+    free = made_up_cluster("unlimited", "0 s", workers=4)
+    free = replace(free, server_place="extra machines")
+    table = slowdowns((1, 2, 4), slow, workload=TOY, cluster=free, workers=4, steps=32)
+    left = slowdown_table(table)
+    assert left.loc["asp on PS"].tolist() == pytest.approx([100, 87.5, 81.2], abs=0.1)
+    for method in slow[:-1]:
+        assert left.loc[method].tolist() == pytest.approx([100, 50, 25], abs=0.1)
+    said = slow_worker_findings(table)
+    assert "one of 4 workers 4 times slower" in said
+    assert "keep 25% (BSP-A2A)" in said
+    assert "asp on PS 81%" in said
+    with pytest.raises(InputError, match=r"factors \[2\] must begin with 1"):
+        slowdowns([2])
+
+
+def test_bad_choices_are_named():
+    with pytest.raises(InputError, match="message_seconds -1 must not be negative"):
+        virtual_clock("constant", -1)
+    with pytest.raises(InputError, match=r"bounds \[3, 1\] must rise"):
+        waits([3, 1])
+    with pytest.raises(InputError, match="bsp on PS has no staleness"):
+        staleness(["bsp on PS"], workers=2, steps=2)
+    with pytest.raises(UnknownName, match="unknown straggler 'one-slo'"):
+        virtual_clock("one-slo(2)")

@@ -1,0 +1,267 @@
+"""Compressors measured: bits as serialised, losses within their bounds, residuals, quotes.
+
+Statistical tests average with fixed seeds; tolerances are several standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+import torch
+
+from ddlnb.compression.base import CONTRACTION, NONE, UNBIASED, Compressor
+from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
+from ddlnb.compression.profile import FREE
+from ddlnb.errors import InputError
+from ddlnb.figures import compression_losses, feedback_residuals
+from ddlnb.survey.sec3_1_3_compression import (
+    COMPARED,
+    compression_errors,
+    compressor_table,
+    digits_gradients,
+    entropy_bits,
+    error_table,
+    kept_curves,
+    message_bytes,
+    normal_like,
+    orderings_table,
+    residual_growth,
+    residuals_of_digits,
+    traffic_claims,
+    traffic_of_resnet50,
+)
+from ddlnb.training.method import training_method
+
+DRAWS = 40
+MATRIX = torch.randn(48, 96, generator=torch.Generator().manual_seed(3))
+
+
+def compressor(name: str) -> Compressor:
+    found = get_compressor(name)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def gradients() -> list[tuple[torch.Tensor, ...]]:
+    return digits_gradients(after=5, count=3)
+
+
+@pytest.fixture(scope="module")
+def errors(gradients) -> pd.DataFrame:
+    names = (*COMPARED, "random-k(0.1, True)", "qsgd(4, 16)", "terngrad(2.5)")
+    of_digits = compression_errors(gradients[0], "digits", names, DRAWS)
+    of_normal = compression_errors(normal_like(gradients[0]), "normal", names, DRAWS)
+    return pd.concat([of_digits, of_normal], ignore_index=True)
+
+
+def test_every_compressor_of_the_catalogue_is_compared():
+    assert {compressor(name).name for name in COMPARED} == set(COMPRESSORS)
+
+
+def test_nothing_loses_more_than_its_bound(errors):
+    drawing = errors["left"] < 0.999
+    allowed = errors["bound"] * drawing.map({True: 1.05, False: 1 + 1e-6})
+    assert (errors["loss"] <= allowed).all(), errors[errors["loss"] > allowed]
+
+
+def test_exact_formulas_are_met_from_both_sides(errors):
+    exact = errors[errors["exact"]]
+    assert len(exact) == 8
+    assert (exact["loss"] >= 0.95 * exact["bound"]).all()
+    assert error_table(errors).loc[("ef-sign", "digits"), "law"] == CONTRACTION
+
+
+def test_averaging_draws_cures_what_is_unbiased_and_nothing_else(errors):
+    for row in errors.to_dict("records"):
+        if row["law"] == UNBIASED:
+            assert row["left"] == pytest.approx(1 / DRAWS, rel=0.35), row
+        elif "random-k" in row["compressor"]:
+            assert row["left"] > 0.9
+        elif "powersgd" not in row["compressor"] and row["law"] == CONTRACTION:
+            assert row["left"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "loss"),
+    [
+        ("qsgd(2)", torch.ones(16), 2.0),
+        ("qsgd(8)", torch.ones(16), 0.25),
+        ("qsgd(2, 4)", torch.ones(16), 1.0),
+        ("top-k(0.25)", torch.ones(16), 0.75),
+        ("ef-sign", torch.tensor([1.0, -1.0, 1.0, 1.0]), 0.0),
+        ("ef-sign", torch.tensor([1.0, 0.0, 0.0, 0.0]), 0.75),
+        ("terngrad", torch.tensor([1.0, 0.5]), 0.2),
+        ("random-k(0.25, True)", torch.ones(16), 3.0),
+        ("powersgd(1)", torch.ones(4, 8), 0.875),
+        ("powersgd(1)", torch.ones(8), 0.0),
+        ("fp16", torch.ones(1), 2.0**-22),
+    ],
+)
+def test_bounds_by_hand(name, tensor, loss):
+    assert compressor(name).error_bound(tensor).loss == pytest.approx(loss)
+
+
+def test_signs_alone_have_no_bound():
+    assert compressor("signsgd").error_bound(MATRIX) == (
+        math.inf,
+        NONE,
+        "magnitudes are lost",
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_message_has_as_many_bytes_as_its_formula_says(name):
+    one = compressor(name)
+    requests = one.traffic(tuple(MATRIX.shape), 2)
+    if one.name == "gtop-k":
+        expected = requests[0].bytes  # and one of as many comes back
+    else:
+        expected = sum(request.bytes for request in requests)
+    assert message_bytes(one, MATRIX) == expected
+
+
+def test_ratios_are_those_that_are_quoted_but_for_scales():
+    table = compressor_table(profile=FREE, side=512)
+    for name, row in table.iterrows():
+        quote = compressor(str(name)).quoted_ratio((512, 512))
+        if quote.tag == "[k]":
+            continue  # of whole trainings with other codings
+        assert row["ratio"] == pytest.approx(quote.low, rel=0.015), name
+    assert (table["encode (ms)"] == 0).all()
+
+
+def test_nothing_is_quoted_of_a_compressor_that_declares_no_ratio():
+    @dataclass(frozen=True)
+    class Other(Compressor):
+        name = "other"
+        feedback = "optional"
+
+        def average(self, tensor, round_, memory): ...
+
+        def traffic(self, shape, workers): ...
+
+    assert Other().quoted_ratio((2, 2)) is None
+
+
+def test_entropy_is_that_of_the_codes():
+    half = torch.tensor([1.0, -1.0] * 64)
+    assert entropy_bits(compressor("ef-sign"), half) == pytest.approx(1.0)
+    assert entropy_bits(compressor("ef-sign"), half.abs()) == 0.0
+    assert math.isnan(entropy_bits(compressor("top-k(0.1)"), half))
+    # Of qsgd with as many levels as sqrt(D): at most 2.8 bits with the paper's own coding.
+    coded = entropy_bits(compressor("qsgd(256)"), torch.randn(256, 256))
+    assert 1.0 < coded <= 2.8
+
+
+def test_gradients_of_digits_depend_on_the_arguments_only(gradients):
+    again = digits_gradients(after=5, count=3)
+    assert len(gradients) == 3
+    for ours, theirs in zip(gradients, again, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert not torch.equal(gradients[0][0], gradients[1][0])
+    assert sum(tensor.numel() for tensor in gradients[0]) == 9930
+
+
+def test_residuals_stay_within_the_bound_of_a_contraction():
+    """|e|^2 <= 4 (1 - d) / d^2 G^2 for a loss of at most 1 - d (Karimireddy et al., lemma 3)."""
+    stream = [
+        torch.randn(400, generator=torch.Generator().manual_seed(step)) for step in range(200)
+    ]
+    table = residual_growth(["top-k(0.1)"], stream)
+    most = max(tensor.norm().item() for tensor in stream)
+    scale = math.sqrt(sum(tensor.norm().item() ** 2 for tensor in stream) / len(stream))
+    bound = math.sqrt(4 * 0.9) / 0.1 * most / scale
+    assert table["residual"].max() <= bound
+    assert len(table) == 200
+
+
+def test_feedback_of_digits_ruins_the_coarse_quantiser_alone(gradients):
+    ends = residuals_of_digits(gradients * 20).groupby("compressor")["residual"].last()
+    assert ends["qsgd(7, None)"] > 100 > ends.drop("qsgd(7, None)").max()
+
+
+def test_feedback_adds_up_errors_of_buckets_beyond_the_square_of_the_levels():
+    stream = [MATRIX.flatten()] * 60
+    table = residual_growth(["qsgd(7)", "qsgd(7, 49)"], stream)
+    ends = table.groupby("compressor", sort=False)["residual"].last()
+    assert ends["qsgd(7, None)"] > 100
+    assert ends["qsgd(7, 49)"] < 1
+
+
+def test_rows_end_where_float32_does():
+    table = residual_growth(["qsgd(1)"], [torch.full((1 << 14,), 1e33)] * 400)
+    assert 0 < len(table) < 400
+    assert all(map(math.isfinite, table["residual"]))
+
+
+def test_what_cannot_be_fed_back_or_compressed_is_refused():
+    with pytest.raises(InputError, match="no error feedback"):
+        residual_growth(["signsgd"], [MATRIX])
+    with pytest.raises(InputError, match="leave no residual"):
+        residual_growth(["ef-sign"], [torch.zeros(4)])
+    with pytest.raises(InputError, match="nothing to lose"):
+        compression_errors([torch.zeros(4)], "zeros")
+
+
+def test_claims_about_traffic_come_out_of_the_requests():
+    for workers in (4, 8, 16, 32):
+        table = traffic_claims(1_000_000, workers)
+        assert table["computed"].tolist() == pytest.approx(table["quoted"].tolist(), rel=1e-3)
+
+
+def test_what_is_gathered_grows_with_the_workers_and_what_is_summed_does_not():
+    sent = traffic_of_resnet50([4, 32]).set_index(["compressor", "workers"])["bytes"]
+    growth = sent.xs(32, level=1) / sent.xs(4, level=1)
+    assert growth["top-k(0.01)"] > 1.9 * growth["none"]
+    assert growth["random-k(0.001)"] == pytest.approx(growth["none"], abs=1e-3)
+
+
+def test_losses_and_residuals_are_drawn_as_they_are(errors):
+    figure = compression_losses(errors)
+    lines = {str(line.get_label()): line for line in figure.axes[0].lines}
+    names = list(dict.fromkeys(errors["compressor"]))
+    of_digits = errors[errors["on"] == "digits"].set_index("compressor").loc[names, "loss"]
+    assert list(lines["digits"].get_xdata()) == of_digits.tolist()
+    table = residual_growth(["ef-sign", "top-k(0.1)"], [MATRIX] * 4)
+    figure = feedback_residuals(table)
+    assert [line.get_label() for line in figure.axes[0].lines] == ["ef-sign", "top-k(0.1)"]
+    assert len(figure.axes[0].lines[0].get_xdata()) == 4
+    with pytest.raises(InputError, match="no losses"):
+        compression_losses(errors.head(0))
+    with pytest.raises(InputError, match="no residuals"):
+        feedback_residuals(table.head(0))
+
+
+def curves(losses: dict[str, float], workers: int) -> pd.DataFrame:
+    """The last rows of runs of two seeds that end at these losses, one at a little more."""
+    rows = [
+        (str(training_method(method)), workers, seed, 10, loss + 0.01 * seed, False)
+        for method, loss in losses.items()
+        for seed in range(2)
+    ]
+    return pd.DataFrame(
+        rows, columns=["method", "workers", "seed", "step", "test_loss", "diverged"]
+    )
+
+
+def test_orderings_stand_beside_kept_ones(tmp_path):
+    good, bad = "bsp + top-k(0.01) + feedback", "bsp + top-k(0.01)"
+    now = curves({good: 0.1, bad: 0.5}, 4)
+    assert kept_curves(tmp_path) is None
+    (alone,) = orderings_table(now).to_dict("records")
+    assert (alone["verdict"], alone["kept"]) == ("holds", "-")
+    kept = pd.concat([curves({good: 0.5, bad: 0.1}, n) for n in (8, 16)])
+    folder = tmp_path / "2026-01-01_orderings"
+    folder.mkdir()
+    kept.to_csv(folder / "curves.csv", index=False)
+    both = orderings_table(now, kept_curves(tmp_path))
+    assert both["verdict"].tolist() == ["holds"] * 2
+    assert both["kept"].tolist() == ["contradicted"] * 2
+    assert both["kept_workers"].tolist() == ["8", "16"]
+    other = curves({"bsp": 0.1, "bsp + terngrad": 0.2}, 8)
+    assert orderings_table(now, other)["kept"].tolist() == ["-"]

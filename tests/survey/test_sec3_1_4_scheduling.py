@@ -1,0 +1,69 @@
+"""Section 3.1.4 on simulated clusters: timelines, facts and breakdowns of every method."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlnb.calibration.testbed import CLUSTERS
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.survey import sec3_1_4_scheduling
+from ddlnb.survey.fig3_timelines import EARLY, LATE, PLACES
+
+ONE = ("survey-10GbE",)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return sec3_1_4_scheduling.simulate_schedules("resnet50", ONE, 8)
+
+
+def test_every_network_and_method_has_four_iterations(simulated):
+    assert list(simulated) == ["10GbE"]
+    assert list(simulated["10GbE"]) == list(SURVEYED)
+    for line in simulated["10GbE"].values():
+        assert line.iterations == sec3_1_4_scheduling.SHOWN_ITERATIONS
+        assert line.source == "simulated"
+
+
+@pytest.mark.item("A26", how="simulated")
+def test_the_facts_tell_merging_from_partition(simulated):
+    facts = sec3_1_4_scheduling.schedule_facts(simulated).loc["10GbE"]
+    messages, largest = facts["messages"], facts["largest (MB)"]
+    assert messages["BSP-A2A"] == 1
+    assert messages["BSP-A2A"] < messages["MG-WFBP"] < messages["WFBP-A2A"]
+    assert messages["WFBP-A2A"] < messages["ByteScheduler-A2A"]
+    assert largest["ByteScheduler-A2A"] < largest["WFBP-A2A"] < largest["BSP-A2A"]
+    assert facts.loc["BSP-A2A", EARLY] == 0 < facts.loc["WFBP-A2A", EARLY]
+    assert facts.loc["WFBP-A2A", [LATE, PLACES]].tolist() == [0, 1]
+
+
+def test_the_parts_add_up_to_the_iteration_that_the_timeline_shows(simulated):
+    rows = sec3_1_4_scheduling.breakdown_rows("resnet50", ONE, 8).set_index("method")
+    parts = rows[list(sec3_1_4_scheduling.PARTS)].sum(axis=1)
+    assert parts.tolist() == pytest.approx(rows["iteration_seconds"].tolist())
+    line = simulated["10GbE"]["BSP-A2A"]
+    assert rows.loc["BSP-A2A", "iteration_seconds"] == pytest.approx(line.iteration_seconds)
+
+
+def test_the_breakdown_table_is_in_milliseconds_and_in_the_order_of_the_networks():
+    rows = sec3_1_4_scheduling.breakdown_rows("resnet50", tuple(CLUSTERS.values()), 4)
+    table = sec3_1_4_scheduling.breakdown_table(rows)
+    assert list(table.index) == list(SURVEYED)
+    assert list(dict.fromkeys(table.columns.get_level_values("network"))) == list(CLUSTERS)
+    first = rows.iloc[0]
+    shown = table.loc[first["method"], (first["network"], "iteration")]
+    assert shown == pytest.approx(1e3 * first["iteration_seconds"], abs=0.05)
+    latency = rows.pivot(index="network", columns="method", values="latency")
+    assert (latency["MG-WFBP"] < latency["WFBP-A2A"] + 1e-3).all()
+    parts = rows[list(sec3_1_4_scheduling.PARTS)].sum(axis=1)
+    assert parts.tolist() == pytest.approx(rows["iteration_seconds"].tolist())
+
+
+def test_what_cannot_be_studied_is_refused():
+    with pytest.raises(UnknownName, match=r"model of Fig\. 4"):
+        sec3_1_4_scheduling.breakdown_rows("resnet51", ONE, 8)
+    with pytest.raises(UnknownName, match="cluster"):
+        sec3_1_4_scheduling.breakdown_rows("resnet50", ("survey",), 8)
+    with pytest.raises(InputError, match="share a network"):
+        sec3_1_4_scheduling.breakdown_rows("resnet50", ONE * 2, 8)

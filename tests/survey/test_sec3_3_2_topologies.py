@@ -1,0 +1,76 @@
+"""What the survey says of topologies, decided by flows on their graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+import ddlnb
+from ddlnb.errors import InputError
+from ddlnb.survey.sec3_3_2_topologies import (
+    cost_table,
+    exchange_times,
+    link_loads,
+    seconds_table,
+    topologies_of,
+    topology_findings,
+    verdicts,
+)
+from ddlnb.units import bandwidth_from
+
+SIZE = 16 * 10**6
+
+
+@pytest.fixture(scope="module")
+def played():
+    return exchange_times(16, SIZE, "8 Gb/s")
+
+
+@pytest.mark.item("A34", how="simulated")
+def test_rings_that_share_no_link_run_as_fast_as_if_each_were_alone(played):
+    one = 2 * 15 / 16 * SIZE / bandwidth_from("8 Gb/s")
+    for network, rings in (("fat-tree", 1), ("BCube", 2), ("torus", 4)):
+        assert played[network, "one ring"].seconds == pytest.approx(one)
+        assert played[network, "all rings that fit"].seconds == pytest.approx(one / rings)
+
+
+@pytest.mark.item("A36", how="simulated")
+def test_both_sides_of_a_torus_at_once_take_half_of_a_ring(played):
+    seconds = [played["torus", name].seconds for name in ("torus, both sides at once", "one ring")]
+    assert seconds[0] == pytest.approx(seconds[1] / 2)
+
+
+@pytest.mark.item("A35", how="simulated")
+def test_bcube_is_quicker_with_servers_on_all_hosts(played):
+    servers = "servers on all hosts"
+    assert played["BCube", servers].seconds < played["fat-tree", servers].seconds
+
+
+def test_every_claim_has_its_numbers_and_a_verdict(played):
+    table = verdicts(played)
+    assert set(table["verdict"]) <= {"holds", "contradicted"}
+    assert table["numbers"].str.contains(r"\d\.\d\d").all()
+
+
+def test_the_table_has_the_milliseconds_of_every_exchange(played):
+    table = seconds_table(played)
+    assert table.loc["one ring", "torus"] == round(1e3 * played["torus", "one ring"].seconds, 1)
+    found = topology_findings(played)
+    assert found.startswith("- The quickest exchange of each: fat-tree")
+    assert [one.item for one in found.items] == ["A34", "A35", "A36"]
+
+
+def test_switches_and_cables_are_those_of_the_topologies():
+    costs = cost_table((16,))
+    assert costs.loc[(16, "fat-tree")].tolist() == [20, 80, 48, 1]
+    assert costs.loc[(16, "torus"), "ports of switches"] == 0
+
+
+def test_hosts_have_to_fit_all_three_networks():
+    with pytest.raises(InputError, match="32 hosts do not fit all three networks"):
+        topologies_of(32)
+
+
+def test_the_picture_has_a_panel_for_every_network(played):
+    figure = ddlnb.figures.network_loads(link_loads(played, "one ring"), "simulated")
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert [title.partition(":")[0] for title in titles] == ["fat-tree", "BCube", "torus"]

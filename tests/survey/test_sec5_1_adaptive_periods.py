@@ -1,0 +1,75 @@
+"""Section 5.1: seconds and rounds of local SGD, and the verdict on an adaptive period."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddlnb.errors import InputError
+from ddlnb.figures import period_bars
+from ddlnb.survey import sec5_1_adaptive_periods as periods
+from ddlnb.survey.sec3_2_architectures import made_up_workload
+from ddlnb.training.cost.lockstep import cluster_clock
+from ddlnb.training.runs.train import train
+from ddlnb.workloads.workload import read_profile
+from tests.toy_curves import runs_of
+
+CLUSTER = "survey-10GbE"
+WORKLOAD = read_profile("resnet50_b64_rtx2080ti")
+
+
+@pytest.mark.parametrize("method", ["bsp", "local(4)", "adaptive-local(1, 8, rare)"])
+def test_seconds_of_the_cost_model_are_those_of_a_run_in_the_clusters_time(method):
+    workload = made_up_workload(1, 80)  # as large as the task's own gradient
+    clock = cluster_clock(workload, CLUSTER, method, workers=8)
+    curve = train("quadratic", method, workers=8, steps=16, evaluate_every=4, clock=clock)
+    if method == "bsp":
+        with pytest.raises(InputError, match="not local SGD"):
+            periods.on_cluster(curve, workload, CLUSTER)
+        return
+    timed = periods.on_cluster(curve, workload, CLUSTER)
+    over = curve["consensus_distance"] == 0  # elsewhere one average more makes the model of the row
+    np.testing.assert_allclose(timed["seconds"][over], curve["seconds"][over], rtol=1e-6)
+    assert (timed["seconds"][~over] > curve["seconds"][~over]).all()
+    assert (timed["rounds"].diff()[1:] >= 0).all()
+    if method == "local(4)":
+        assert timed["rounds"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_fewer_rounds_for_as_many_steps_win_where_a_round_is_dear():
+    falls = {seed: [2.0] * 20 + [0.4] for seed in range(3)}
+    often = runs_of("local(1)", falls).assign(
+        bytes_sent=lambda c: 14 * 10 * c["step"], bytes_received=lambda c: 14 * 10 * c["step"]
+    )
+    seldom = runs_of("local(8)", falls)
+    late = runs_of("adaptive-local(1, 8, rare)", {seed: [2.0] * 20 + [0.9] for seed in range(3)})
+    curves = pd.concat([often, seldom, late], ignore_index=True)
+    times = periods.period_times(curves, 0.5, WORKLOAD, [CLUSTER]).set_index("method")
+    assert times.loc["local(8) on A2A", "best_fixed"]
+    assert times.loc["local(1) on A2A", "verdict"] == periods.SLOWER
+    assert times.loc["local(1) on A2A", "rounds"] == 200
+    assert times.loc["local(8) on A2A", "rounds"] == 20
+    assert times.loc["adaptive-local(1, 8, rare, 0.5) on A2A", "verdict"] == periods.SLOWER
+    figure = period_bars(times.reset_index())
+    assert [text.get_text() for text in figure.axes[0].texts] == ["not in all runs"]
+    said = "minutes to target: seconds\nof resnet50, iterations of quadratic"
+    assert figure.axes[0].get_xlabel() == said
+    with pytest.raises(InputError, match="no fixed H reaches"):
+        periods.period_times(curves, 0.1, WORKLOAD, [CLUSTER])
+
+
+def test_a_tie_has_no_verdict():
+    same = {seed: [2.0, 0.4] for seed in range(3)}
+    curves = pd.concat([runs_of("local(1)", same), runs_of("local(2)", same)], ignore_index=True)
+    times = periods.period_times(curves, 0.5, WORKLOAD, [CLUSTER])
+    assert set(times["verdict"]) == {"", periods.OPEN}
+
+
+def test_periods_have_both_ends_and_both_directions():
+    assert periods.period_methods([2, 16])[2:] == [
+        "adaptive-local(2, 16, frequent)",
+        "adaptive-local(2, 16, rare)",
+    ]
+    with pytest.raises(InputError, match="two or more"):
+        periods.period_methods([4])

@@ -1,0 +1,131 @@
+"""Section 5.3: the best density of top-k, and a density of its own for every layer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ddlnb.errors import InputError
+from ddlnb.figures import density_steps, layer_bars, level_curves
+from ddlnb.survey import sec5_3_compression_level as level_study
+from ddlnb.survey.sec5_3_compression_level import (
+    FASTER,
+    SLOWER,
+    density_by_layer,
+    layer_methods,
+    layer_times,
+)
+from ddlnb.survey.sec5_3_compression_level import OPEN_layer_density as OPEN
+from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
+from ddlnb.training.method import training_method
+from ddlnb.training.runs.compare import compare
+from ddlnb.workloads.workload import read_profile
+
+RESNET = read_profile("resnet50_b64_rtx2080ti")
+DIGITS = made_up_digits(1e4)
+NETWORKS = ["survey-10GbE", "survey-100GbE"]
+
+
+def swept(seconds_by_density: dict[float, list[float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A table and curves in which an iteration takes a second, so that iterations are seconds."""
+    rows, curves = [], []
+    for density, steps in {1.0: [50.0, 50.0, 50.0], **seconds_by_density}.items():
+        name = "bsp" if density == 1 else f"bsp + top-k({density}) + feedback"
+        method = str(training_method(name))
+        rows.append((method, density, density == 1, float(np.mean(steps)), 1.0))
+        for seed, step in enumerate(steps):
+            steps_and_losses = [(step - 1, 0.9), (step, 0.1)] if step < math.inf else [(100, 0.9)]
+            curves += [("quadratic", method, 8, seed, *one, 0.0) for one in steps_and_losses]
+    table = pd.DataFrame(
+        rows, columns=["method", "density", "is_dense", "seconds", "iteration_seconds"]
+    ).assign(machine="m", network="n", iterations=lambda t: t["seconds"], workers=8)
+    names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
+    return table.assign(model="toy", target=0.5, source="s"), pd.DataFrame(curves, columns=names)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({0.01: [90, 91, 92], 0.1: [30, 31, 32], 0.3: [60, 61, 60]}, level_study.INTERIOR),
+        ({0.01: [30, 31, 32], 0.1: [90, 91, 92], 0.3: [95, 96, 97]}, level_study.AT_LEAST),
+        ({0.01: [90, 91, 92], 0.1: [60, 61, 60], 0.3: [30, 31, 32]}, level_study.AT_MOST),
+        ({0.01: [33, 25, 40], 0.1: [30, 31, 32], 0.3: [60, 61, 60]}, level_study.OPEN),
+        ({0.01: [math.inf] * 3, 0.1: [30, 31, 32], 0.3: [60, 61, 60]}, level_study.INTERIOR),
+    ],
+)
+def test_a_minimum_is_where_the_intervals_say(seconds, said):
+    table, curves = swept(seconds)
+    (row,) = level_study.level_verdicts(table, curves, 0.5).to_dict("records")
+    assert row["verdict"] == said
+    assert row["beats_dense"] == (row["seconds"] < 50)
+
+
+def test_times_are_iterations_times_seconds_and_grow_with_the_density_on_a_slow_network():
+    methods = level_study.level_methods([0.001, 0.01, 0.1])
+    curves = compare(
+        "logistic", methods, seeds=2, workers=8, steps=40, evaluate_every=4, jobs=1
+    ).curves
+    target = float(curves.loc[curves["step"] == 40, "test_loss"].max())
+    table = level_study.level_times(curves, target, RESNET, NETWORKS[:1])
+    assert table["density"].tolist() == [0.001, 0.01, 0.1, 1.0]
+    sparse = table[~table["is_dense"]]
+    assert (sparse["iteration_seconds"].diff()[1:] > 0).all()
+    np.testing.assert_allclose(table["seconds"], table["iterations"] * table["iteration_seconds"])
+    assert len(level_curves(table).axes[0].lines) == 4
+    with pytest.raises(InputError, match="no interior"):
+        level_study.level_methods([0.1, 0.01])
+
+
+LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
+
+
+@pytest.fixture(scope="module")
+def curves() -> pd.DataFrame:
+    methods = ["bsp", "bsp + top-k(0.01) + feedback", "bsp + top-k(0.1) + feedback"]
+    methods += layer_methods(DIGITS, [LINK], 4)
+    return compare("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
+
+
+def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
+    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
+    times = layer_times(curves, target, DIGITS, [LINK], 4)
+    assert times["kind"].tolist()[:3] == ["dense", "fixed", "fixed"]
+    assert set(times["kind"][3:]) == {"by layer"}
+    np.testing.assert_allclose(times["seconds"], times["iterations"] * times["iteration_seconds"])
+    best = times[times["kind"] == "fixed"]["seconds"].idxmin()
+    assert times.loc[best, "verdict"] == ""
+    assert set(times["verdict"].drop(best)) <= {FASTER, SLOWER, OPEN}
+    figure = layer_bars(times)
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert labels[:2] == ["best lossless", "k/D = 0.01"]
+    assert "by layer, up to 1 % longer" in labels
+    assert figure.axes[0].get_xlabel() == "ms to target: iterations\nand seconds of digits"
+
+
+def test_a_verdict_follows_the_interval_over_seeds(curves):
+    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
+    slow = curves[~curves["method"].str.contains("layer")]
+    with pytest.raises(InputError, match="curves lack"):
+        layer_times(slow, target, DIGITS, [LINK], 4)
+    never = curves["method"].str.contains(" top-k")
+    lost = curves.assign(test_loss=curves["test_loss"].mask(never, 9.0))
+    with pytest.raises(InputError, match="no fixed density reaches"):
+        layer_times(lost, target, DIGITS, [LINK], 4)
+    # Who is there at once in every run is faster, who is never there slower.
+    layered = curves["method"].str.contains("layer")
+    early = curves.assign(test_loss=curves["test_loss"].mask(layered & (curves["step"] > 0), 0.0))
+    late = curves.assign(test_loss=curves["test_loss"].mask(layered, 9.0))
+    for changed, said in ((early, FASTER), (late, SLOWER)):
+        times = layer_times(changed, target, DIGITS, [LINK], 4)
+        assert set(times.loc[times["kind"] == "by layer", "verdict"]) == {said}
+
+
+def test_densities_are_drawn_for_every_network():
+    table = density_by_layer(RESNET, NETWORKS, 8)
+    assert len(table) == 2 * len(RESNET.gradients)
+    figure = density_steps(table)
+    assert [ax.get_title() for ax in figure.axes] == ["10GbE", "100GbE"]
+    assert "resnet50, 8 workers" in figure.get_supxlabel()

@@ -1,0 +1,49 @@
+"""Searched plans beside the seven: tables and sentences say what the searches found."""
+
+from __future__ import annotations
+
+import pytest
+
+import ddlnb
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.statistics import Verdict
+from ddlnb.survey.sec5_4_schedule import beside, search_findings, search_table, searches
+
+CELL = ("bert-base", "survey-100GbE")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return searches(["resnet50", "bert-base"], ["survey-100GbE"], 32, most_plans=60)
+
+
+@pytest.mark.item("A63", how="simulated")
+def test_no_searched_plan_is_slower_than_the_seven_or_below_its_bound(found):
+    rows = search_table(found)
+    assert (rows["faster"] >= 1).all()
+    assert (rows["faster"] > 1.05).any()
+    assert (rows["searched_ms"] >= rows["bound_ms"]).all()
+
+
+def test_the_best_of_the_seven_is_what_forecasts_say(found):
+    rows = search_table(found).set_index("model")
+    forecast = ddlnb.forecast("bert-base", "survey-100GbE", gpus=32, draws=0)
+    seven = forecast[forecast["method"].isin(SURVEYED)]
+    best = seven.loc[seven["iteration_seconds"].idxmin()]
+    assert rows.loc["bert-base", "best_ms"] == pytest.approx(1e3 * best["iteration_seconds"])
+    assert rows.loc["bert-base", "best of the seven"] == best["method"]
+
+
+def test_the_timeline_of_the_plan_takes_as_long_as_the_search_said(found):
+    lines = beside(found, *CELL, 32, ["MG-WFBP"])
+    assert list(lines) == ["MG-WFBP", "searched"]
+    seconds = found[CELL].iteration_seconds
+    assert lines["searched"].iteration_seconds == pytest.approx(seconds, rel=1e-6)
+
+
+def test_the_verdict_follows_the_rows(found):
+    rows = search_table(found)
+    assert search_findings(rows).items[0].verdict is Verdict.HOLDS
+    slower = rows.assign(faster=[0.9, 1.2])
+    assert search_findings(slower).items[0].verdict is Verdict.CONTRADICTED
+    assert "1 of 2 cells" in search_findings(slower)

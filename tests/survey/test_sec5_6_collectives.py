@@ -1,0 +1,75 @@
+"""The map names the quickest collective of every field, and a cut never makes one quicker."""
+
+from __future__ import annotations
+
+import pytest
+
+import ddlnb
+from ddlnb.errors import InputError
+from ddlnb.survey.sec5_6_collectives import (
+    STOPPED,
+    HostLink,
+    best_algorithms,
+    cut_costs,
+    cut_findings,
+    cut_table,
+    host_link,
+    map_findings,
+    networks_of,
+)
+
+SIZES = (1024, 16 << 20)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return best_algorithms((16,), SIZES, algorithms=("ring", "recursive-doubling", "torus"))
+
+
+@pytest.fixture(scope="module")
+def costs():
+    return cut_costs(16, 10**7, algorithms=("ring", "swing"))
+
+
+@pytest.mark.item("A65", how="simulated")
+def test_few_steps_win_small_messages_and_few_bytes_large_ones(rows):
+    best = rows[rows["best"]].set_index(["network", "bytes"])["algorithm"]
+    assert best["star", SIZES[0]] == "recursive-doubling"
+    assert best["torus", SIZES[1]] == "torus"
+    assert best["star", SIZES[1]] in ("ring", "torus")
+    assert "no algorithm fits all networks" in map_findings(rows)
+
+
+def test_every_field_has_a_best_algorithm(rows):
+    assert rows.groupby(["network", "hosts", "bytes"])["best"].any().all()
+
+
+def test_no_cut_makes_an_all_reduce_quicker(costs):
+    assert (costs["slowdown"] > 1 - 1e-9).all()
+
+
+def test_a_host_with_one_cable_is_lost_with_it_and_others_are_not(costs):
+    stops = costs.assign(stops=costs["slowdown"] == STOPPED).groupby("network")["stops"].mean()
+    assert stops["star"] == 1
+    assert stops["BCube"] == stops["torus"] == 0
+    fat_tree = costs[costs["network"] == "fat-tree"]
+    assert set(fat_tree.loc[fat_tree["slowdown"] == STOPPED, "kind"]) == {"host"}
+    assert cut_table(costs).loc[("star", "ring"), "stops (%)"] == 100
+    assert "Star: 100% of cuts stop an all-reduce." in cut_findings(costs)
+
+
+def test_a_link_is_a_bandwidth_and_a_latency():
+    assert host_link("8 Gb/s, 1 ms") == HostLink(1e9, 1e-3)
+    with pytest.raises(InputError, match="must have a bandwidth and a latency"):
+        host_link("8 Gb/s")
+
+
+def test_hosts_have_to_fill_all_networks():
+    with pytest.raises(InputError, match="8 hosts must be a square and a multiple of four"):
+        networks_of(8)
+
+
+def test_the_pictures_have_a_panel_for_hosts_and_networks(rows, costs):
+    assert [ax.get_title() for ax in ddlnb.figures.best_collectives(rows).axes] == ["16 hosts"]
+    panels = [ax.get_title() for ax in ddlnb.figures.cut_slowdowns(costs).axes]
+    assert panels == list(networks_of(16))

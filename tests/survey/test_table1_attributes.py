@@ -1,0 +1,210 @@
+"""Words follow from numbers by scales, numbers from laws, and verdicts are not bent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ddlnb.compression.catalogue import COMPRESSORS
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.figures import attribute_cells
+from ddlnb.survey.table1_attributes import (
+    AGREES,
+    COLUMNS,
+    DISAGREES,
+    LEVELS,
+    SCALES,
+    SCHEDULES,
+    SYNCHRONISATION,
+    UNKNOWN,
+    Derived,
+    Scale,
+    architecture_numbers,
+    behaviour,
+    compared,
+    compression_numbers,
+    compressions,
+    distance_from_one_worker,
+    hidden_shares,
+    iterations_needed,
+    median_hidden,
+    network_table,
+    protocol_numbers,
+    scales_table,
+    scheduling_numbers,
+    survey_attributes,
+    synchronisation_numbers,
+    topology_numbers,
+    verdict_counts,
+    word_findings,
+    work_without_one,
+)
+from ddlnb.training.method import training_method
+from ddlnb.workloads.workload import read_profile
+
+
+def test_a_scale_gives_each_range_its_word():
+    scale = Scale("x", LEVELS, (1.0, 2.0))
+    assert [scale.word(x) for x in (0.5, 1.0, 1.9, 2.0, math.inf)] == [
+        *("low", "medium", "medium", "high", "high")
+    ]
+    assert str(scale) == "low below 1, medium from 1, high from 2"
+    with pytest.raises(InputError, match="no number"):
+        scale.word(math.nan)
+    with pytest.raises(InputError, match="ascend"):
+        Scale("x", LEVELS, (2.0, 1.0))
+    with pytest.raises(InputError, match="one bound"):
+        Scale("x", LEVELS, (2.0,))
+
+
+def test_table_1_has_seventeen_rows_and_a_scale_for_every_cell():
+    table = survey_attributes()
+    assert table["row"].nunique() == 17
+    assert not table.duplicated(["row", "attribute"]).any()
+    assert set(zip(table["aspect"], table["attribute"], strict=True)) == set(SCALES)
+    assert len(scales_table()) == len(SCALES)
+
+
+def test_a_damaged_table_is_refused(tmp_path):
+    path = tmp_path / "table1.csv"
+    path.write_text(",".join(COLUMNS) + "\nBSP,3,synchronisation,traffic,huge,A\n")
+    with pytest.raises(ResultsError, match=r"line 2.*'huge'"):
+        survey_attributes(path)
+    path.write_text(",".join(COLUMNS) + "\nBSP,3,synchronisation\n")
+    with pytest.raises(ResultsError, match="line 2"):
+        survey_attributes(path)
+
+
+def test_verdicts_say_which_words_differ():
+    table = compared(
+        [
+            Derived("PS", "traffic", 1.0, "computed"),
+            Derived("all-to-all", "traffic", 1.5, "computed"),
+            Derived("RoCE", "latency", math.nan, "computed", "no card"),
+        ]
+    ).set_index("row")
+    assert table["verdict"].to_dict() == {
+        "PS": DISAGREES,
+        "all-to-all": AGREES,
+        "RoCE": UNKNOWN,
+    }
+    assert table.loc["PS", ["survey", "here"]].to_list() == ["high", "medium"]
+    counts = verdict_counts(table.reset_index())
+    assert counts.loc["traffic"].to_list() == [1, 1, 0]
+    assert len(attribute_cells(table.reset_index()).axes) == 1
+    assert word_findings(table.reset_index()).splitlines() == [
+        "- 1 of 3 words agree, 1 disagree, and 1 cannot be derived here.",
+        "- They disagree on: PS, traffic (high in the survey, medium here).",
+    ]
+
+
+def test_what_cannot_be_a_cell_is_refused():
+    one = Derived("PS", "traffic", 1.0, "computed")
+    with pytest.raises(InputError, match="twice"):
+        compared([one, replace(one, number=2.0)])
+    with pytest.raises(InputError, match="no cells"):
+        compared([Derived("PS", "colour", 1.0, "computed")])
+    with pytest.raises(InputError, match="say why"):
+        Derived("PS", "traffic", math.nan, "computed")
+    with pytest.raises(InputError, match="choose one of measured, simulated, computed"):
+        Derived("PS", "traffic", 1.0, "guessed")
+
+
+def test_bsp_is_one_worker_and_the_others_are_not():
+    far = {row: distance_from_one_worker(m, workers=4) for row, m in SYNCHRONISATION.items()}
+    assert far["BSP"] < 1e-5
+    assert min(far[row] for row in ("SSP", "ASP", "local SGD")) > 1e-2
+
+
+def test_waits_and_exchanges_are_those_of_the_definitions():
+    did = {row: behaviour(m, workers=4, steps=32) for row, m in SYNCHRONISATION.items()}
+    assert did["BSP"].waits == 3 / 4  # all but the last one
+    assert did["ASP"].waits == 0
+    assert 0 <= did["SSP"].waits < did["BSP"].waits
+    assert did["local SGD"].exchanges == 1 / 8
+    assert {did[row].exchanges for row in ("BSP", "SSP", "ASP")} == {1}
+    for one in did.values():
+        assert one.bytes == one.exchanges * one.model_bytes
+
+
+def test_a_bound_of_zero_waits_as_often_as_bsp():
+    assert behaviour("ssp(0) on PS", workers=4, steps=16).waits == 3 / 4
+
+
+def test_rows_of_compression_hold_every_compressor_of_their_kind():
+    found = compressions()
+    names = [training_method(method).compressor.name for some in found.values() for method in some]
+    assert len(names) == len(set(names))
+    assert set(COMPRESSORS) - set(names) == {"powersgd"}  # Table 1 has no row for low rank
+
+
+@pytest.fixture(scope="module")
+def needed():
+    methods = {"BSP": ["bsp on PS"], "quantisation": ["bsp + fp16"], "sparsification": ["asp"]}
+    return iterations_needed(2.0, methods, workers=2, steps=25, seeds=1, rates=[1.0], jobs=1)
+
+
+def test_iterations_are_whole_numbers_of_the_best_rate(needed):
+    assert list(needed["row"]) == ["BSP", "quantisation", "sparsification"]
+    assert (needed["iterations"] % 1 == 0).all()
+    assert needed["iterations"].between(1, 25).all()
+    # Rounding to half precision changes next to nothing.
+    assert abs(needed["iterations"].diff().iloc[1]) <= 1
+
+
+def test_a_target_that_bsp_misses_is_refused(needed):
+    missed = needed.assign(iterations=math.inf, row=list(SYNCHRONISATION)[:3])
+    with pytest.raises(InputError, match="BSP does not reach the target"):
+        synchronisation_numbers(missed, workers=2, steps=8)
+
+
+def test_compressed_traffic_is_judged_over_all_compressors(needed):
+    cells = compression_numbers(needed, read_profile("resnet50_b64_rtx2080ti"), gpus=4, workers=2)
+    table = compared(cells).set_index(["row", "attribute"])
+    assert (table["number"].xs("loss", level="attribute") > 0).all()
+    assert table.loc[("sparsification", "traffic"), "number"] < 0.01
+    # Half of the entries' bytes is the most that a registered rounding takes on four GPUs.
+    assert table.loc[("quantisation", "traffic"), "number"] <= 0.5
+
+
+def test_schedules_send_everything_once_and_hide_at_most_everything():
+    hidden = hidden_shares(["resnet50"], gpus=8)
+    assert set(hidden["row"]) == set(SCHEDULES)
+    assert (hidden["hidden"] <= 1).all()
+    table = compared(scheduling_numbers(hidden, gpus=8)).set_index(["attribute", "row"])
+    assert (table.loc["loss", "here"] == "lossless").all()
+    assert median_hidden(hidden).shape == (5, 3)
+
+
+def test_only_asynchronous_servers_survive_a_worker_that_stops():
+    with_servers, without = work_without_one("PS"), work_without_one("A2A")
+    assert with_servers["asp"] == 1
+    assert max(without.values()) < 0.1
+    assert with_servers["bsp"] == without["bsp"] == 1 / 200
+    assert with_servers["ssp"] == 4 / 200  # its bound, and the iteration that finds it out
+
+
+def test_a_server_s_link_carries_what_all_workers_send():
+    table = compared(architecture_numbers(16)).set_index(["row", "attribute"])
+    assert table.loc[("PS", "traffic"), "number"] == 16
+    assert table.loc[("all-to-all", "traffic"), "number"] == pytest.approx(2 * 15 / 16)
+
+
+def test_a_protocol_without_a_message_has_no_number():
+    table = compared(protocol_numbers()).set_index("row")
+    assert table.loc["RoCE", "verdict"] == UNKNOWN
+    assert table.loc["RDMA over InfiniBand", "number"] == 1
+    assert table.loc["TCP/IP", "number"] > 1
+
+
+def test_networks_are_compared_at_equal_servers():
+    table = network_table(16, failures=1, draws=200)
+    assert (table["servers"] == 16).all()
+    assert table["rings"].to_dict() == {"fat-tree": 1, "BCube": 2, "torus": 4}
+    assert (table["rings_per_link"] == 1).all()  # what is gained is paid for in links
+    # One lost link parts only where one is enough.
+    assert ((table["survival"] == 1) == (table["cutting"] > 1)).all()
+    words = compared(topology_numbers(table, 1)).set_index(["row", "attribute"])
+    assert words.loc[("torus", "robustness"), "verdict"] == DISAGREES
