@@ -12,10 +12,10 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, MissingPart, UnknownName, require
 
 T = TypeVar("T")
 TRUTH = {"true": True, "false": False}
@@ -243,3 +243,37 @@ def _in_words(hint: Any) -> str:
         return f"a tuple of values, each {_in_words(typing.get_args(hint)[0])}"
     words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a word"}
     return words.get(hint, "None")
+
+
+_LOADERS: dict[str, Callable[[], Any]] = {}
+
+
+def supply(part: str, load: Callable[[], Any]) -> None:
+    """Say how a part is loaded that the core asks for and an extension has.
+
+    The core names parts, never extensions; `ddlnb/__init__.py` joins the two, and nothing is loaded
+    before the core asks.
+
+    >>> supply("greeting", lambda: "hello")
+    >>> supplied("greeting"), is_supplied("greeting"), is_supplied("farewell")
+    ('hello', True, False)
+    """
+    _LOADERS[part] = load
+
+
+def supplied(part: str) -> Any:
+    """Return a part that an extension has. Raises MissingPart where none that is here has it."""
+    try:
+        return _LOADERS[part]()
+    except (KeyError, ImportError) as error:
+        raise MissingPart(
+            f"the {part} needs a part of ddlnb that is not here ({error}); install all of it"
+        ) from error
+
+
+def is_supplied(part: str) -> bool:
+    """Return whether an extension that is here has this part."""
+    try:
+        return supplied(part) is not None
+    except MissingPart:
+        return False
