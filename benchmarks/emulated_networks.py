@@ -45,7 +45,7 @@ from ddlnb.networks.network import Network, changed
 from ddlnb.networks.play import play, share
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import get_topology
-from ddlnb.networks.transfers import Collective
+from ddlnb.plans.transfers import Collective
 
 KEPT = DATA / "measured" / "2026-11-22_two-cores_networks" / "cells.csv"
 TREE_LINK = "50Mb/s 1ms"  # slow enough that two cores have little to do

@@ -23,7 +23,7 @@ from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
 from ddlnb.networks.topologies import FatTree, Star, Topology, Torus, TwoTier
-from ddlnb.networks.transfers import Collective, Primitive
+from ddlnb.plans.transfers import Collective, Primitive
 
 STARTUP = Startup(inside=1e-6, between=5e-6)
 MESSAGE_BYTES = 100e6

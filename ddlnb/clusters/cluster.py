@@ -18,9 +18,9 @@ from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoa
 from ddlnb.clusters.heterogeneous import ALIKE, Delay, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
-from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS
+from ddlnb.plans.transfers import Primitive
 from ddlnb.units import counted
 
 # Of forecasts on clusters that are fitted, medians are off by 3 to 25 % (docs/forecast.md).

@@ -23,7 +23,7 @@ from ddlnb.networks.network import Network, changed, get_change
 from ddlnb.networks.play import Replay, of_collective
 from ddlnb.networks.routes import ROUTINGS, route
 from ddlnb.networks.topologies import Star, Topology, get_topology
-from ddlnb.networks.transfers import Collective, Primitive
+from ddlnb.plans.transfers import Collective, Primitive
 
 Numbers = NDArray[np.float64]
 AUTO = "auto"

@@ -14,8 +14,8 @@ import torch
 
 from ddlnb.engines.settings import OPTIMIZERS, MakeOptimizer
 from ddlnb.engines.takeover import Meeting, Replanning, Takeover
-from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
+from ddlnb.plans.transfers import Collective
 from ddlnb.results.timeline import Span
 from ddlnb.workloads.task import Task
 

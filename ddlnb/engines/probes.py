@@ -24,9 +24,9 @@ from ddlnb.engines.transports.rank_schedule import Course
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Collective
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.requests import AllReduce
+from ddlnb.plans.transfers import Collective
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.task import Task

@@ -22,7 +22,7 @@ from ddlnb.engines.network_change import NetworkChange, network_changes, wired
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.launch.options import HERE, Site
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Collective
+from ddlnb.plans.transfers import Collective
 from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ from ddlnb.networks.flows import (
     sharing,
 )
 from ddlnb.networks.network import Network, Numbers
-from ddlnb.networks.transfers import Collective
+from ddlnb.plans.transfers import Collective
 
 
 @dataclass(frozen=True, eq=False)

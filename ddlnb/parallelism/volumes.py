@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Primitive
 from ddlnb.parallelism.layout import Layout, group_size, groups, position
 from ddlnb.parallelism.memory import (
     PipelineStage,
@@ -31,6 +30,7 @@ from ddlnb.parallelism.memory import (
     shares_by_layer,
 )
 from ddlnb.parallelism.model import LayerShape, ModelShape
+from ddlnb.plans.transfers import Primitive
 
 
 @dataclass(frozen=True)

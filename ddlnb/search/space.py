@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import by_priority, message_of, partitioned
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
 from ddlnb.plans.requests import SPLIT
+from ddlnb.plans.transfers import Primitive
 from ddlnb.workloads.workload import Workload
 
 Numbers = NDArray[np.float64]

@@ -16,8 +16,8 @@ import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import ServerLoads
-from ddlnb.networks.transfers import Primitive
 from ddlnb.plans.plan import Order, Plan
+from ddlnb.plans.transfers import Primitive
 from ddlnb.simulator.tasks import Indices, Numbers, Tasks
 
 ALL_REDUCE = "all-reduce"  # the stage in which a message has the network for itself

@@ -20,8 +20,8 @@ from ddlnb.networks.network import Network, changed
 from ddlnb.networks.play import play, share
 from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import get_topology, with_islands
-from ddlnb.networks.transfers import Collective
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.findings import Findings, findings

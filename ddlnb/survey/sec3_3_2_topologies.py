@@ -24,7 +24,7 @@ from ddlnb.networks.structure import (
     torus_rings,
 )
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
-from ddlnb.networks.transfers import Collective
+from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.findings import Findings, findings, item_verdict
 from ddlnb.units import MB, bandwidth_from

@@ -19,7 +19,7 @@ from ddlnb.networks.network import Cut, Network
 from ddlnb.networks.play import play
 from ddlnb.networks.routes import NoRoute
 from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
-from ddlnb.networks.transfers import Collective
+from ddlnb.plans.transfers import Collective
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.units import bandwidth_from, seconds_from, size_in_words
 

@@ -17,8 +17,8 @@ from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get_collective
-from ddlnb.networks.transfers import Collective
 from ddlnb.plans.requests import AllReduce
+from ddlnb.plans.transfers import Collective
 from ddlnb.units import KIB
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)

@@ -14,7 +14,7 @@ from ddlnb.engines.transports.rank_schedule import (
     part_bounds,
 )
 from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get_collective
-from ddlnb.networks.transfers import Collective, transfers
+from ddlnb.plans.transfers import Collective, transfers
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.errors import DdlnbError
-from ddlnb.networks.transfers import Collective, Transfers
+from ddlnb.plans.transfers import Collective, Transfers
 
 BITS = 64
 Sets = NDArray[np.uint64]  # by rank, part and word of 64 workers

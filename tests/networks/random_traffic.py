@@ -20,7 +20,7 @@ from ddlnb.networks.topologies import (
     TwoTier,
     with_islands,
 )
-from ddlnb.networks.transfers import Collective, transfers
+from ddlnb.plans.transfers import Collective, transfers
 
 SMALL: tuple[Topology, ...] = (
     Star(5),

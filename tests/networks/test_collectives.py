@@ -20,7 +20,7 @@ from ddlnb.networks.collectives.catalogue import (
 )
 from ddlnb.networks.collectives.double_tree import complementary_trees
 from ddlnb.networks.collectives.phases import reversed_steps
-from ddlnb.networks.transfers import Collective, Primitive, transfers
+from ddlnb.plans.transfers import Collective, Primitive, transfers
 from tests.networks.proof import prove
 
 WORKERS = range(2, 65)

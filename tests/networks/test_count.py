@@ -8,9 +8,9 @@ import pytest
 from ddlnb.clusters import all_reduce
 from ddlnb.networks.collectives.base import in_turn, step_by_step
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Collective
 from ddlnb.plans import alpha_beta
 from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.transfers import Collective
 from ddlnb.units import KIB, MIB, MS, US
 
 LINK = AlphaBeta(1e-3, 1e-9)

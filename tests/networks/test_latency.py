@@ -29,7 +29,7 @@ def test_messages_of_one_sender_follow_one_another_without_a_gap():
     """k messages of one rank to one other take k transmissions and one latency."""
     import numpy as np
 
-    from ddlnb.networks.transfers import Collective, transfers
+    from ddlnb.plans.transfers import Collective, transfers
 
     network = get_topology("star(2)").network(1e9)
     rows = np.concatenate([transfers(step, [0], [1], step, step + 1, False) for step in range(4)])

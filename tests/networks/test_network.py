@@ -4,7 +4,7 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.networks.network import Device, Link, Network
-from ddlnb.networks.transfers import Collective, transfers
+from ddlnb.plans.transfers import Collective, transfers
 
 PAIR = (Device("left", "host", 0), Device("right", "host", 1))
 BOTH = (Link(0, 1, 1e9, 1e-6), Link(1, 0, 1e9, 1e-6))

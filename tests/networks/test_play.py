@@ -9,7 +9,7 @@ from ddlnb.networks.network import Device, Link, Network
 from ddlnb.networks.play import play, share
 from ddlnb.networks.routes import NoRoute
 from ddlnb.networks.topologies import Star, TwoTier, with_islands
-from ddlnb.networks.transfers import Collective, transfers
+from ddlnb.plans.transfers import Collective, transfers
 
 
 def ring(ranks: int, steps: int | None = None) -> Collective:

@@ -18,7 +18,7 @@ from ddlnb.networks.play import (
     waits_in_order,
 )
 from ddlnb.networks.topologies import Star
-from ddlnb.networks.transfers import Collective, transfers
+from ddlnb.plans.transfers import Collective, transfers
 from tests.networks.random_traffic import collectives, networks, relabelled, unlike
 from tests.networks.test_fast_play import traffics
 from tests.networks.test_play import ring

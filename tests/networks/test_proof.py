@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
+from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 from tests.networks.proof import WrongCollective, prove
 
 

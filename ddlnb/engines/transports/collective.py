@@ -49,8 +49,8 @@ from ddlnb.engines.transports.push_pull import to_bytes
 from ddlnb.engines.transports.rank_schedule import Course, Move, content, write
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.networks.transfers import Collective, Primitive
 from ddlnb.plans.requests import AllReduce, GatherParts, ReduceScatter
+from ddlnb.plans.transfers import Collective, Primitive
 from ddlnb.units import KIB, MIB
 
 _CLOSED = "this rank closed its connections before the message was answered"

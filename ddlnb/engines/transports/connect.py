@@ -18,8 +18,8 @@ from ddlnb.engines.transports.collective import (
 from ddlnb.engines.transports.push_pull import PushPullTransport
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
-from ddlnb.networks.transfers import Collective
 from ddlnb.plans.plan import Plan
+from ddlnb.plans.transfers import Collective
 
 
 def transport_for(

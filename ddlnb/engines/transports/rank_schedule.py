@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ddlnb.errors import require
-from ddlnb.networks.transfers import Collective, Transfers
+from ddlnb.plans.transfers import Collective, Transfers
 
 Interval = tuple[int, int]  # the first part or element, and the one behind the last
 OWN = -1  # instead of the number of a letter: what is there already

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import powers
-from ddlnb.networks.transfers import Collective, Primitive, transfers
+from ddlnb.plans.transfers import Collective, Primitive, transfers
 
 Ranks = NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ddlnb.networks.collectives.phases import joined
-from ddlnb.networks.transfers import Collective, Primitive, Transfers
 from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.transfers import Collective, Primitive, Transfers
 
 ALL_REDUCE: Primitive = "all-reduce"
 

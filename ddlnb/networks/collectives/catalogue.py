@@ -18,7 +18,7 @@ from ddlnb.networks.collectives.servers import BytePS, ParameterServers
 from ddlnb.networks.collectives.swing import Swing
 from ddlnb.networks.collectives.torus import Torus
 from ddlnb.networks.collectives.tree import Tree
-from ddlnb.networks.transfers import Collective, Primitive
+from ddlnb.plans.transfers import Collective, Primitive
 from ddlnb.registry import parsed, register, shown
 
 COLLECTIVES: dict[str, type[Algorithm]] = {

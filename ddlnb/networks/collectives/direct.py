@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import after, joined
-from ddlnb.networks.transfers import Collective, Primitive, transfers
+from ddlnb.plans.transfers import Collective, Primitive, transfers
 
 
 @dataclass(frozen=True)

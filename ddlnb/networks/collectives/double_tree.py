@@ -8,8 +8,8 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import Numbers, joined
-from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
 from ddlnb.plans.alpha_beta import double_tree_share, tree_levels
+from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 
 
 @dataclass(frozen=True)

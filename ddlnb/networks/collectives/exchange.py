@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
-from ddlnb.networks.transfers import Collective, Primitive, transfers
+from ddlnb.plans.transfers import Collective, Primitive, transfers
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ddlnb.networks.collectives.phases import (
     paired,
     powers,
 )
-from ddlnb.networks.transfers import Collective, Primitive
+from ddlnb.plans.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.networks.transfers import TRANSFER, Transfers, transfers
+from ddlnb.plans.transfers import TRANSFER, Transfers, transfers
 
 Numbers = NDArray[np.int64]
 

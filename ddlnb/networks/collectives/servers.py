@@ -16,7 +16,7 @@ from ddlnb.networks.collectives.phases import (
     ring_all_gather,
     ring_reduce_scatter,
 )
-from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
+from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 from ddlnb.units import counted
 
 

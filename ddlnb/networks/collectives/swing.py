@@ -10,7 +10,7 @@ import numpy as np
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import Numbers, halving_and_doubling, misfit
-from ddlnb.networks.transfers import Collective, Primitive, Transfers
+from ddlnb.plans.transfers import Collective, Primitive, Transfers
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import misfit, over_dimensions, squarest
-from ddlnb.networks.transfers import Collective, Primitive
+from ddlnb.plans.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
 from ddlnb.networks.collectives.phases import after, joined, powers, reversed_steps
-from ddlnb.networks.transfers import Collective, Primitive, Transfers, transfers
+from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play, share
 from ddlnb.networks.topologies import Star, Topology, get_topology, with_islands
-from ddlnb.networks.transfers import Collective, Primitive
 from ddlnb.parallelism.layout import Layout, group_size, groups
 from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
 from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
 from ddlnb.parallelism.sustained import sustained_share
 from ddlnb.parallelism.volumes import ALGORITHMS, Exchange, within_layer
+from ddlnb.plans.transfers import Collective, Primitive
 
 
 @dataclass(frozen=True, eq=False)
