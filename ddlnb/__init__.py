@@ -26,8 +26,11 @@ Importing it is quick and loads neither torch nor pandas; each name below is loa
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
+
+from ddlnb.registry import supply
 
 _HOME = {
     "advice.advise": ("advise",),
@@ -127,10 +130,20 @@ _HOME = {
         "read_profile",
     ),
 }
+# What the core asks extensions for, by what it calls it, and the only place that names them.
+_SUPPLIED = {"method searched": ("search.method", "SEARCHED_METHOD")}
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _NAMESPACES = ("figures", "survey")  # packages that are public as a whole
 
 __all__ = sorted([*_MODULE_OF, *_NAMESPACES])
+
+
+def _load(module: str, name: str) -> Any:
+    return getattr(import_module(f"ddlnb.{module}"), name)
+
+
+for _part, _home in _SUPPLIED.items():
+    supply(_part, partial(_load, *_home))
 
 
 def __getattr__(name: str) -> Any:
@@ -138,7 +151,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"ddlnb.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'ddlnb' has no attribute {name!r}")
-    value = getattr(import_module(f"ddlnb.{_MODULE_OF[name]}"), name)
+    value = _load(_MODULE_OF[name], name)
     globals()[name] = value
     return value
 

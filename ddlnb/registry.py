@@ -1,6 +1,8 @@
-"""Choices written as text: a name of a catalogue and its parameters, ``"top-k(0.01)"``.
+"""What the core knows by name only: choices written as text, and parts that extensions have.
 
-What a choice is written as reads back as an equal one, so that texts can stand in tables.
+A choice is a name of a catalogue and its parameters, ``"top-k(0.01)"``. What it is written as reads
+back as an equal one, so that texts can stand in tables. A part is asked for by the core, which
+imports no extension, and supplied by whatever has it.
 """
 
 from __future__ import annotations
@@ -277,3 +279,13 @@ def is_supplied(part: str) -> bool:
         return supplied(part) is not None
     except MissingPart:
         return False
+
+
+def supplied_names(kind: str) -> list[str]:
+    """Return the names of the parts of a kind that are supplied, without loading any.
+
+    >>> supply("greeting short", lambda: "hi")
+    >>> supplied_names("greeting")
+    ['short']
+    """
+    return [part.removeprefix(f"{kind} ") for part in _LOADERS if part.startswith(f"{kind} ")]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Protocol
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
@@ -35,6 +34,7 @@ from ddlnb.plans.bucketing import (
 )
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
 from ddlnb.plans.requests import SPLIT
+from ddlnb.registry import supplied, supplied_names
 from ddlnb.units import MB, bytes_from
 from ddlnb.workloads.workload import Workload
 
@@ -298,10 +298,6 @@ BASELINES = {
 }  # fmt: skip
 
 
-# Methods of rooms above this one, by name: where each is. They are none of "all".
-ELSEWHERE = {"searched": "ddlnb.search.search:SEARCHED_METHOD"}
-
-
 def register_method(method: Method) -> None:
     """Add a method to METHODS, as if it were a row of this file.
 
@@ -339,13 +335,13 @@ def get_method(name: str | Method) -> Method:
     """
     if isinstance(name, Method):
         return name
-    if name in ELSEWHERE and name not in METHODS:
-        module, _, attribute = ELSEWHERE[name].partition(":")
-        found: Method = getattr(import_module(module), attribute)
-        return found
-    if name not in METHODS and name not in BASELINES:
-        raise UnknownName("method", name, [*METHODS, *BASELINES, *ELSEWHERE])
-    return METHODS.get(name) or BASELINES[name]
+    here, elsewhere = {**BASELINES, **METHODS}, supplied_names("method")
+    if name in here:
+        return here[name]
+    if name not in elsewhere:
+        raise UnknownName("method", name, [*METHODS, *BASELINES, *elsewhere])
+    method: Method = supplied(f"method {name}")
+    return method
 
 
 def require_served(methods: Iterable[Method], servers: int | None) -> None:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(ddlnb.__file__).parent
 ALGORITHMS = (
     *("training", "compression"),
-    *("choices.py", "seeding.py", "plans/requests.py", "plans/server_rules.py"),
-    *("workloads/tasks.py", "workloads/small_models.py"),
+    *("registry.py", "seeding.py", "plans/requests.py", "plans/server_rules.py"),
+    *("workloads/task.py", "workloads/models.py"),
 )
 
 
