@@ -220,8 +220,8 @@ class _Again:
         """Return the seconds of the collective for a message of this many bytes."""
         delay = links.inside_latency * self._inside + links.between_latency * self._between
         bandwidths = self._fabric.network(links).bandwidths
-        course = self._replay.course(size * self._sizes, delay, bandwidths)
-        return float(course.stop.max(initial=0.0))
+        times = self._replay.times(size * self._sizes, delay, bandwidths)
+        return float(times.stop.max(initial=0.0))
 
 
 @lru_cache(maxsize=256)

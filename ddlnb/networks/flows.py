@@ -1,28 +1,17 @@
-"""How flows share links: max-min fairness by progressive filling, and the proof that rates are so.
+"""How flows share links: max-min fair rates, compiled, and found again only where they change.
 
-Rates are max-min fair when no flow can be given more without taking from one that has no more.
-They are unique, and easy to recognise: every flow runs at its own cap, or crosses a link that is
-full and on which no flow is faster (Bertsekas & Gallager, Data Networks, 2nd edition, 1992,
-section 6.5.2). Transfers in flight are taken for such flows, and no packets are played: for long
-transfers this is known to come close to what TCP does, and to be off for short ones and where
-acknowledgements meet data (Velho, Schnorr, Casanova, Legrand, On the validity of flow-level TCP
-network models for grid and cloud simulations, ACM TOMACS 23(4), 2013).
-
-This file is for reading; `ddlnb.networks.flows` finds the same rates, compiled.
-
-The routes in use by messages, joined in arrays, and what a message meets beside them.
-
-A heap of numbered items by key, compiled: an item is in it once, and its key can change.
-
-Max-min fair rates as `flows` finds them, compiled, and found again only where they change.
+Transfers in flight are taken for flows, and no packets are played: for long transfers this is known
+to come close to what TCP does, and to be off for short ones and where acknowledgements meet data
+(Velho, Schnorr, Casanova, Legrand, On the validity of flow-level TCP network models for grid and
+cloud simulations, ACM TOMACS 23(4), 2013). Rates are max-min fair when every flow has its
+certificate: it runs at its own cap, or crosses a link that is full and on which no flow is faster
+(Bertsekas & Gallager, Data Networks, 2nd edition, 1992, section 6.5.2).
 
 When flows come and go, most of the others keep their rates. So only those are filled again that
 came, and those that were held by a link of one that came or went. Then the certificate decides: a
 flow that has lost its bottleneck by this, or keeps another one from its own, is filled with them,
-until every flow has its certificate. Rates with a certificate are the max-min fair ones, so that
-nothing is lost by looking at few of them. Compiled code is cached on disk.
-
-What a matrix of traffic puts on every link of a network, whatever the time it is sent at.
+until every flow has its certificate. Such rates are the max-min fair ones, so that nothing is lost
+by looking at few of them. Compiled code is cached on disk.
 """
 
 from __future__ import annotations
@@ -41,136 +30,6 @@ from numpy.typing import NDArray
 from ddlnb.errors import require
 from ddlnb.networks.network import Network, Numbers
 from ddlnb.networks.routes import NoRoute, route
-
-CAP = -1
-"""Stands for a flow's own cap where `bottlenecks` names links."""
-
-CLOSE = 1e-9
-"""Rates and loads that differ by less than this share are equal."""
-
-
-@dataclass(frozen=True)
-class Flow:
-    """A flow on its links, by their numbers, which is never faster than ``cap`` bytes per second.
-
-    A flow that is split over paths puts the part ``shares[i]`` of its rate on ``links[i]``: 1 where
-    all of it passes. All its paths are as fast as the slowest of them lets them be.
-
-    Raises InputError for shares outside of (0, 1], a link that is named twice, and a cap of zero.
-    """
-
-    links: tuple[int, ...]
-    shares: tuple[float, ...]
-    cap: float = math.inf
-
-    def __post_init__(self) -> None:
-        require(
-            len(self.links) == len(self.shares) == len(set(self.links)),
-            f"a flow on the links {self.links} needs one share for each of them, and each once; "
-            f"it has {self.shares}",
-        )
-        require(
-            all(0 < share <= 1 for share in self.shares),
-            f"shares {self.shares} of a flow must be above 0 and at most 1",
-        )
-        require(self.cap > 0, f"cap {self.cap} of a flow must be positive bytes per second")
-
-
-def max_min_rates(flows: Sequence[Flow], bandwidths: Numbers) -> Numbers:
-    """Return the max-min fair rate of every flow, in bytes per second.
-
-    All rates grow from zero alike. When a link is full, the flows on it stop growing; a flow also
-    stops at its cap. A flow without links has its cap, or an infinite rate.
-    """
-    rates = np.zeros(len(flows))
-    room = np.array(bandwidths, dtype=float)
-    growing = [number for number, flow in enumerate(flows) if flow.links]
-    rates[[number for number, flow in enumerate(flows) if not flow.links]] = [
-        flow.cap for flow in flows if not flow.links
-    ]
-    level = 0.0
-    while growing:
-        weight = np.zeros(len(room))
-        for number in growing:
-            np.add.at(weight, list(flows[number].links), flows[number].shares)
-        used = np.flatnonzero(weight)
-        growth = min(
-            (room[used] / weight[used]).min(), min(flows[number].cap for number in growing) - level
-        )
-        level += growth
-        room -= growth * weight
-        limited = np.isfinite(bandwidths)
-        full = {
-            int(link) for link in used if limited[link] and room[link] <= 1e-12 * bandwidths[link]
-        }
-        stopped = [
-            number
-            for number in growing
-            if flows[number].cap <= level or not full.isdisjoint(flows[number].links)
-        ]
-        rates[growing] = level
-        growing = [number for number in growing if number not in stopped]
-    return rates
-
-
-def loads(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> Numbers:
-    """Return the bytes per second on every link."""
-    carried = np.zeros(len(bandwidths))
-    for flow, rate in zip(flows, rates, strict=True):
-        if flow.links:
-            np.add.at(carried, list(flow.links), rate * np.array(flow.shares))
-    return carried
-
-
-def bottlenecks(
-    flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers
-) -> tuple[int | None, ...]:
-    """Return what holds each flow: a full link on which no flow is faster, `CAP`, or None.
-
-    Where none is None and no link carries more than its bandwidth, the rates are max-min fair, and
-    this is the proof.
-    """
-    carried = loads(flows, bandwidths, rates)
-    full = carried >= (1 - CLOSE) * bandwidths
-    fastest = np.zeros(len(bandwidths))
-    for flow, rate in zip(flows, rates, strict=True):
-        for link in flow.links:
-            fastest[link] = max(fastest[link], rate)
-    found: list[int | None] = []
-    for flow, rate in zip(flows, rates, strict=True):
-        holding = (
-            link for link in flow.links if full[link] and rate >= (1 - CLOSE) * fastest[link]
-        )
-        found.append(CAP if rate >= (1 - CLOSE) * flow.cap else next(holding, None))
-    return tuple(found)
-
-
-def unfair(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> list[str]:
-    """Return what is wrong with the rates, a sentence each; nothing if they are max-min fair.
-
-    >>> two = [Flow((0,), (1.0,)), Flow((0, 1), (1.0, 1.0))]
-    >>> unfair(two, np.array([2.0, 9.0]), np.array([1.0, 1.0]))
-    []
-    >>> unfair(two, np.array([2.0, 9.0]), np.array([0.5, 1.5]))
-    ['flow 0 of rate 0.5 has no full link on which it is among the fastest']
-    """
-    carried = loads(flows, bandwidths, rates)
-    wrong = [
-        f"link {link} carries {carried[link]:g} of its {bandwidths[link]:g} bytes per second"
-        for link in np.flatnonzero(carried > (1 + CLOSE) * bandwidths)
-    ]
-    wrong += [
-        f"flow {number} of rate {rates[number]:g} exceeds its cap {flow.cap:g}"
-        for number, flow in enumerate(flows)
-        if rates[number] > (1 + CLOSE) * flow.cap
-    ]
-    wrong += [
-        f"flow {number} of rate {rates[number]:g} has no full link on which it is among the fastest"
-        for number, holding in enumerate(bottlenecks(flows, bandwidths, rates))
-        if holding is None
-    ]
-    return wrong
-
 
 Indices = NDArray[np.int64]
 
@@ -222,12 +81,6 @@ class Channels:
     share: Numbers
     cap: Numbers
 
-    def flow(self, number: int) -> Flow:
-        """Return a channel as a flow."""
-        row = slice(self.start[number], self.start[number + 1])
-        links, shares = self.link[row].tolist(), self.share[row].tolist()
-        return Flow(tuple(links), tuple(shares), float(self.cap[number]))
-
     def carried(self, channel: Indices, sizes: Numbers, links: int) -> Numbers:
         """Return the bytes on each of so many links, of messages with these channels and bytes."""
         sent = np.bincount(channel, sizes, minlength=len(self.cap))
@@ -277,89 +130,9 @@ def channels_between(
     return channels, channel.astype(np.int64), delay[channel]
 
 
-class Heap(NamedTuple):
-    """``order`` is the heap of items, ``at`` where each one is in it (-1: not), ``key`` its key."""
-
-    order: Indices
-    at: Indices
-    key: Numbers
-    size: Indices
-
-
-def heap_of(items: int) -> Heap:
-    """Return an empty heap for items 0 to ``items`` - 1."""
-    none = np.full(items, -1, np.int64)
-    return Heap(np.zeros(items, np.int64), none, np.zeros(items), np.zeros(1, np.int64))
-
-
-@njit(cache=True, nogil=True)
-def put(heap: Heap, item: int, key: float) -> None:
-    """Put an item in with this key, or change the key that it has."""
-    heap.key[item] = key
-    if heap.at[item] < 0:
-        heap.at[item] = heap.size[0]
-        heap.order[heap.size[0]] = item
-        heap.size[0] += 1
-    _rise(heap, heap.at[item])
-    _sink(heap, heap.at[item])
-
-
-@njit(cache=True, nogil=True)
-def pop(heap: Heap) -> int:
-    """Take out the item with the lowest key, of equal keys the lowest item."""
-    first = int(heap.order[0])
-    heap.size[0] -= 1
-    last = heap.order[heap.size[0]]
-    heap.at[first] = -1
-    if last != first:
-        heap.order[0] = last
-        heap.at[last] = 0
-        _sink(heap, 0)
-    return first
-
-
-@njit(cache=True, nogil=True)
-def _is_before(heap: Heap, one: int, other: int) -> bool:
-    return heap.key[one] < heap.key[other] or (heap.key[one] == heap.key[other] and one < other)
-
-
-@njit(cache=True, nogil=True)
-def _rise(heap: Heap, at: int) -> None:
-    item = heap.order[at]
-    while at > 0:
-        above = (at - 1) // 2
-        other = heap.order[above]
-        if not _is_before(heap, item, other):
-            break
-        heap.order[at] = other
-        heap.at[other] = at
-        at = above
-    heap.order[at] = item
-    heap.at[item] = at
-
-
-@njit(cache=True, nogil=True)
-def _sink(heap: Heap, at: int) -> None:
-    item = heap.order[at]
-    while True:
-        below = 2 * at + 1
-        if below >= heap.size[0]:
-            break
-        if below + 1 < heap.size[0] and _is_before(heap, heap.order[below + 1], heap.order[below]):
-            below += 1
-        other = heap.order[below]
-        if not _is_before(heap, other, item):
-            break
-        heap.order[at] = other
-        heap.at[other] = at
-        at = below
-    heap.order[at] = item
-    heap.at[item] = at
-
-
-CLOSE_fast_flows = 1e-11  # loads and rates that differ by a smaller share are equal
+CLOSE = 1e-11  # loads and rates that differ by a smaller share are equal
 SAME = 1e-13  # a rate that changes by a smaller share is kept
-NOTHING = -2  # what holds a channel that has no rate yet
+CAP, NOTHING = -1, -2  # what holds a channel that is no link: its own cap; it has no rate yet
 OUTSIDE, GROWING, STOPPED, ALONE = range(4)
 
 
@@ -623,16 +396,14 @@ def _choose_the_unfair(on: Sharing) -> None:
             row = on.rows[on.seated[seat]]
             load += row.share * on.channels[row.channel].rate
             fastest = max(fastest, on.channels[row.channel].rate)
-        is_full = load >= (1 - CLOSE_fast_flows) * link.bandwidth
+        is_full = load >= (1 - CLOSE) * link.bandwidth
         for seat in range(link.begin, link.begin + link.seats):
             channel = on.rows[on.seated[seat]].channel
             one = on.channels[channel]
             if one.state != OUTSIDE:
                 continue
-            is_lost = one.held == on.listed[i] and (
-                not is_full or one.rate < (1 - CLOSE_fast_flows) * fastest
-            )
-            if is_lost or one.rate > (1 + CLOSE_fast_flows) * link.level:
+            is_lost = one.held == on.listed[i] and (not is_full or one.rate < (1 - CLOSE) * fastest)
+            if is_lost or one.rate > (1 + CLOSE) * link.level:
                 _choose(on, channel)
 
 

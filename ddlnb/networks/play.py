@@ -1,27 +1,4 @@
-"""Messages on a network: a collective or plain flows, lowered for the players.
-
-Rows of a collective with the same step, source and target are one message. It waits for others,
-shares the links with all that is on them, and arrives after its start-up and the latencies of its
-route. The players, plain and compiled, play what is made here.
-
-Which messages wait for which, as gates: when all that feed a gate have come, it opens to others.
-
-With gates the number of relations grows with the number of transfers; listed one by one, each of n
-messages of a step would wait for each of n messages of the step before.
-
-Plays messages on a network event by event, as one would by hand: the reference.
-
-A message leaves at its rate, and arrives when start-up and latencies have passed after its last
-byte. Between two events all rates stand still; an event is a message that begins, has left, or has
-arrived.
-
-Plays messages as `plain_play` does, compiled: the same events, and rates only where they change.
-
-A channel lets one message flow at a time and has one event ahead for it: that it may begin, or has
-left. Those that have left arrive in the same order, after the same delay, so that a channel has one
-more event ahead: the next arrival. Compiled code is cached on disk.
-
-Plays a collective, or plain flows, on a network: how long it takes, and what each link carries.
+"""Plays a collective, or plain flows, on a network: how long it takes, and what each link carries.
 
 Simulated, not measured: transfers are max-min fair flows (`ddlnb.networks.flows`), and
 arrive after the start-up of the message and the latencies of its route.
@@ -29,13 +6,21 @@ arrive after the start-up of the message and the latencies of its route.
 More bandwidth on a link helps for sure where messages share no link, or one only. In general it can
 slow a collective, as fair shares let one message gain what another one loses for good; a test in
 ``tests/networks/test_play_laws.py`` has an example.
+
+Rows of a collective with the same step, source and target are one message (`Traffic`). Who waits
+for whom is said by `Gates`: when all that feed a gate have come, it opens to others. With gates
+the number of relations grows with the number of transfers; listed one by one, each of n messages
+of a step would wait for each of n messages of the step before. A `Replay` plays the events one
+after the other, compiled: messages begin, leave and arrive.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -47,17 +32,12 @@ from ddlnb.networks.flows import (
     NO_STARTUP,
     Cap,
     Channels,
-    Heap,
     Indices,
     Sharing,
     Startup,
     channels_between,
-    heap_of,
     join,
     leave,
-    max_min_rates,
-    pop,
-    put,
     refill,
     sharing,
 )
@@ -193,8 +173,7 @@ def _places(collective: Collective, network: Network, placement: Sequence[int] |
     return np.array(network.endpoints, dtype=np.int64)[np.array(placement, dtype=np.int64)]
 
 
-@dataclass(frozen=True, eq=False)
-class Gates:
+class Gates(NamedTuple):
     """Gates, and the messages before and after them.
 
     A message that has left feeds the gates ``order[order_start[m]:order_start[m + 1]]``, one that
@@ -306,114 +285,12 @@ SAME_TIME = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
-    """From one event to the next, in seconds: the messages that flow, and their rates."""
-
-    start: float
-    stop: float
-    messages: tuple[int, ...]
-    rates: Numbers
-
-
-@dataclass(frozen=True, eq=False)
-class Course:
-    """When each message began, when its last byte left and when that arrived, in seconds.
-
-    ``moments`` are all that were between; the compiled player keeps none.
-    """
+class Times:
+    """When each message began, when its last byte left and when that arrived, in seconds."""
 
     start: Numbers
     left: Numbers
     stop: Numbers
-    moments: tuple[Moment, ...] = ()
-
-
-def play_plain(traffic: Traffic) -> Course:
-    """Return when messages begin, leave and arrive."""
-    count = len(traffic.sizes)
-    order, data = waits_in_order(traffic), waits_for_data(traffic)
-    flows = [traffic.channels.flow(number) for number in range(len(traffic.channels.cap))]
-    start, left, stop = (np.full(count, np.nan) for _ in range(3))
-    moments = []
-    unsent, sent, arrived = list(range(count)), set[int](), set[int]()
-    to_send: dict[int, float] = {}  # bytes that have not left yet, of messages that flow
-    on_the_way: dict[int, float] = {}  # when messages arrive that have left
-    now = 0.0
-    while len(arrived) < count:
-        same = now * (1 + SAME_TIME)
-        for message in [message for message, seconds in on_the_way.items() if seconds <= same]:
-            del on_the_way[message]
-            stop[message] = now
-            arrived.add(message)
-        free = [
-            message for message in unsent if order[message] <= sent and data[message] <= arrived
-        ]
-        for message in free:
-            if traffic.release[message] <= same:
-                unsent.remove(message)
-                start[message] = now
-                to_send[message] = traffic.sizes[message]
-        flying = tuple(to_send)
-        rates = max_min_rates(
-            [flows[traffic.channel[message]] for message in flying], traffic.network.bandwidths
-        )
-        ends = {
-            message: now + to_send[message] / rate
-            for message, rate in zip(flying, rates, strict=True)
-        }
-        releases = (traffic.release[message] for message in free if message in unsent)
-        following = min((*ends.values(), *on_the_way.values(), *releases), default=now)
-        moments.append(Moment(now, following, flying, rates))
-        for message, rate in zip(flying, rates, strict=True):
-            if ends[message] <= following * (1 + SAME_TIME):
-                del to_send[message]
-                left[message] = following
-                sent.add(message)
-                on_the_way[message] = following + traffic.delay[message]
-            else:
-                to_send[message] -= rate * (following - now)
-        now = following
-    return Course(start, left, stop, tuple(moments))
-
-
-def waits_in_order(traffic: Traffic) -> list[set[int]]:
-    """Return for every message what its source sends in earlier steps: it has to leave before."""
-    return [
-        {
-            earlier
-            for earlier in range(message)
-            if traffic.step[earlier] < traffic.step[message]
-            and traffic.source[earlier] == traffic.source[message]
-        }
-        for message in range(len(traffic.sizes))
-    ]
-
-
-def waits_for_data(traffic: Traffic) -> list[set[int]]:
-    """Return for every message what its source receives in earlier steps of the parts it sends."""
-    parts = [
-        {
-            part
-            for piece in range(traffic.pieces[message], traffic.pieces[message + 1])
-            for part in range(traffic.first[piece], traffic.stop[piece])
-        }
-        for message in range(len(traffic.sizes))
-    ]
-    return [
-        {
-            earlier
-            for earlier in range(message)
-            if traffic.step[earlier] < traffic.step[message]
-            and traffic.target[earlier] == traffic.source[message]
-            and not parts[earlier].isdisjoint(parts[message])
-        }
-        for message in range(len(traffic.sizes))
-    ]
-
-
-def play_fast(traffic: Traffic) -> Course:
-    """Return when messages begin, leave and arrive; no moments."""
-    return Replay(traffic).course(traffic.sizes, traffic.delay, traffic.network.bandwidths)
 
 
 class Replay:
@@ -422,48 +299,32 @@ class Replay:
     def __init__(self, traffic: Traffic):
         self._traffic, self._gates = traffic, gates(traffic)
 
-    def course(self, sizes: Numbers, delay: Numbers, bandwidths: Numbers) -> Course:
+    def times(self, sizes: Numbers, delay: Numbers, bandwidths: Numbers) -> Times:
         """Return when messages of these bytes and delays begin, leave and arrive.
 
         ``bandwidths`` are those of the traffic's links, in the order of its network.
         """
         traffic, between = self._traffic, self._gates
-        start, left, stop = _play(
-            sharing(traffic.channels, bandwidths),
-            heap_of(2 * len(traffic.channels.cap)),
-            traffic.channel,
-            sizes,
-            delay,
-            traffic.release,
-            between.order_start,
-            between.order,
-            between.data_start,
-            between.data,
-            between.needs.copy(),  # counted down while it plays
-            between.opened_start,
-            between.opened,
-            between.waits.copy(),
-        )
-        return Course(start, left, stop)
+        counted_down = between._replace(needs=between.needs.copy(), waits=between.waits.copy())
+        on = sharing(traffic.channels, bandwidths)
+        return Times(*_play(on, counted_down, traffic.channel, sizes, delay, traffic.release))
 
 
 @njit(cache=True, nogil=True)
 def _play(
     on: Sharing,
-    ahead: Heap,
+    between: Gates,
     channel_of: Indices,
     sizes: Numbers,
     delay: Numbers,
     release: Numbers,
-    order_start: Indices,
-    order: Indices,
-    data_start: Indices,
-    data: Indices,
-    needs: Indices,
-    opened_start: Indices,
-    opened: Indices,
-    waits: Indices,
 ) -> tuple[Numbers, Numbers, Numbers]:
+    """Return when messages begin, leave and arrive.
+
+    A channel lets one message flow at a time and has one event ahead for it: that it may begin, or
+    has left. Those that have left arrive in the same order, after the same delay, so that a channel
+    has one more event ahead: the next arrival.
+    """
     messages, channels = len(sizes), len(on.channels)
     start, left, stop = np.full(messages, np.nan), np.full(messages, np.nan), np.zeros(messages)
     sending = np.full(channels, -1, np.int64)  # the message that flows, or will be released
@@ -471,8 +332,11 @@ def _play(
     arriving, last = np.full(channels, -1, np.int64), np.full(channels, -1, np.int64)
     behind = np.full(messages, -1, np.int64)  # the next one to arrive on the same channel
     free, count = np.empty(messages, np.int64), 0  # those that wait for no gate any more
+    due = np.full(2 * channels, np.inf)  # when the event of a channel is, and its next arrival
+    ahead = [(0.0, 0)]  # a heap of these, among others that have been put off or forward
+    ahead.pop()
     for message in range(messages):
-        if waits[message] == 0:
+        if between.waits[message] == 0:
             free[count] = message
             count += 1
     now, same = 0.0, 0.0
@@ -484,24 +348,23 @@ def _play(
                 channel = channel_of[message]
                 sending[channel] = message
                 if release[message] > same:
-                    put(ahead, channel, release[message])
+                    _put(ahead, due, release[message], channel)
                     continue
                 start[message] = now
                 to_send[channel], since[channel] = sizes[message], now
                 join(on, channel)
-            if ahead.size[0] == 0 or ahead.key[ahead.order[0]] > same:
+            if _next(ahead, due) > same:
                 break
-            item = pop(ahead)
+            item = heapq.heappop(ahead)[1]
+            due[item] = np.inf
             channel = item % channels
             if item >= channels:  # a message arrives
                 message = arriving[channel]
                 arriving[channel] = behind[message]
                 if arriving[channel] >= 0:
-                    put(ahead, item, stop[arriving[channel]])
+                    _put(ahead, due, stop[arriving[channel]], item)
                 stop[message] = now
-                count = _feed(
-                    message, data_start, data, needs, opened_start, opened, waits, free, count
-                )
+                count = _feed(message, between.data_start, between.data, between, free, count)
                 continue
             message = sending[channel]
             if np.isnan(start[message]):  # it is released
@@ -513,13 +376,11 @@ def _play(
             leave(on, channel)
             if arriving[channel] < 0:
                 arriving[channel] = message
-                put(ahead, channels + channel, stop[message])
+                _put(ahead, due, stop[message], channels + channel)
             else:
                 behind[last[channel]] = message
             last[channel] = message
-            count = _feed(
-                message, order_start, order, needs, opened_start, opened, waits, free, count
-            )
+            count = _feed(message, between.order_start, between.order, between, free, count)
         for i in range(refill(on)):
             channel = on.chosen[i]
             before, rate = on.channels[channel].before, on.channels[channel].rate
@@ -528,34 +389,44 @@ def _play(
             if since[channel] < now:
                 to_send[channel] = max(0.0, to_send[channel] - before * (now - since[channel]))
                 since[channel] = now
-            put(ahead, channel, now + (to_send[channel] / rate if rate < math.inf else 0.0))
-        if ahead.size[0] == 0:
+            ends = now + (to_send[channel] / rate if rate < math.inf else 0.0)
+            _put(ahead, due, ends, channel)
+        now = _next(ahead, due)
+        if now == math.inf:
             return start, left, stop
-        now = ahead.key[ahead.order[0]]
         same = now * (1 + SAME_TIME)
 
 
 @njit(cache=True, nogil=True)
+def _put(ahead: list[tuple[float, int]], due: Numbers, when: float, item: int) -> None:
+    """Have an event at a time, in place of the time that it had."""
+    if due[item] != when:
+        due[item] = when
+        heapq.heappush(ahead, (when, item))
+
+
+@njit(cache=True, nogil=True)
+def _next(ahead: list[tuple[float, int]], due: Numbers) -> float:
+    """Return when the next event is, which is first then, of equal ones the lowest; inf if none."""
+    while len(ahead) > 0 and due[ahead[0][1]] != ahead[0][0]:
+        heapq.heappop(ahead)
+    return ahead[0][0] if len(ahead) > 0 else math.inf
+
+
+@njit(cache=True, nogil=True)
 def _feed(
-    message: int,
-    fed_start: Indices,
-    fed: Indices,
-    needs: Indices,
-    opened_start: Indices,
-    opened: Indices,
-    waits: Indices,
-    free: Indices,
-    count: int,
+    message: int, fed_start: Indices, fed: Indices, between: Gates, free: Indices, count: int
 ) -> int:
     """Feed the gates of a message; return how many messages are free after that."""
     for i in range(fed_start[message], fed_start[message + 1]):
         gate = fed[i]
-        needs[gate] -= 1
-        if needs[gate] == 0:
-            for j in range(opened_start[gate], opened_start[gate + 1]):
-                waits[opened[j]] -= 1
-                if waits[opened[j]] == 0:
-                    free[count] = opened[j]
+        between.needs[gate] -= 1
+        if between.needs[gate] == 0:
+            for j in range(between.opened_start[gate], between.opened_start[gate + 1]):
+                opened = between.opened[j]
+                between.waits[opened] -= 1
+                if between.waits[opened] == 0:
+                    free[count] = opened
                     count += 1
     return count
 
@@ -653,21 +524,21 @@ def share(
 
 
 def _played(traffic: Traffic) -> Played:
-    course = play_fast(traffic)
+    times = Replay(traffic).times(traffic.sizes, traffic.delay, traffic.network.bandwidths)
     messages = np.empty(len(traffic.sizes), MESSAGE)
     for name, column in (
         ("step", traffic.step),
         ("source", traffic.source),
         ("target", traffic.target),
         ("bytes", traffic.sizes),
-        ("start", course.start),
-        ("left", course.left),
-        ("stop", course.stop),
+        ("start", times.start),
+        ("left", times.left),
+        ("stop", times.stop),
     ):
         messages[name] = column
     return Played(
         traffic.network,
-        float(course.stop.max(initial=0.0)),
+        float(times.stop.max(initial=0.0)),
         traffic.channels.carried(traffic.channel, traffic.sizes, len(traffic.network.links)),
         messages,
     )

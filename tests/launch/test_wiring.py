@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.topology import Link, Wire, Wiring, star
 from ddlnb.launch.verify_links import fair_shares, trials
-from ddlnb.networks.flows import Flow, max_min_rates
+from tests.networks.oracles import Flow, max_min_rates
 
 LINK = Link(12.5e6, 1e-3)
 

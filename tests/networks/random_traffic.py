@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from ddlnb.networks.flows import Channels, Flow
+from ddlnb.networks.flows import Channels
 from ddlnb.networks.network import Link, Network
 from ddlnb.networks.topologies import (
     BCube,
@@ -21,6 +21,7 @@ from ddlnb.networks.topologies import (
     with_islands,
 )
 from ddlnb.plans.transfers import Collective, transfers
+from tests.networks.oracles import Flow
 
 SMALL: tuple[Topology, ...] = (
     Star(5),

@@ -19,6 +19,7 @@ from ddlnb.networks.flows import NO_STARTUP, Cap
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import of_flows, share
 from ddlnb.networks.topologies import with_islands
+from tests.networks.oracles import flow_of
 from tests.networks.random_traffic import SMALL, unlike
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -56,7 +57,7 @@ def scenario(seed: int) -> tuple[Network, list[tuple[int, int, float, float]], C
 def as_json(network: Network, flows: list[tuple[int, int, float, float]], cap: Cap) -> Any:
     """Return what `simgrid_flows` reads."""
     channels = of_flows(network, flows, NO_STARTUP, cap).channels
-    lowered = [channels.flow(number) for number in range(len(flows))]
+    lowered = [flow_of(channels, number) for number in range(len(flows))]
     assert all(set(flow.shares) == {1.0} for flow in lowered)
     return {
         "bandwidths": network.bandwidths.tolist(),

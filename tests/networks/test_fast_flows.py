@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlnb.networks.flows import Flow, join, leave, max_min_rates, refill, sharing, unfair
+from ddlnb.networks.flows import join, leave, refill, sharing
+from tests.networks.oracles import Flow, max_min_rates, unfair
 from tests.networks.random_traffic import joined
 from tests.networks.test_flows import one_way, shared_links
 

@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 from ddlnb.networks.flows import Cap, Indices, Startup
 from ddlnb.networks.play import (
     Gates,
+    Replay,
     Traffic,
     gates,
     of_collective,
     of_flows,
-    play_fast,
-    play_plain,
-    waits_for_data,
-    waits_in_order,
 )
+from tests.networks.oracles import play_plain, waits_for_data, waits_in_order
 from tests.networks.random_traffic import collectives, networks, plain_flows
 
 STARTUPS = st.sampled_from([Startup(), Startup(0.0, 1e-4), Startup(1e-5, 2e-4)])
@@ -43,7 +41,8 @@ def traffics(draw: st.DrawFn) -> Traffic:
 @given(traffics())
 @settings(max_examples=200)
 def test_both_play_alike(traffic):
-    plain, fast = play_plain(traffic), play_fast(traffic)
+    plain = play_plain(traffic)
+    fast = Replay(traffic).times(traffic.sizes, traffic.delay, traffic.network.bandwidths)
     assert fast.start == pytest.approx(plain.start, rel=1e-9, abs=1e-15)
     assert fast.left == pytest.approx(plain.left, rel=1e-9, abs=1e-15)
     assert fast.stop == pytest.approx(plain.stop, rel=1e-9, abs=1e-15)

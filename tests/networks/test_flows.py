@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from ddlnb.errors import InputError
-from ddlnb.networks.flows import CAP, Flow, bottlenecks, loads, max_min_rates, unfair
+from ddlnb.networks.flows import CAP
 from ddlnb.networks.network import Numbers
+from tests.networks.oracles import Flow, bottlenecks, loads, max_min_rates, unfair
 
 
 @st.composite

@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Startup, unfair
+from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Startup
 from ddlnb.networks.network import Device, Link, Network
 from ddlnb.networks.play import (
+    Traffic,
     of_collective,
     play,
-    play_plain,
     share,
-    waits_for_data,
-    waits_in_order,
 )
 from ddlnb.networks.topologies import Star
 from ddlnb.plans.transfers import Collective, transfers
+from tests.networks.oracles import flow_of, play_plain, unfair, waits_for_data, waits_in_order
 from tests.networks.random_traffic import collectives, networks, relabelled, unlike
 from tests.networks.test_fast_play import traffics
 from tests.networks.test_play import ring
@@ -27,8 +26,12 @@ from tests.networks.test_play import ring
 @given(traffics())
 @settings(max_examples=50)
 def test_rates_are_fair_and_no_link_is_above_its_bandwidth_at_any_time(traffic):
+    assert_fair_at_any_time(traffic)
+
+
+def assert_fair_at_any_time(traffic: Traffic) -> None:
     for moment in play_plain(traffic).moments:
-        flows = [traffic.channels.flow(traffic.channel[message]) for message in moment.messages]
+        flows = [flow_of(traffic.channels, traffic.channel[message]) for message in moment.messages]
         assert unfair(flows, traffic.network.bandwidths, moment.rates) == []
 
 
@@ -42,7 +45,7 @@ def test_every_byte_is_sent_once_and_passes_the_links_of_its_route(traffic):
             length = moment.stop - moment.start
             size = traffic.sizes[message] if np.isinf(rate) else rate * length
             sent[message] += size
-            flow = traffic.channels.flow(traffic.channel[message])
+            flow = flow_of(traffic.channels, traffic.channel[message])
             passed[list(flow.links)] += size * np.array(flow.shares)
     assert sent == pytest.approx(traffic.sizes, rel=1e-9)
     counted = traffic.channels.carried(traffic.channel, traffic.sizes, links)
@@ -157,10 +160,7 @@ def test_more_bandwidth_slows_where_what_one_gains_another_loses_for_good():
     assert play(three, fast, 25e9).seconds == pytest.approx(5.0 + 10.0 / 1.5)
     # It is the sharing that does it; both are fair.
     for network in (slow, fast):
-        traffic = of_collective(three, network, 25e9, NO_STARTUP, NO_CAP, None)
-        for moment in play_plain(traffic).moments:
-            flows = [traffic.channels.flow(traffic.channel[message]) for message in moment.messages]
-            assert unfair(flows, network.bandwidths, moment.rates) == []
+        assert_fair_at_any_time(of_collective(three, network, 25e9, NO_STARTUP, NO_CAP, None))
 
 
 def line(first: float) -> Network:
