@@ -111,42 +111,6 @@ def push_pull(link: AlphaBeta, workers: int, servers: int = 1) -> AlphaBeta:
     return AlphaBeta(2 * link.latency_seconds, crossing * link.seconds_per_byte)
 
 
-def tree_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
-    """Reduce and broadcast along a binary tree: 2 ceil(log2 n) steps of M bytes each.
-
-    >>> print(tree_all_reduce(AlphaBeta(1e-4, 1e-9), 4))
-    400 us + M / (2 Gb/s)
-    """
-    return _repeated(link, 2 * tree_levels(workers))
-
-
-def doubling_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
-    """Recursive doubling: log2 n steps of M bytes; unless n is a power of two, two more.
-
-    >>> print(doubling_all_reduce(AlphaBeta(1e-4, 1e-9), 4))
-    200 us + M / (4 Gb/s)
-    """
-    levels = max(1, workers).bit_length() - 1
-    return _repeated(link, levels if workers == 1 << levels else levels + 2)
-
-
-def mesh_all_reduce(link: AlphaBeta, workers: int) -> AlphaBeta:
-    """Everyone sends everyone a part, and then its sum: 2 steps, 2 (n-1) / n M bytes.
-
-    The n - 1 messages of a step leave one after the other on the sender's link, which pays one
-    latency for them together.
-
-    >>> print(mesh_all_reduce(AlphaBeta(1e-4, 1e-9), 4))
-    200 us + M / (5.33 Gb/s)
-    """
-    latency = 2 * link.latency_seconds if workers > 1 else 0.0
-    return AlphaBeta(latency, ring_bytes_sent(1, workers) * link.seconds_per_byte)
-
-
-def _repeated(link: AlphaBeta, steps: int) -> AlphaBeta:
-    return AlphaBeta(steps * link.latency_seconds, steps * link.seconds_per_byte)
-
-
 def ring_bytes_sent(message_bytes: int, workers: int) -> float:
     """Bytes that one worker sends in a ring all-reduce, 2 (n-1) / n M.
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.errors import require, require_whole
+from ddlnb.plans.alpha_beta import AlphaBeta
 
 Primitive = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "all-to-all"]
 
@@ -132,3 +133,21 @@ class Collective:
     def bytes_sent(self, message_bytes: float) -> NDArray[np.float64]:
         """Return the bytes that every rank sends for a message of this many bytes."""
         return np.asarray(self.parts_sent * (message_bytes / self.parts), np.float64)
+
+    def cost(self, link: AlphaBeta) -> AlphaBeta:
+        """Return the seconds where steps wait for each other, and links are all alike.
+
+        ``link`` is the cost of one message. In every step the rank counts that sends or receives
+        most: it does both at the same time, and no two ranks share a link.
+
+        >>> from ddlnb.networks.collectives.catalogue import get_collective
+        >>> print(get_collective("halving-doubling", 4).cost(AlphaBeta(1e-4, 1e-9)))
+        400 us + M / (5.33 Gb/s)
+        """
+        rows, most = self.transfers, np.zeros(self.steps)
+        for end in ("source", "target"):
+            place = rows["step"].astype(np.int64) * self.ranks + rows[end]
+            parts = np.bincount(place, rows["stop"] - rows["first"], self.steps * self.ranks)
+            most = np.maximum(most, parts.reshape(-1, self.ranks).max(axis=1, initial=0.0))
+        share = float(most.sum()) / self.parts
+        return AlphaBeta(self.steps * link.latency_seconds, share * link.seconds_per_byte)

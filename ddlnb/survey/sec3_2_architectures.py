@@ -25,7 +25,6 @@ from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.emulation.topology import Link, get_link
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
-from ddlnb.networks.collectives.base import step_by_step
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import Method
@@ -285,7 +284,7 @@ def own_fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
 
 def formula(name: str, link: AlphaBeta, workers: int) -> AlphaBeta:
     """Return the a + b M of an all-reduce whose steps follow one another, from one message's."""
-    return step_by_step(get_collective(name, workers), link)
+    return get_collective(name, workers).cost(link)
 
 
 def by_formula(link: AlphaBeta, workers: int) -> dict[str, AlphaBeta]:
