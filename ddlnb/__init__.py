@@ -105,7 +105,7 @@ _HOME = {
     "traces.jobs.what_if": ("what_if",),
     "traces.read": ("read_trace",),
     "training.cost.estimate": ("iteration_cost",),
-    "training.cost.planned": ("Compressed",),
+    "training.cost.searched": ("Compressed",),
     "training.cost.time_to_target": ("time_to_target",),
     "training.method": (
         "register_synchronisation",

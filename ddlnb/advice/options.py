@@ -29,8 +29,7 @@ from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.machines import server_machines
-from ddlnb.training.cost.overlapped import IterationCost
+from ddlnb.training.cost.overlapped import IterationCost, server_machines
 from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target
 from ddlnb.training.method import training_method
 from ddlnb.units import gpus_in_words

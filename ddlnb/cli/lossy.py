@@ -168,7 +168,7 @@ def _costs(
     """
     from ddlnb.clusters.file import get_cluster
     from ddlnb.training.cost.estimate import best_lossless, iteration_cost
-    from ddlnb.training.cost.machines import server_machines
+    from ddlnb.training.cost.overlapped import server_machines
 
     here, slower = get_cluster(cluster, workers), options["slower"]
     best = {

@@ -311,7 +311,7 @@ def _workload(
 def _sent(sent: str, compression: str, mixed: bool) -> Sent:
     """Return what is sent: dense gradients unless a compressor is named."""
     from ddlnb.search.compressed import DENSE
-    from ddlnb.training.cost.planned import Compressed
+    from ddlnb.training.cost.searched import Compressed
 
     if not sent:
         why = "dense gradients are sent; name a compressor with --sent"

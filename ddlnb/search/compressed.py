@@ -2,7 +2,7 @@
 
 The search knows merging, order and gates; bytes and seconds of messages it asks for here. `Dense`
 sends gradients as they are. What compresses them is in a room above
-(`ddlnb.training.cost.planned.Compressed`).
+(`ddlnb.training.cost.searched.Compressed`).
 """
 
 from __future__ import annotations

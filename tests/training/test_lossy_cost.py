@@ -36,12 +36,12 @@ from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.lockstep import compute_seconds, lockstep_cost
-from ddlnb.training.cost.machines import with_own_plans
 from ddlnb.training.cost.overlapped import (
     CompressedMessage,
     IterationCost,
     compressed,
     overlapped_cost,
+    with_own_plans,
 )
 from ddlnb.training.cost.requests import request_cost, requests_cost
 from ddlnb.training.executors.clock import Alternating, Clock, Link, LogNormal, OneSlow

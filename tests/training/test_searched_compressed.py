@@ -21,9 +21,9 @@ from ddlnb.search.space import Candidate, Space
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.planned import Compressed, group_costs
 from ddlnb.training.cost.pure_case import made_up_cluster
 from ddlnb.training.cost.requests import tensor_shapes
+from ddlnb.training.cost.searched import Compressed, group_costs
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.simulator.test_simulate import clusters, workloads
 
@@ -158,10 +158,10 @@ def test_group_costs_are_those_of_every_group(compression):
     few = replace(RESNET, model="some", gradients=tuple(some))
     sending = Compressed(compression, SLOW).on(few, cluster, WHOLE)
     names = [gradient.name for gradient in some]
-    pieces = sending.compressing.pieces(str(sending.compression))
+    pieces = sending.compressing.pieces
     costs = group_costs(cluster, [pieces[name] for name in names])
     for number, (first, last) in enumerate(zip(*groups(len(names)), strict=True)):
-        made = sending.compressing.message(sending.compression, tuple(names[first : last + 1]))
+        made = sending.compressing.message(*names[first : last + 1])
         assert costs.latency[number] == pytest.approx(made.cost.latency + made.cost.copies)
         assert costs.work[number] == pytest.approx(made.cost.work)
 

@@ -15,14 +15,15 @@ from ddlnb.plans.plan_file import KeptPlan, method_of
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.workers import Slowness
 from ddlnb.training.cost.lockstep import lockstep_cost
-from ddlnb.training.cost.machines import server_machines, with_own_plans
 from ddlnb.training.cost.overlapped import (
     IterationCost,
     lossless_cost,
     overlapped_cost,
+    planned_cost,
     require_all_to_all,
+    server_machines,
+    with_own_plans,
 )
-from ddlnb.training.cost.planned import planned_cost
 from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
 from ddlnb.workloads.roofline import require_same_hardware
 from ddlnb.workloads.workload import Workload

@@ -28,8 +28,7 @@ from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.workers import Slowness
-from ddlnb.training.cost.machines import server_machines
-from ddlnb.training.cost.overlapped import BACKWARD, NOTHING, IterationCost
+from ddlnb.training.cost.overlapped import BACKWARD, NOTHING, IterationCost, server_machines
 from ddlnb.training.cost.requests import (
     CompressedPiece,
     coding_seconds,

@@ -1,35 +1,25 @@
-"""What an iteration costs, as a value: where its seconds go, and the bytes that it moves.
+"""The cost of iterations whose messages overlap the backward pass: lossless, or compressed BSP.
 
-Iterations of workers of different speeds whose messages overlap the backward pass.
-
-One worker of every kind is played (`ddlnb.simulator.unlike`): a message leaves when the last worker
-has it, and a worker goes on when what it waits for has come back.
-
-A program with compressed messages: the same players simulate it, overlap included.
-
-The worker compresses every message before it leaves and decompresses it after it has come back.
-Both are tasks of the computation, so that they delay what the worker computes after them; on the
-network a message is the requests of its compressor.
-
-Plans for what is sent: gradients merged by the sizes and the readiness of compressed ones.
+Layer by layer, messages leave while the backward pass goes on, as a lossless method sends them; the
+whole model as one vector leaves after it. The worker compresses every message before it leaves and
+decompresses it after it has come back. Both are tasks of the computation, so that they delay what
+the worker computes after them; on the network a message is the requests of its compressor. The same
+players simulate it as do dense messages.
 
 Small messages are all latency, so that compressed gradients are merged further than dense ones,
 and wait for being compressed (merged gradient sparsification; Shi et al., INFOCOM 2020). Which ones
 is decided by the base method's own rule: it is shown a workload whose gradients have the bytes that
 are sent and take their compression besides, and the cost of the compressor's requests.
 
-The cost of iterations whose messages overlap the backward pass: lossless, or compressed BSP.
-
-Layer by layer, messages leave while the backward pass goes on, as a lossless method sends them; the
-whole model as one vector leaves after it.
+Of workers of different speeds one of every kind is played: a message leaves when the last worker
+has it, and a worker goes on when what it waits for has come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,14 +30,14 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Gate, Launch, Message, Piece, Plan
+from ddlnb.plans.plan_file import fitted
 from ddlnb.simulator.events import play_unlike_fast
 from ddlnb.simulator.fast_player import play_fast
 from ddlnb.simulator.path import ALL_REDUCE
-from ddlnb.simulator.program import Program, lower
+from ddlnb.simulator.program import Program, lower_as_dense
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.simulator.tasks import Task, Tasks
+from ddlnb.simulator.tasks import Task
 from ddlnb.simulator.workers import Slowness, team_of, with_team
-from ddlnb.training.cost.machines import server_machines
 from ddlnb.training.cost.requests import (
     CompressedPiece,
     RequestCost,
@@ -62,45 +52,11 @@ from ddlnb.training.cost.requests import (
     require_shapes,
     tensor_shapes,
 )
-from ddlnb.training.method import TrainingMethod
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.training.worker import Compression
 from ddlnb.workloads.workload import Workload
 
-
-@dataclass(frozen=True)
-class PlayedIteration:
-    """Mean seconds of an iteration, and those in which a worker computes or compresses in it."""
-
-    iteration_seconds: float
-    busy_seconds: float
-
-
-def play_uneven(
-    program: Program,
-    finished: Callable[[Program], Program],
-    cluster: Cluster,
-    slower: Slowness | None,
-    steps: int,
-) -> PlayedIteration:
-    """Return the mean over ``steps`` iterations of workers of different speeds.
-
-    They differ as the cluster says, and ``slower(rank, step, workers)`` multiplies the seconds that
-    a worker computes. ``finished`` makes of a program the one that is played; no factor changes the
-    seconds that it adds, such as those of compression.
-    """
-    require_whole(steps=steps)
-    done = finished(program)
-    if slower is None and cluster.is_alike:
-        played = play_fast(done)
-    else:
-        idle = replace(program, task_seconds=0.0 * program.task_seconds)
-        added = finished(idle).task_seconds
-        slowed = replace(done, task_seconds=done.task_seconds - added)
-        played = play_unlike_fast(with_team(slowed, team_of(cluster, slower, steps), added))
-    return PlayedIteration(
-        played.iteration_seconds, played.iteration_seconds - played.exposed_seconds
-    )
-
-
+T = TypeVar("T")
 NOTHING, BACKWARD, BOTH_PASSES = "nothing", "backward pass", "backward and next forward pass"
 
 
@@ -127,29 +83,36 @@ class IterationCost:
     server_machines: int = 0
     source: str = ""
 
-    @classmethod
-    def of_played(
-        cls, method: str, played: PlayedIteration, bytes_: float, coding: float = 0.0, **told: Any
-    ) -> IterationCost:
-        """Return the cost of a played iteration, of whose busy seconds ``coding`` are compression.
-
-        A worker sends ``bytes_`` and receives as many; ``told`` are the other fields.
-        """
-        return cls(
-            method,
-            played.iteration_seconds,
-            compute_seconds=played.busy_seconds - coding,
-            compression_seconds=coding,
-            waiting_seconds=played.iteration_seconds - played.busy_seconds,
-            bytes_sent=bytes_,
-            bytes_received=bytes_,
-            **told,
-        )
-
     @property
     def bytes(self) -> float:
         """What passes the worker's link, both ways."""
         return self.bytes_sent + self.bytes_received
+
+
+def server_machines(cluster: Cluster, architecture: str) -> int:
+    """Return how many machines parameter servers take beside those of the workers.
+
+    None within a node, where no servers take part, and none where they run on workers' nodes.
+
+    >>> import ddlnb
+    >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
+    >>> server_machines(cluster, "PS"), server_machines(cluster, "A2A")
+    (4, 0)
+    """
+    apart = cluster.nodes_in_use > 1 and cluster.server_place == "extra machines"
+    return cluster.default_servers if apart and architecture == "PS" else 0
+
+
+def with_own_plans(cluster: Cluster) -> Cluster:
+    """Return the cluster on which methods merge gradients by its own cost of an all-reduce.
+
+    A cluster may say that methods were run with another cost in mind; who chooses a method today
+    can give it the right one. So costs are compared on equal terms.
+    """
+    return replace(cluster, planning=None)
+
+
+# A program with compressed messages.
 
 
 @dataclass(frozen=True)
@@ -163,6 +126,11 @@ class CompressedMessage:
     decode_seconds: float
     cost: RequestCost
     bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """All together."""
+        return self.encode_seconds + self.cost.seconds + self.decode_seconds
 
 
 def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -> Program:
@@ -186,229 +154,67 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
     stage, *later = program.stages
     latency, work = stage.latency.astype(float), stage.work.astype(float)
     is_dense = np.array([message is None for message in messages], float)
-    later = [replace(one, latency=one.latency * is_dense) for one in later]
     sent = program.message_bytes.copy()
     for number, message in enumerate(messages):
         if message is not None:
             latency[number] = message.cost.latency + message.cost.copies
             work[number] = message.cost.work
             sent[number] = round(message.bytes)
-    stage = replace(stage, name="compressed", latency=latency, work=work)
-    tasks, seconds = _with_compression(program, messages)
     return replace(
-        program,
-        tasks=tasks,
-        task_seconds=np.array(seconds),
-        stages=(stage, *later),
+        _with_coding(program, messages),
+        stages=(
+            replace(stage, name="compressed", latency=latency, work=work),
+            *(replace(one, latency=one.latency * is_dense) for one in later),
+        ),
         message_bytes=sent,
     )
 
 
-def _with_compression(
-    program: Program, messages: Sequence[CompressedMessage | None]
-) -> tuple[Tasks, list[float]]:
+def _with_coding(program: Program, messages: Sequence[CompressedMessage | None]) -> Program:
     """Return tasks with a compression before and a decompression after every compressed message.
 
     It is decompressed once, for the first layer that waits for it; the others find it done.
     """
-    listed: list[Task] = []
-    seconds: list[float] = []
-    came_from: list[int] = []  # the task of the program, or -1
+    listed: list[tuple[Task, float, int]] = []  # with its seconds, and its place before, or -1
     decompressed: set[int] = set()
-
-    def add(task: Task, taken: float, number: int = -1) -> None:
-        listed.append(task)
-        seconds.append(taken)
-        came_from.append(number)
-
     for number, task in enumerate(program.tasks.listed):
         plain = []
-        for message in task.waits_for:
-            made = messages[message]
-            if made is None or message in decompressed:
-                plain.append(message)
+        for one in task.waits_for:
+            made = messages[one]
+            if made is None or one in decompressed:
+                plain.append(one)
                 continue
-            decompressed.add(message)
-            add(Task("decompress", str(message), waits_for=(message,)), made.decode_seconds)
+            decompressed.add(one)
+            unpacking = Task("decompress", str(one), waits_for=(one,))
+            listed.append((unpacking, made.decode_seconds, -1))
         dense = tuple(one for one in task.readies if messages[one] is None)
-        add(
-            Task(task.kind, task.name, tuple(plain), dense),
-            float(program.task_seconds[number]),
-            number,
-        )
-        for message in task.readies:
-            made = messages[message]
-            if made is not None:
-                add(Task("compress", str(message), readies=(message,)), made.encode_seconds)
+        own = Task(task.kind, task.name, tuple(plain), dense)
+        listed.append((own, float(program.task_seconds[number]), number))
+        for one in task.readies:
+            if (made := messages[one]) is not None:
+                packing = Task("compress", str(one), readies=(one,))
+                listed.append((packing, made.encode_seconds, -1))
+    tasks, seconds, places = zip(*listed, strict=True)
 
     def kept(values: np.ndarray) -> np.ndarray:
-        return np.array([values[number] if number >= 0 else 0.0 for number in came_from])
+        return np.array([values[place] if place >= 0 else 0.0 for place in places])
 
     old = program.tasks
-    tasks = replace(
-        old,
-        listed=tuple(listed),
-        own_seconds=np.array(seconds),
-        readied=np.array([float(len(task.readies)) for task in listed]),
-        updated_tensors=kept(old.updated_tensors),
-        updated_bytes=kept(old.updated_bytes),
-    )
-    return tasks, seconds
-
-
-def plans_for_sent(
-    workload: Workload,
-    cluster: Cluster,
-    base: Method,
-    dense: Plan,
-    alone: Sequence[CompressedMessage],
-    joined: CompressedMessage,
-) -> list[Plan]:
-    """Return the plan of ``base`` for what is sent; none where it is the ``dense`` one.
-
-    ``alone`` holds what compression makes of every gradient as a message of its own, in the order
-    of the workload's, and ``joined`` what it makes of all in one. The rule of the base neglects
-    what unpacking takes, so that the plan may be slower than the dense one.
-    """
-    if not base.bucketing.needs_cost or not joined.bytes:
-        return []
-    sent = base.plan(_as_sent(workload, alone), cost=_cost(cluster, joined))
-    elements = {gradient.name: gradient.elements for gradient in workload.gradients}
-    messages = tuple(_of_whole_tensors(message, elements) for message in sent.messages)
-    return [] if messages == dense.messages else [replace(dense, messages=messages)]
-
-
-def _as_sent(workload: Workload, alone: Sequence[CompressedMessage]) -> Workload:
-    gradients = tuple(
-        replace(
-            gradient,
-            elements=max(1, round(message.bytes)),
-            bytes_per_element=1,
-            shape=None,
-            backward_seconds=gradient.backward_seconds + message.encode_seconds,
-        )
-        for gradient, message in zip(workload.gradients, alone, strict=True)
-    )
-    return replace(workload, gradients=gradients)
-
-
-def _cost(cluster: Cluster, joined: CompressedMessage) -> AlphaBeta:
-    """Return the seconds of one compressed message while workers compute, by the bytes it sends."""
-    _, _, share = cluster.all_reduce_seconds
-    return AlphaBeta(
-        joined.cost.latency / cluster.effects.latency_share,
-        (joined.cost.work / share + joined.cost.copies) / joined.bytes,
+    return replace(
+        program,
+        task_seconds=np.array(seconds),
+        tasks=replace(
+            old,
+            listed=tasks,
+            own_seconds=np.array(seconds),
+            readied=np.array([float(len(task.readies)) for task in tasks]),
+            updated_tensors=kept(old.updated_tensors),
+            updated_bytes=kept(old.updated_bytes),
+        ),
     )
 
 
-def _of_whole_tensors(message: Message, elements: Mapping[str, int]) -> Message:
-    names = [name for name, _ in groupby(piece.gradient for piece in message.pieces)]
-    return replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in names))
-
-
-T = TypeVar("T")
-
-
-def lossless_cost(
-    workload: Workload,
-    cluster: Cluster,
-    method: Method,
-    slower: Slowness | None = None,
-    steps: int = 1,
-) -> IterationCost:
-    """Return the cost of a lossless method, as `ddlnb.simulate` finds it.
-
-    Stragglers hold everybody up, as `ddlnb.training.cost.overlapped` says.
-    """
-    program = lower(workload, cluster, plan_on(cluster, workload, method))
-    played = play_uneven(program, _unchanged, cluster, slower, steps)
-    size = workload.gradient_bytes
-    if method.architecture == "A2A":
-        bytes_ = ring_bytes_sent(size, cluster.workers)
-    else:
-        bytes_ = float(size) if cluster.workers > 1 else 0.0  # one worker asks nobody
-    return IterationCost.of_played(
-        method.name,
-        played,
-        bytes_,
-        hidden_behind=hidden_behind(method.launch, method.gate),
-        server_machines=server_machines(cluster, method.architecture),
-        source="simulated",
-    )
-
-
-def overlapped_cost(
-    workload: Workload,
-    cluster: Cluster,
-    method: TrainingMethod,
-    profile: CompressionProfile,
-    base: Method,
-    slower: Slowness | None = None,
-    steps: int = 1,
-) -> IterationCost:
-    """Return the cost of BSP on A2A, its messages launched as those of ``base``.
-
-    A base that merges gradients merges them by what is sent of them, unless its plan for dense
-    gradients is quicker (`ddlnb.training.cost.overlapped`). A method with the whole-model flag has
-    one message after the backward pass, whatever the base. Stragglers hold everybody up.
-    Raises InputError for a base that goes through servers or cuts tensors, for gradients other than
-    float32, for a compressor that the profile lacks, and for one that needs unknown shapes.
-    """
-    if method.compressor is None:
-        return lossless_cost(workload, cluster, base, slower, steps)
-    require_all_to_all(base)
-    require_float32(workload)
-    require_shapes(workload, method.compressor)
-    found = compressed_pieces(method.compressor, pieces(workload, method.whole_model))
-    message = partial(
-        compressed_message, cluster=cluster, profile=profile, feedback=method.feedback
-    )
-    if method.whole_model:
-        base = get_method("BSP-A2A")
-        planned = [(plan_on(cluster, workload, base), [message(found)])]
-    else:
-        by_name = dict(zip(tensor_shapes(workload), found, strict=True))
-        planned = [
-            (plan, [message(one) for one in pieces_of_messages(plan, by_name)])
-            for plan in base_plans(workload, cluster, base, by_name, message)
-        ]
-    costs = []
-    for plan, made in planned:
-        program = lower(workload, cluster, plan)
-        played = play_uneven(program, partial(compressed, messages=made), cluster, slower, steps)
-        costs.append((played, made))
-    played, made = min(costs, key=lambda cost: cost[0].iteration_seconds)
-    coding = sum(one.encode_seconds + one.decode_seconds for one in made)
-    return IterationCost.of_played(
-        str(method),
-        played,
-        sum(one.bytes for one in made),
-        coding,
-        gathers=gathers(found),
-        hidden_behind=hidden_behind(base.launch, base.gate),
-        source=f"simulated as {base.name}, {_messages(len(made))}; "
-        f"compression {coding_source(found, profile)}",
-    )
-
-
-def base_plans(
-    workload: Workload,
-    cluster: Cluster,
-    base: Method,
-    by_name: Mapping[str, CompressedPiece],
-    message: Callable[[Sequence[CompressedPiece]], CompressedMessage],
-) -> list[Plan]:
-    """Return the plans of a base for compressed tensors, of which the quickest is taken.
-
-    ``message`` says what compression makes of tensors that travel together. Raises InputError for a
-    base that cuts tensors.
-    """
-    dense = plan_on(cluster, workload, base)
-    pieces_of_messages(dense, by_name)  # raises InputError where tensors are cut
-    alike = {piece: message([piece]) for piece in set(by_name.values())}
-    alone = [alike[by_name[gradient.name]] for gradient in workload.gradients]
-    joined = message(list(by_name.values()))
-    return [dense, *plans_for_sent(workload, cluster, base, dense, alone, joined)]
+# What a compression makes of messages.
 
 
 def compressed_message(
@@ -428,6 +234,115 @@ def compressed_message(
         requests_cost(cluster, traffic, is_merged=len(group) > 1),
         sum(link_bytes(one, workers) for one in traffic) / 2,
     )
+
+
+@dataclass(frozen=True)
+class Compressing:
+    """The messages of a workload on a cluster that one compression makes smaller.
+
+    The seconds are those of a profile. Raises InputError for gradients other than float32, and for
+    a compressor that needs shapes of tensors that are not known.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    profile: CompressionProfile
+    compression: Compression
+    _made: dict[tuple[str, ...], CompressedMessage] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        sizes = {gradient.bytes_per_element for gradient in self.workload.gradients}
+        require(
+            sizes == {4},
+            f"compressors take float32, and workload {self.workload.model!r} has gradients of "
+            f"{sorted(sizes)} bytes per element; profile it in float32",
+        )
+        require_shapes(self.workload, self.compression.compressor)
+
+    @cached_property
+    def pieces(self) -> dict[str, CompressedPiece]:
+        """Every tensor as the compression takes it, by name."""
+        shapes = tensor_shapes(self.workload)
+        listed = compressed_pieces(self.compression.compressor, shapes.values())
+        return dict(zip(shapes, listed, strict=True))
+
+    def message(self, *gradients: str) -> CompressedMessage:
+        """Return what the compression makes of the message that carries these gradients.
+
+        Raises InputError for a compressor whose seconds the profile lacks.
+        """
+        if gradients not in self._made:
+            self._made[gradients] = self._message([self.pieces[name] for name in gradients])
+        return self._made[gradients]
+
+    def whole_model(self) -> CompressedMessage:
+        """Return what the compression makes of the whole model as one vector."""
+        shapes = [(self.workload.parameters,)]
+        return self._message(compressed_pieces(self.compression.compressor, shapes))
+
+    def _message(self, group: Sequence[CompressedPiece]) -> CompressedMessage:
+        return compressed_message(group, self.cluster, self.profile, self.compression.feedback)
+
+    def alone(self) -> list[CompressedMessage]:
+        """Return what it makes of every gradient as a message of its own."""
+        made = {piece: self._message([piece]) for piece in set(self.pieces.values())}
+        return [made[self.pieces[gradient.name]] for gradient in self.workload.gradients]
+
+    def joined(self) -> CompressedMessage:
+        """Return what it makes of all gradients in one message."""
+        return self._message(list(self.pieces.values()))
+
+    def plans(self, base: Method) -> list[Plan]:
+        """Return the plans of a base for compressed tensors, of which the quickest is taken.
+
+        One is the plan for dense tensors. A base that weighs costs has another for what is sent;
+        its rule neglects what unpacking takes, so that it may be the slower one. Raises InputError
+        for a base that cuts tensors.
+        """
+        here = with_own_plans(self.cluster)
+        dense = plan_on(here, self.workload, base)
+        pieces_of_messages(dense, self.pieces)  # raises InputError where tensors are cut
+        joined = self.joined()
+        if not base.bucketing.needs_cost or not joined.bytes:
+            return [dense]
+        sent = base.plan(self._as_sent(), cost=self.cost_by(joined.bytes))
+        elements = {gradient.name: gradient.elements for gradient in self.workload.gradients}
+        messages = tuple(_of_whole_tensors(message, elements) for message in sent.messages)
+        return [dense, *([] if messages == dense.messages else [replace(dense, messages=messages)])]
+
+    def cost_by(self, bytes_: float) -> AlphaBeta:
+        """Return the seconds of a message while workers compute, where all gradients count so many.
+
+        ``bytes_`` are those of all gradients in one message, whether dense or as they are sent.
+        """
+        cost, share = self.joined().cost, self.share
+        return AlphaBeta(
+            cost.latency / self.cluster.effects.latency_share,
+            (cost.work / share + cost.copies) / bytes_,
+        )
+
+    @property
+    def share(self) -> float:
+        """The share of its work that a message does beside the computation."""
+        return self.cluster.all_reduce_seconds[2] if self.cluster.workers > 1 else 1.0
+
+    def _as_sent(self) -> Workload:
+        gradients = tuple(
+            replace(
+                gradient,
+                elements=max(1, round(message.bytes)),
+                bytes_per_element=1,
+                shape=None,
+                backward_seconds=gradient.backward_seconds + message.encode_seconds,
+            )
+            for gradient, message in zip(self.workload.gradients, self.alone(), strict=True)
+        )
+        return replace(self.workload, gradients=gradients)
+
+
+def _of_whole_tensors(message: Message, elements: Mapping[str, int]) -> Message:
+    names = dict.fromkeys(piece.gradient for piece in message.pieces)
+    return replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in names))
 
 
 def pieces_of_messages(plan: Plan, by_name: Mapping[str, T]) -> list[list[T]]:
@@ -458,26 +373,207 @@ def require_all_to_all(base: Method) -> None:
     )
 
 
+def messages_of(plan: Plan, by_text: Mapping[str, Compressing]) -> list[CompressedMessage | None]:
+    """Return what its compressions make of every message of a plan; None where it is dense."""
+    texts = plan.compressions or [""] * len(plan.messages)
+    return [
+        by_text[text].message(*names) if text else None
+        for text, names in zip(texts, _names(plan), strict=True)
+    ]
+
+
+def _names(plan: Plan) -> list[list[str]]:
+    return [[piece.gradient for piece in message.pieces] for message in plan.messages]
+
+
+# Costs.
+
+
+def played(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Plan,
+    messages: Sequence[CompressedMessage | None],
+    slower: Slowness | None = None,
+    steps: int = 1,
+) -> Any:
+    """Return the mean over ``steps`` iterations of a plan, its messages compressed or None.
+
+    Workers differ as the cluster says, and ``slower(rank, step, workers)`` multiplies the seconds
+    that a worker computes; no factor changes those of compression.
+    """
+    require_whole(steps=steps)
+    program = lower_as_dense(workload, cluster, plan, keep=not plan.compressions)
+    done = compressed(program, messages)
+    if slower is None and cluster.is_alike:
+        return play_fast(done)
+    idle = replace(program, task_seconds=0.0 * program.task_seconds)
+    added = compressed(idle, messages).task_seconds
+    slowed = replace(done, task_seconds=done.task_seconds - added)
+    return play_unlike_fast(with_team(slowed, team_of(cluster, slower, steps), added))
+
+
+def lossless_cost(
+    workload: Workload,
+    cluster: Cluster,
+    method: Method,
+    slower: Slowness | None = None,
+    steps: int = 1,
+) -> IterationCost:
+    """Return the cost of a lossless method, as `ddlnb.simulate` finds it.
+
+    Stragglers hold everybody up.
+    """
+    plan = plan_on(cluster, workload, method)
+    dense = [None] * len(plan.messages)
+    cost = _cost(method.name, workload, cluster, plan, dense, "simulated", slower, steps)
+    if method.architecture == "A2A":
+        return cost
+    size = float(workload.gradient_bytes) if cluster.workers > 1 else 0.0  # one asks nobody
+    machines = server_machines(cluster, method.architecture)
+    return replace(cost, bytes_sent=size, bytes_received=size, server_machines=machines)
+
+
+def overlapped_cost(
+    workload: Workload,
+    cluster: Cluster,
+    method: TrainingMethod,
+    profile: CompressionProfile,
+    base: Method,
+    slower: Slowness | None = None,
+    steps: int = 1,
+) -> IterationCost:
+    """Return the cost of BSP on A2A, its messages launched as those of ``base``.
+
+    A base that merges gradients merges them by what is sent of them, unless its plan for dense
+    gradients is quicker. A method with the whole-model flag has one message after the backward
+    pass, whatever the base. Stragglers hold everybody up. Raises InputError for a base that goes
+    through servers or cuts tensors, for gradients other than float32, for a compressor that the
+    profile lacks, and for one that needs unknown shapes.
+    """
+    if method.compression is None:
+        return lossless_cost(workload, cluster, base, slower, steps)
+    require_all_to_all(base)
+    compressing = Compressing(workload, cluster, profile, method.compression)
+    found = compressed_pieces(method.compression.compressor, pieces(workload, method.whole_model))
+    if method.whole_model:
+        base = get_method("BSP-A2A")
+        made = [(plan_on(cluster, workload, base), [compressing.whole_model()])]
+    else:
+        made = [
+            (plan, [compressing.message(*names) for names in _names(plan)])
+            for plan in compressing.plans(base)
+        ]
+    costs = [
+        _cost(
+            str(method),
+            workload,
+            cluster,
+            plan,
+            messages,
+            f"simulated as {base.name}, "
+            f"{'one message' if len(messages) == 1 else f'{len(messages)} messages'}; "
+            f"compression {coding_source(found, profile)}",
+            slower,
+            steps,
+        )
+        for plan, messages in made
+    ]
+    quickest = min(costs, key=lambda cost: cost.iteration_seconds)
+    return replace(quickest, gathers=gathers(found))
+
+
+def planned_cost(
+    workload: Workload,
+    cluster: Cluster,
+    plan: Plan,
+    profile: CompressionProfile,
+    slower: Slowness | None = None,
+    steps: int = 1,
+) -> IterationCost:
+    """Return the cost of a plan that compresses some of its messages, or all.
+
+    Raises PlanError for a workload with other gradients, InputError as a lossy method does for
+    gradients other than float32, and for a compressor that the profile lacks.
+    """
+    plan = fitted(plan, workload)
+    by_text = {
+        text: Compressing(workload, cluster, profile, compression_of(text))
+        for text in plan.compressed_by
+    }
+    made = messages_of(plan, by_text)
+    used = [piece for compressing in by_text.values() for piece in compressing.pieces.values()]
+    cost = _cost(
+        f"{plan.method}: {' and '.join(by_text)}",
+        workload,
+        cluster,
+        plan,
+        made,
+        f"simulated by plan {plan.digest}, {sum(map(bool, plan.compressions))} of {len(made)} "
+        f"messages compressed; compression {coding_source(used, profile)}",
+        slower,
+        steps,
+    )
+    return replace(cost, gathers=gathers(used))
+
+
+def _cost(
+    name: str,
+    workload: Workload,
+    cluster: Cluster,
+    plan: Plan,
+    messages: Sequence[CompressedMessage | None],
+    source: str,
+    slower: Slowness | None,
+    steps: int,
+) -> IterationCost:
+    """Return the cost of a plan of all-reduces; a worker receives as much as it sends."""
+    found = played(workload, cluster, plan, messages, slower, steps)
+    some = [one for one in messages if one is not None]
+    coding = sum((one.encode_seconds + one.decode_seconds for one in some), 0.0)
+    sizes = zip(plan.message_bytes, messages, strict=True)
+    dense = sum(size for size, message in sizes if message is None)
+    bytes_ = sum(one.bytes for one in some) + ring_bytes_sent(dense, cluster.workers)
+    busy = found.iteration_seconds - found.exposed_seconds
+    return IterationCost(
+        name,
+        found.iteration_seconds,
+        busy - coding,
+        coding,
+        found.iteration_seconds - busy,
+        bytes_,
+        bytes_,
+        hidden_behind=hidden_behind(plan.launch, plan.gate),
+        source=source,
+    )
+
+
+def compression_of(text: str) -> Compression:
+    """Return a compression as plans name it, such as "top-k(0.01) + feedback".
+
+    Raises UnknownName for a compressor that there is not, InputError for one that does not fit.
+    """
+    first = text.partition("+")[0].strip()
+    require(
+        first not in SYNCHRONISATIONS,
+        f"compression {text!r} begins with a synchronisation, and plans are for bsp; leave "
+        f"{first!r} out",
+    )
+    compression = training_method(f"bsp + {text}").compression
+    if compression is None:
+        raise InputError(
+            f"compression {text!r} compresses nothing; name a compressor, or leave it out"
+        )
+    require(
+        not compression.whole_model,
+        f"compression {text!r} makes one message of the whole model, which leaves nothing "
+        f"to plan; leave whole-model out",
+    )
+    return compression
+
+
 def hidden_behind(launch: Launch, gate: Gate) -> str:
     """Return the computation that messages may overlap, by when they start and who waits."""
     if launch is Launch.AFTER_BACKWARD:
         return NOTHING
     return BACKWARD if gate is Gate.ALL_LAYERS else BOTH_PASSES
-
-
-def _unchanged(program: Program) -> Program:
-    return program
-
-
-def _messages(count: int) -> str:
-    return "one message" if count == 1 else f"{count} messages"
-
-
-def require_float32(workload: Workload) -> None:
-    """Raise InputError for gradients that compressors do not take."""
-    sizes = {gradient.bytes_per_element for gradient in workload.gradients}
-    require(
-        sizes == {4},
-        f"compressors take float32, and workload {workload.model!r} has gradients of "
-        f"{sorted(sizes)} bytes per element; profile it in float32",
-    )
