@@ -18,7 +18,7 @@ import pandas as pd
 from ddlnb.engines.measure import measure
 from ddlnb.launch.ranks import Ranks
 from ddlnb.results.rows import ResultsFile
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 
 
 def main() -> None:

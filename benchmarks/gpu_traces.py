@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ddlnb.errors import InputError, require
 from ddlnb.units import show_bytes, show_seconds
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 
 WARMUP, ALONE, RECORDED = 5, 10, 3
 BATCH = 64

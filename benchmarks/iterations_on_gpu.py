@@ -38,8 +38,8 @@ from ddlnb.files import DATA, HARDWARE, write_atomically
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import MS
-from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import Footprint, footprint
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.tracing import trace

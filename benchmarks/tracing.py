@@ -15,8 +15,8 @@ import pandas as pd
 
 from ddlnb.files import processor
 from ddlnb.units import KIB, MB
-from ddlnb.workloads.catalogue import TASKS, get_task
-from ddlnb.workloads.resolve import resolve
+from ddlnb.workloads.models import TASKS
+from ddlnb.workloads.resolve import get_task, resolve
 from ddlnb.workloads.task import build_on_meta
 from ddlnb.workloads.tracing import trace
 

@@ -114,12 +114,12 @@ _HOME = {
     "training.runs.compare": ("compare",),
     "training.runs.train": ("train",),
     "training.settings": ("TrainingSettings",),
-    "workloads.profiling": (
-        "from_throughput",
-        "profile",
-    ),
+    "workloads.profiling": ("profile",),
     "workloads.replay": ("replayed",),
-    "workloads.roofline": ("estimate",),
+    "workloads.roofline": (
+        "estimate",
+        "from_throughput",
+    ),
     "workloads.task": (
         "Task",
         "task",

@@ -13,7 +13,7 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import NotWritten, RankError, UnknownName
-from ddlnb.workloads.profiling import from_throughput
+from ddlnb.workloads.roofline import from_throughput
 from tests.toy import TOY
 
 SURVEY = ddlnb.get_cluster("survey-10GbE")

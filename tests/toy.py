@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task, task
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

@@ -13,8 +13,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, ModelError
 from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.simulator.profiles import workload_on
-from ddlnb.workloads.kept_models import kept_model
-from ddlnb.workloads.memory import Footprint, footprint, require_optimizer
+from ddlnb.workloads.memory import Footprint, footprint, kept_model, require_optimizer
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def _footprint(
     model: str | Task | Workload, sequence: int | None, optimizer: str
 ) -> Footprint | None:
     """Return the footprint of a model that is at hand, None for a workload whose model is not."""
-    from ddlnb.workloads.catalogue import TASKS
+    from ddlnb.workloads.models import TASKS
     from ddlnb.workloads.resolve import resolve
 
     found = resolve(model, sequence=sequence)

@@ -23,7 +23,7 @@ from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import MS
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import Workload
 

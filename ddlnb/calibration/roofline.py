@@ -10,7 +10,7 @@ independent ones: they share their software.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,13 +28,12 @@ from ddlnb.workloads.roofline import (
     OTHER,
     OTHER_CONVOLUTIONS,
     WINOGRAD_PRECISION,
-    Work,
     convolves,
     kind_of,
     others_of,
     passes_of,
 )
-from ddlnb.workloads.workload import Workload
+from ddlnb.workloads.workload import Work, Workload
 
 MEMORY, IMAGES, HOST, WINOGRAD = "memory", "memory of convolutions", "host", "winograd"
 ITERATIONS = DATA / "measured" / "2026-11-22_h100"
@@ -77,13 +76,8 @@ class Measured:
     @cached_property
     def total(self) -> Work:
         """The work of all passes together, with the operations that the host hands over."""
-        return Work(
-            sum(one.flops for one in self.work),
-            sum(one.matrix_bytes for one in self.work),
-            sum(one.bytes for one in self.work),
-            sum(one.launches for one in self.work),
-            sum(one.winograd_flops for one in self.work),
-        )
+        whole = sum(self.work, Work())
+        return replace(whole, operations=sum(one.launches for one in self.work))
 
     @property
     def utilisation(self) -> float:

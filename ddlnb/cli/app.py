@@ -77,7 +77,7 @@ def ddlnb(
 ) -> None:
     """How far will training scale on a cluster, and which communication method gets it there?"""
     for file in extensions or []:
-        from ddlnb.workloads.user_code import run_file
+        from ddlnb.workloads.resolve import run_file
 
         require(
             file.suffix == ".py" and file.is_file(),

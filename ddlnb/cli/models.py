@@ -31,7 +31,7 @@ def models(
     """List the models with their parameters, or show how much work those that are named are."""
     if name:
         return _traced(name, batch, sequence, csv)
-    from ddlnb.workloads.catalogue import TASKS
+    from ddlnb.workloads.models import TASKS
     from ddlnb.workloads.task import build_on_meta
 
     refuse_unused("only models that are named are traced", batch=batch, sequence=sequence)
@@ -101,7 +101,6 @@ def profile(
     csv: Csv = False,
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine."""
-    from ddlnb.workloads.catalogue import get_task
     from ddlnb.workloads.profiling import (
         hardware_of,
         require_device,
@@ -110,6 +109,7 @@ def profile(
         write_profile,
     )
     from ddlnb.workloads.profiling import profile as measure_profile
+    from ddlnb.workloads.resolve import get_task
 
     require_device(device)
     if name is not None:

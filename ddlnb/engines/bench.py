@@ -28,8 +28,8 @@ from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
 from ddlnb.search.search import Searching
 from ddlnb.units import KIB, MIB
-from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task, require_finite
 from ddlnb.workloads.workload import Workload
 

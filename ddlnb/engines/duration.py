@@ -23,8 +23,9 @@ from ddlnb.plans.methods import METHODS, Method
 from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.profiling import FLOPS_PER_BYTE, from_throughput, torch_threads
+from ddlnb.workloads.profiling import torch_threads
+from ddlnb.workloads.resolve import get_task
+from ddlnb.workloads.roofline import FLOPS_PER_BYTE, from_throughput
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload

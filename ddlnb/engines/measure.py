@@ -31,7 +31,7 @@ from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.tables import speedups
 from ddlnb.results.timeline import Timeline
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 
 if TYPE_CHECKING:

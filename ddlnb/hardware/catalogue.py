@@ -41,6 +41,8 @@ ON_THE_WIRE: dict[float, float] = {
     56: FDR,
 }  # old ports are called by what includes the code
 
+OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
+
 
 def plain(name: str) -> str:
     """Return a name without the words of makers, without spaces and signs, in small letters.
@@ -315,3 +317,51 @@ def _require_same(machine: Machine, gpu: str | Gpu) -> None:
         f"GPU {named.name} is not that of machine {machine.name}, {own.name}; leave out one of "
         f"them, or name a machine that has it{hint}"
     )
+
+
+def is_same_hardware(one: str, other: str) -> bool:
+    """Return whether two names may mean the same hardware; an empty one means any.
+
+    >>> is_same_hardware("NVIDIA A100-SXM4-80GB", "a100"), is_same_hardware("a100", "a10")
+    (True, False)
+    >>> is_same_hardware("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti")
+    True
+    >>> is_same_hardware("a100-80gb", "NVIDIA A100-SXM4-80GB")  # by data/hardware
+    True
+    """
+    if not one or not other:
+        return True
+    known = find(one, gpus())
+    if known is not None and known == find(other, gpus()):
+        return True
+    return _word(one) in _runs(other) or _word(other) in _runs(one)
+
+
+def require_named_for(name: str, hardware: str) -> None:
+    """Raise InputError if the name of a profile says that it is of other hardware than this."""
+    said = OF_NAME.search(name)
+    if said is None or is_same_hardware(said.group(1), hardware):
+        return
+    fitting = hardware if _word(hardware) == hardware.replace("-", "") else _word(hardware)
+    raise InputError(
+        f"profile name {name!r} says {said.group(1)!r}, and its seconds are those of "
+        f"{hardware!r}; name it {name[: said.start(1)]}{fitting}, or profile the model there"
+    )
+
+
+def _word(name: str) -> str:
+    return "".join(_parts(name))
+
+
+def _parts(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def _runs(name: str) -> set[str]:
+    """Return what neighbouring parts of a name make when joined."""
+    parts = _parts(name)
+    return {
+        "".join(parts[start:stop])
+        for start in range(len(parts))
+        for stop in range(start + 1, len(parts) + 1)
+    }

@@ -92,7 +92,7 @@ def _with_seconds(
             f"nothing says how long {workload.model!r} computes on cluster {cluster.name!r}, whose "
             f"hardware {kind}; {_ways_out(workload, cluster)}"
         )
-    from ddlnb.workloads.profiling import from_throughput
+    from ddlnb.workloads.roofline import from_throughput
 
     source = f"work shared out over the time of one worker at {throughput:g} samples/s"
     return from_throughput(workload, throughput, source, hardware=cluster.hardware)
@@ -156,7 +156,7 @@ def _how_to_profile(model: str, batch: object, hardware: str) -> str:
 def _require_known(model: str) -> None:
     known = {path.stem.partition("_b")[0] for path in PROFILES.glob("*.json")}
     if model not in known:
-        from ddlnb.workloads.catalogue import TASKS  # which loads torch
+        from ddlnb.workloads.models import TASKS  # which loads torch
 
         if model not in TASKS:
             raise UnknownName("model", model, [*sorted({*known, *TASKS}), YOUR_OWN])

@@ -52,7 +52,7 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.units import show_bytes
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.tracing import trace
 

@@ -1,56 +1,243 @@
-"""Which convolutions libraries compute with fewer multiplications than FLOPs are counted.
+"""Counters of what operations take: FLOPs, bytes, operations, and the bytes that live at a time.
 
-Winograd's minimal filtering transforms tiles of the input and the filter, multiplies the two value
-by value, and transforms back. An output tile of m x m from a filter of 3 x 3 takes (m + 2)^2
-products in place of 9 m^2: 2.25 times fewer for F(2x2, 3x3), 4 times for F(4x4, 3x3). The
-transforms are paid once per channel, so that few channels gain nothing. The same holds for the
-gradients of inputs and of weights, which are such convolutions as well.
+**Bytes that go through memory**, with those that compute next to nothing apart. Normalisations,
+activations, additions, embeddings and losses read and write every value and do a few FLOPs with
+each, so their time is bytes over memory bandwidth. Matrix products, convolutions and fused
+attention, whose FLOPs torch counts, are counted apart: their bytes are the inputs, read once, and
+the outputs, written once, which is the least that they can move. An operation is what a host hands
+over to a GPU: about one kernel. Views hand over nothing.
 
-cuDNN has them for filters of 3 x 3 with stride 1 and without dilation. That it takes them in single
-precision, and plain products where matrix units round to tf32, fp16 or bf16, is assumed. Groups are
-left out: a group has few channels. FLOPs stay what they are everywhere; only seconds are fewer.
+**Recurrent layers as GPUs run them**: one call of a library for all steps of a sequence. Without a
+GPU torch takes `nn.LSTM`, `nn.GRU` and `nn.RNN` apart: the host hands over every small operation of
+every step, and the gradients of weights are added up in memory once a step. cuDNN gets the sequence
+as a whole, and so does the trace:
 
-Source: A. Lavin, S. Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, sections
-4 and 6; cuDNN API, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD and _WINOGRAD_NONFUSED.
+- one product of the inputs of all steps with their weights;
+- in every step one product of the state with the recurrent weights, which are read again, and one
+  kernel for everything else;
+- backward the same with the gradients, and one product over all steps for every matrix of weights.
 
-Operations, and bytes that go through memory: with those that compute next to nothing apart.
+Kernels that keep recurrent weights on the chip from step to step exist (persistent ones), but torch
+takes them for few shapes and in half precision only. Where the weights fit into a GPU's second
+cache, reading them again is faster than counted here. Source: J. Appleyard, T. Kocisky, P. Blunsom,
+"Optimizing performance of recurrent neural networks on GPUs", arXiv 1604.01946, 2016, section 3;
+cuDNN API, CUDNN_RNN_ALGO_STANDARD.
 
-Normalisations, activations, additions, embeddings and losses read and write every value and do a
-few FLOPs with each, so their time is bytes over memory bandwidth. Matrix products, convolutions
-and fused attention, whose FLOPs torch counts, are counted apart: their bytes are the inputs, read
-once, and the outputs, written once, which is the least that they can move.
+**Convolutions with fewer multiplications** than FLOPs are counted. Winograd's minimal filtering
+transforms tiles of the input and the filter, multiplies the two value by value, and transforms
+back. An output tile of m x m from a filter of 3 x 3 takes (m + 2)^2 products in place of 9 m^2:
+2.25 times fewer for F(2x2, 3x3), 4 times for F(4x4, 3x3). The transforms are paid once per channel,
+so that few channels gain nothing. The same holds for the gradients of inputs and of weights, which
+are such convolutions as well. cuDNN has them for filters of 3 x 3 with stride 1 and without
+dilation. That it takes them in single precision, and plain products where matrix units round to
+tf32, fp16 or bf16, is assumed. Groups are left out: a group has few channels. FLOPs stay what they
+are everywhere; only seconds are fewer. Source: A. Lavin, S. Gray, "Fast algorithms for
+convolutional neural networks", CVPR 2016, sections 4 and 6; cuDNN API,
+CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD and _WINOGRAD_NONFUSED.
 
-An operation is what a host hands over to a GPU: about one kernel. Views hand over nothing. A
-recurrent layer is one operation whose library launches the kernels of all steps by itself.
-
-Bytes that an iteration holds at its peak beside parameters and gradients, without holding any.
-
-Autograd keeps tensors from the forward to the backward pass, and passes make others that live for a
-moment: at the start of the backward pass the gradient of a language model's logits exists twice, in
-32 bits, beside the kept probabilities.
+**Bytes that live** at the peak of an iteration beside parameters and gradients, without holding
+any. Autograd keeps tensors from the forward to the backward pass, and passes make others that live
+for a moment: at the start of the backward pass the gradient of a language model's logits exists
+twice, in 32 bits, beside the kept probabilities.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from ddlnb.workloads import recurrence
 from ddlnb.workloads.task import Task
+from ddlnb.workloads.workload import Work
 
-FEW = 16  # channels, of which transforms cost as much as they save: assumed
-_FILTER = {  # which argument is the filter; stride, dilation and groups follow it
-    torch.ops.aten.convolution: 1,
-    torch.ops.aten.convolution_backward: 2,
+aten: Any = torch.ops.aten
+VIEWS_UNDECLARED = {"_unsafe_view"}  # a view whose schema does not say so
+RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+# What the kernel of a step reads and writes: both products and what backward needs of the gates;
+# the states before, the states after, the outputs.
+GATES_MOVED, STATES_MOVED = 3, 3
+FEW_CHANNELS = 16  # of which Winograd's transforms cost as much as they save: assumed
+FILTER = {aten.convolution: 1, aten.convolution_backward: 2}  # which argument is the filter
+Shape = Sequence[int]
+
+
+class RecurrentCalls(TorchFunctionMode):
+    """Hands recurrent layers over as one operation; tensors with values run what torch runs."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the function."""
+        # Of samples with lengths of their own, the fourth argument are the weights.
+        if func not in RECURRENT or isinstance(args[3], list | tuple) or _has_values(args[2][0]):
+            return func(*args, **(kwargs or {}))
+        stream, states, weights, _, layers, _, _, is_bidirectional, is_batch_first = args
+        ways = 2 if is_bidirectional else 1
+        states = [states] if isinstance(states, Tensor) else list(states)
+        per_layer = len(weights) // (layers * ways)
+        return tuple(sequence(stream, states, list(weights), per_layer, ways, is_batch_first))
+
+
+def _has_values(weights: Tensor) -> bool:
+    return not (weights.is_meta or isinstance(weights, FakeTensor))
+
+
+@torch.library.custom_op("ddlnb::sequence", mutates_args=())
+def sequence(
+    stream: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    per_layer: int,
+    ways: int,
+    is_batch_first: bool,
+) -> list[Tensor]:
+    """Return the outputs of the last layer and the states after the last step, without values.
+
+    ``per_layer`` are the tensors of weights that a layer has in one of its one or two ``ways``.
+    """
+    raise NotImplementedError("ddlnb::sequence counts work, and computes no values")
+
+
+@sequence.register_fake
+def _shapes(
+    stream: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    per_layer: int,
+    ways: int,
+    is_batch_first: bool,
+) -> list[Tensor]:
+    outputs = stream.new_empty((*stream.shape[:2], ways * states[0].shape[-1]))
+    return [outputs, *(torch.empty_like(one) for one in states)]
+
+
+@torch.library.custom_op("ddlnb::sequence_backward", mutates_args=())
+def sequence_backward(
+    stream: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    per_layer: int,
+    ways: int,
+    is_batch_first: bool,
+) -> list[Tensor]:
+    """Return the gradients of the inputs, the states and the weights, without values."""
+    raise NotImplementedError("ddlnb::sequence_backward counts work, and computes no values")
+
+
+@sequence_backward.register_fake
+def _gradient_shapes(
+    stream: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    per_layer: int,
+    ways: int,
+    is_batch_first: bool,
+) -> list[Tensor]:
+    return [torch.empty_like(one) for one in (stream, *states, *weights)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.inputs = inputs
+
+
+def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
+    states = len(ctx.inputs[1])
+    of_stream, *others = sequence_backward(*ctx.inputs)
+    return of_stream, others[:states], others[states:], None, None, None
+
+
+sequence.register_autograd(_backward, setup_context=_keep)
+
+
+def forward_moved(
+    stream: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    per_layer: int,
+    ways: int,
+    is_batch_first: bool,
+) -> Work:
+    """Return what the forward call moves."""
+    positions = prod(stream.shape[:2])
+    steps = stream.shape[1 if is_batch_first else 0]
+    size = stream.element_size()
+    matrix = others = kernels = 0
+    for of_inputs, *of_states in _matrices([one.shape for one in weights], per_layer):
+        matrix += _product(positions, of_inputs)
+        matrix += sum(_product(positions, one, steps) for one in of_states)
+        values = GATES_MOVED * of_inputs[0] + STATES_MOVED * states[-1].shape[-1]
+        others += positions * values
+        kernels += 1 + steps * (len(of_states) + 1)
+    return Work(matrix_bytes=size * matrix, bytes=size * others, kernels=kernels)
+
+
+def backward_moved(
+    stream: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    per_layer: int,
+    ways: int,
+    is_batch_first: bool,
+) -> Work:
+    """Return what the backward call moves: as the forward call, and the gradients of weights."""
+    again = forward_moved(stream, states, weights, per_layer, ways, is_batch_first)
+    matrices = [one.shape for one in weights if one.ndim == 2]
+    positions = prod(stream.shape[:2])
+    of_weights = stream.element_size() * sum(_product(positions, one) for one in matrices)
+    return again + Work(matrix_bytes=of_weights, kernels=len(matrices))
+
+
+def _matrices(weights: Sequence[Shape], per_layer: int) -> Iterator[list[Shape]]:
+    """Yield the matrices of every layer in every direction: of inputs, then of states."""
+    for start in range(0, len(weights), per_layer):
+        yield [one for one in weights[start : start + per_layer] if len(one) == 2]
+
+
+def _product(positions: int, matrix: Shape, readings: int = 1) -> int:
+    """Return the values that products of a matrix with all positions read and write."""
+    return readings * prod(matrix) + positions * sum(matrix)
+
+
+def _forward_flops(stream: Shape, states: Any, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
+    return 2 * prod(stream[:2]) * sum(prod(one) for one in weights if len(one) == 2)
+
+
+def _backward_flops(*inputs: Any, **options: Any) -> int:
+    return 2 * _forward_flops(*inputs, **options)
+
+
+def _cpu_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _cpu_attention_backward(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(out, query, key, value))
+
+
+# What torch's own counter leaves out, by shapes: the fused attention of CPUs, recurrent layers.
+FLOPS = {
+    torch.ops.ddlnb.sequence: _forward_flops,
+    torch.ops.ddlnb.sequence_backward: _backward_flops,
+    aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
+}
+MOVED: dict[Any, Callable[..., Work]] = {
+    torch.ops.ddlnb.sequence: forward_moved,
+    torch.ops.ddlnb.sequence_backward: backward_moved,
 }
 
 
@@ -63,89 +250,53 @@ def takes_winograd(operation: Any, arguments: Sequence[Any]) -> bool:
     >>> [takes_winograd(torch.ops.aten.convolution, (image, filters, *rest, n)) for n in (1, 2)]
     [True, False]
     """
-    if operation not in _FILTER:
+    if operation not in FILTER:
         return False
-    _, stride, _, dilation, transposed, _, groups, *_ = arguments[_FILTER[operation] + 1 :]
-    outputs, inputs, *size = arguments[_FILTER[operation]].shape
+    _, stride, _, dilation, transposed, _, groups, *_ = arguments[FILTER[operation] + 1 :]
+    outputs, inputs, *size = arguments[FILTER[operation]].shape
     return (
         size == [3, 3]
         and all(one == 1 for one in (*stride, *dilation, groups))
         and not transposed
-        and min(outputs, inputs) >= FEW
+        and min(outputs, inputs) >= FEW_CHANNELS
     )
 
 
-VIEWS_UNDECLARED = {"_unsafe_view"}  # a view whose schema does not say so
-
-
-def _cpu_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))
-
-
-def _cpu_attention_backward(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(out, query, key, value))
-
-
-_aten: Any = torch.ops.aten
-# What torch's own counter leaves out, by shapes: the fused attention of CPUs, recurrent layers.
-FLOPS = {
-    **recurrence.FLOPS,
-    _aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
-}
-
-
 class TrafficCounter(TorchDispatchMode):
-    """Adds up the bytes of the tensors that operations read and write.
-
-    ``bytes`` are those of operations without FLOPs, ``matrix_bytes`` those of operations with;
-    ``operations`` are how many there were of both, and ``kernels`` what libraries launch inside of
-    one. ``winograd_flops`` are the FLOPs of convolutions that `takes_winograd`.
+    """Adds up the work of operations, but for their FLOPs, which torch has a counter for.
 
     >>> import torch
     >>> with TrafficCounter() as counter:
     ...     values = torch.ones(10, device="meta").relu().view(2, 5)
     ...     _ = values @ torch.ones(5, 3, device="meta")
-    >>> counter.bytes, counter.matrix_bytes, counter.operations
-    (180, 124, 4)
+    >>> counter.work.bytes, counter.work.matrix_bytes, counter.work.operations
+    (180.0, 124.0, 4.0)
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0
-        self.matrix_bytes = 0
-        self.operations = 0
-        self.kernels = 0
-        self.winograd_flops = 0
+        self.work = Work()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, and count what it moves."""
         result = func(*args, **(kwargs or {}))
-        if _is_view(func):
-            return result
-        self.operations += 1
-        if func.overloadpacket in recurrence.MOVED:
-            self._add(recurrence.MOVED[func.overloadpacket](*args))
-            return result
-        if takes_winograd(func.overloadpacket, args):
-            self.winograd_flops += flop_registry[func.overloadpacket](*args, out_val=result)
-        moved = sum(
-            value.numel() * value.element_size()
-            for value in tree_leaves((args, kwargs, result))
-            if isinstance(value, Tensor)
-        )
-        if func.overloadpacket in flop_registry or func.overloadpacket in FLOPS:
-            self.matrix_bytes += moved
-        else:
-            self.bytes += moved
+        if not _is_view(func):
+            self.work += Work(operations=1) + _moved(func.overloadpacket, args, kwargs, result)
         return result
 
-    def _add(self, moved: recurrence.Moved) -> None:
-        self.matrix_bytes += moved.matrix_bytes
-        self.bytes += moved.bytes
-        self.kernels += moved.kernels
+
+def _moved(operation: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Work:
+    """Return the bytes and kernels of an operation, and the FLOPs that are fewer by Winograd."""
+    if operation in MOVED:
+        return MOVED[operation](*args)
+    size = sum(one.nbytes for one in tree_leaves((args, kwargs, result)) if isinstance(one, Tensor))
+    if operation not in flop_registry and operation not in FLOPS:
+        return Work(bytes=size)
+    is_faster = takes_winograd(operation, args)
+    flops = flop_registry[operation](*args, out_val=result) if is_faster else 0
+    return Work(matrix_bytes=size, winograd_flops=flops)
 
 
 def _is_view(func: Any) -> bool:
@@ -154,9 +305,6 @@ def _is_view(func: Any) -> bool:
     return func.overloadpacket.__name__ in VIEWS_UNDECLARED or any(
         one.alias_info is not None and not one.alias_info.is_write for one in returns
     )
-
-
-INPUTS = ("query", "key", "value")
 
 
 class LiveBytes(TorchDispatchMode):
@@ -181,14 +329,9 @@ class LiveBytes(TorchDispatchMode):
     ) -> Any:
         """Run the operation, and count what it makes."""
         result = func(*args, **(kwargs or {}))
-        before = {
-            one.untyped_storage()._cdata
-            for one in tree_leaves((args, kwargs))
-            if isinstance(one, Tensor)
-        }
-        for one in tree_leaves(result):
-            if isinstance(one, Tensor):
-                self._note(one.untyped_storage(), before)
+        before = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            self._note(storage, before)
         return result
 
     def release(self, tensor: Tensor) -> None:
@@ -210,6 +353,10 @@ class LiveBytes(TorchDispatchMode):
             self.live -= size
 
 
+def _storages(values: Any) -> list[Any]:
+    return [one.untyped_storage() for one in tree_leaves(values) if isinstance(one, Tensor)]
+
+
 class _Fused(TorchFunctionMode):
     """Runs attention as the fused kernel of GPUs, which the meta device takes apart otherwise."""
 
@@ -223,15 +370,22 @@ class _Fused(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        given = dict(zip(INPUTS, args, strict=False)) | kwargs
-        query, key, value = (given[name] for name in INPUTS)
+        names = ("query", "key", "value")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        query, key, value = (given[name] for name in names)
         if query.ndim != 4:
             return func(*args, **kwargs)
-        if key.shape[1] != query.shape[1]:  # heads that share keys and values
-            groups = query.shape[1] // key.shape[1]
-            key, value = (one.repeat_interleave(groups, 1) for one in (key, value))
+        key, value = each_with_its_own(query, key, value)
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention
         return kernel(query, key, value, None, True)[0]
+
+
+def each_with_its_own(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values for each head of the queries, where several share them."""
+    groups = query.shape[1] // key.shape[1]
+    if groups == 1:
+        return key, value
+    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
 
 
 def peak_bytes(task: Task, module: nn.Module, samples: int) -> int:

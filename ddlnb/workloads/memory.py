@@ -1,26 +1,33 @@
-"""What training takes of a GPU's memory, found on the meta device, without taking any.
+"""What training takes of a memory, found on the meta device without taking any.
 
-How much memory an iteration takes, found without taking it: refused before it is asked for.
+`Footprint` is what it takes of a GPU; of models that have profiles it is kept in data/models, as to
+build and run one takes seconds, and to read this none. What this machine cannot hold is refused
+before it is asked for. ``python -m ddlnb.workloads.memory`` writes the files of data/models anew.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
-
-import psutil
-import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, ModelError, UnknownName
+from ddlnb.files import MODELS
 from ddlnb.units import show_bytes
-from ddlnb.workloads.counters import peak_bytes
-from ddlnb.workloads.task import Batch, Task, build_on_meta
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from ddlnb.workloads.task import Task
 
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}  # of the parameters, kept by the optimizer
 FEW = 8  # samples; with one or two, gradients of weights that live for a moment decide the peak
+WITH_PROFILES = ("resnet50", "bert-base", "bert-large")
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -42,32 +49,61 @@ class Footprint:
         return self.fixed + self.per_sample * local_batch
 
 
-def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = None) -> Footprint:
-    """Return the memory footprint of training a task; activations by runs on the meta device.
+@dataclass(frozen=True)
+class KeptModel:
+    """The trained parameters of a model, and what its passes hold, with its own samples.
+
+    ``shapes`` are those of the trained parameters by name, in the model's order; ``trained_bytes``
+    and ``frozen_bytes`` those of all parameters; ``bytes_per_sample`` is that of `Footprint`.
+    """
+
+    shapes: dict[str, Shape]
+    trained_bytes: int
+    frozen_bytes: int
+    bytes_per_sample: float
+
+    def footprint(self, optimizer: str = "adam") -> Footprint:
+        """Return what training it takes. Raises UnknownName for an optimizer that is not known."""
+        require_optimizer(optimizer)
+        copies = 2 + OPTIMIZER_COPIES[optimizer]  # parameters and their gradients are there anyway
+        fixed = float(self.frozen_bytes + copies * self.trained_bytes)
+        return Footprint(fixed, self.bytes_per_sample, optimizer)
+
+
+def require_optimizer(optimizer: str) -> None:
+    """Raise UnknownName unless it is known what this optimizer keeps."""
+    if optimizer not in OPTIMIZER_COPIES:
+        raise UnknownName("optimizer", optimizer, OPTIMIZER_COPIES)
+
+
+@cache
+def kept_model(name: str) -> KeptModel | None:
+    """Return what is kept of the built-in model of this name, None if nothing is.
+
+    >>> kept_model("bert-large").trained_bytes
+    1344904432
+    >>> kept_model("gpt2-xl") is None
+    True
+    """
+    if name not in WITH_PROFILES:
+        return None
+    fields = json.loads((MODELS / f"{name}.json").read_text())
+    shapes = {key: tuple(sides) for key, sides in fields.pop("shapes").items()}
+    return KeptModel(shapes, **fields)
+
+
+def seen_on_meta(task: Task, dtype: torch.dtype | None = None) -> KeptModel:
+    """Return the same of any task, found on the meta device.
 
     Iterations of `FEW` and of twice as many samples are compared, so that what does not grow with
     the batch is not counted twice. ``dtype`` is that of all parameters, None for the model's own; a
-    loss that the model computes in 32 bits stays so. Raises UnknownName for an optimizer other than
-    sgd, momentum, adam, and ModelError for a model that cannot run without values.
-
-    >>> from ddlnb.workloads.catalogue import get_task
-    >>> small = footprint(get_task("small-conv"), "sgd")
-    >>> small.fixed == 2 * 4 * 954_002
-    True
+    loss that the model computes in 32 bits stays so. Raises ModelError for a model that cannot run
+    without values.
     """
-    require_optimizer(optimizer)
+    from ddlnb.workloads.counters import peak_bytes
+    from ddlnb.workloads.task import build_on_meta
+
     module = build_on_meta(task).to(dtype)
-    per_sample = bytes_per_sample(task, module)
-    trained = sum(one.nbytes for one in module.parameters() if one.requires_grad)
-    frozen = sum(one.nbytes for one in module.parameters() if not one.requires_grad)
-    return footprint_of(trained, frozen, per_sample, optimizer)
-
-
-def bytes_per_sample(task: Task, module: nn.Module) -> float:
-    """Return what the passes of a task's module on the meta device hold of a sample at their peak.
-
-    Raises ModelError for a model that cannot run without values.
-    """
     try:
         few, many = (peak_bytes(task, module, samples) for samples in (FEW, 2 * FEW))
     except Exception as error:  # whatever a user's code says to a tensor without values
@@ -76,23 +112,29 @@ def bytes_per_sample(task: Task, module: nn.Module) -> float:
             f"({type(error).__name__}: {str(error).splitlines()[0]}); take out control flow that "
             f"depends on data"
         ) from error
-    return (many - few) / FEW
+    trained = {key: one for key, one in module.named_parameters() if one.requires_grad}
+    frozen = [one for one in module.parameters() if not one.requires_grad]
+    return KeptModel(
+        {key: tuple(one.shape) for key, one in trained.items()},
+        sum(one.nbytes for one in trained.values()),
+        sum(one.nbytes for one in frozen),
+        (many - few) / FEW,
+    )
 
 
-def footprint_of(trained: int, frozen: int, per_sample: float, optimizer: str) -> Footprint:
-    """Return the footprint of parameters of these bytes, and of these bytes of every sample.
+def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = None) -> Footprint:
+    """Return the memory footprint of training a task; activations by runs on the meta device.
 
-    Raises UnknownName for an optimizer that is not known.
+    ``dtype`` is that of `seen_on_meta`. Raises UnknownName for an optimizer other than sgd,
+    momentum, adam, and ModelError for a model that cannot run without values.
+
+    >>> from ddlnb.workloads.resolve import get_task
+    >>> small = footprint(get_task("small-conv"), "sgd")
+    >>> small.fixed == 2 * 4 * 954_002
+    True
     """
     require_optimizer(optimizer)
-    copies = 2 + OPTIMIZER_COPIES[optimizer]  # the parameters and their gradients are there anyway
-    return Footprint(float(frozen + copies * trained), per_sample, optimizer)
-
-
-def require_optimizer(optimizer: str) -> None:
-    """Raise UnknownName unless it is known what this optimizer keeps."""
-    if optimizer not in OPTIMIZER_COPIES:
-        raise UnknownName("optimizer", optimizer, OPTIMIZER_COPIES)
+    return seen_on_meta(task, dtype).footprint(optimizer)
 
 
 def require_memory_for_batch(task: Task, local_batch: int) -> None:
@@ -106,13 +148,15 @@ def require_memory_for_training(task: Task, local_batch: int) -> None:
     Parameters, gradients and samples are counted, and what autograd keeps for the backward pass,
     which forward passes of two and of three samples on the meta device show.
     """
+    from ddlnb.workloads.task import build_on_meta
+
     per_sample = _bytes_of(task.batch(1, 0))
     module = build_on_meta(task)
     # A model that needs values cannot run without them: then its samples alone are counted.
     with suppress(Exception):
         two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
         per_sample += three - two
-    _require(task, local_batch, 2 * _bytes_of(tuple(module.parameters())), per_sample)
+    _require(task, local_batch, 2 * _bytes_of(module.parameters()), per_sample)
 
 
 def require_memory_for_values(task: Task, reason: str) -> None:
@@ -120,8 +164,10 @@ def require_memory_for_values(task: Task, reason: str) -> None:
 
     ``reason`` says why the model has to be run with values at all.
     """
-    free = psutil.virtual_memory().available
-    needed = 2 * _bytes_of(tuple(build_on_meta(task).parameters()))
+    from ddlnb.workloads.task import build_on_meta
+
+    free = _free_bytes()
+    needed = 2 * _bytes_of(build_on_meta(task).parameters())
     if needed > free:
         raise ModelError(
             f"model {task.name!r} does not run without values ({reason}), and with them it needs "
@@ -131,7 +177,7 @@ def require_memory_for_values(task: Task, reason: str) -> None:
 
 
 def _require(task: Task, local_batch: int, fixed: int, per_sample: int) -> None:
-    free = psutil.virtual_memory().available
+    free = _free_bytes()
     needed = fixed + local_batch * per_sample
     if needed > free:
         most = max(0, (free - fixed) // max(1, per_sample))
@@ -141,8 +187,17 @@ def _require(task: Task, local_batch: int, fixed: int, per_sample: int) -> None:
         )
 
 
-def kept_bytes(task: Task, module: torch.nn.Module, samples: int) -> int:
+def _free_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def kept_bytes(task: Task, module: nn.Module, samples: int) -> int:
     """Return the bytes that autograd keeps from the forward to the backward pass."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+
     kept: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -156,5 +211,13 @@ def kept_bytes(task: Task, module: torch.nn.Module, samples: int) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-def _bytes_of(tensors: Batch) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+if __name__ == "__main__":
+    from ddlnb.workloads.models import TASKS
+
+    for _name in WITH_PROFILES:
+        _text = json.dumps(asdict(seen_on_meta(TASKS[_name])), indent=1)
+        (MODELS / f"{_name}.json").write_text(f"{_text}\n")

@@ -1,16 +1,9 @@
-"""The survey's three models on random data, built from transformers without a download.
+"""The models that are known by name, as tasks: nothing is downloaded.
 
-Handwritten digits: 1,797 small images with their labels (data/digits says where from).
-
-Two small models with real data: six convolutions on digits, and a transformer on a text.
-
-Two models from before attention, on random data: VGG-16 and the large LSTM of Penn Treebank.
-
-Models of other papers by name, on random data: their published sizes, built by transformers.
-
-Each row is a configuration of transformers with the sizes of its paper or of the published file of
-weights; nothing is downloaded. Dropout is off, as in the survey's models. Where vocabularies are
-published padded, they are padded here too.
+The survey's three are built by transformers and run on random data, two small ones learn from real
+data, two are from before attention, and the others are those of later papers: each of these is a
+configuration of transformers with the sizes of its paper or of the published file of weights.
+Dropout is off everywhere. Where vocabularies are published padded, they are padded here too.
 """
 
 from __future__ import annotations
@@ -125,6 +118,12 @@ BYTE_VALUES = 256
 CONTEXT_BYTES = 64
 
 
+def class_loss(module: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean loss of a module whose outputs are the logits of classes."""
+    images, labels = batch
+    return F.cross_entropy(module(like_parameters(module, images)), labels)
+
+
 def small_conv() -> nn.Module:
     """Six 3x3 convolutions and two linear layers; one late tensor holds most of the bytes."""
     steps: dict[str, nn.Module] = {}
@@ -156,11 +155,6 @@ def _draw_digits(local_batch: int, seed: int) -> Batch:
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(images), (local_batch,), generator=draw)
     return images[chosen], labels[chosen]
-
-
-def _digit_loss(module: nn.Module, batch: Batch) -> Tensor:
-    images, labels = batch
-    return F.cross_entropy(module(like_parameters(module, images)), labels)
 
 
 class _Block(nn.Module):
@@ -233,7 +227,7 @@ def _text_loss(module: nn.Module, batch: Batch) -> Tensor:
 
 SMALL_TASKS = (
     Task(
-        "small-conv", small_conv, _draw_digits, _digit_loss, 64, "images",
+        "small-conv", small_conv, _draw_digits, class_loss, 64, "images",
         "six convolutions on scikit-learn's handwritten digits",
     ),
     Task(
@@ -280,11 +274,6 @@ class WordLSTM(nn.Module):
         return logits
 
 
-def _class_loss(module: nn.Module, batch: Batch) -> Tensor:
-    images, labels = batch
-    return F.cross_entropy(module(like_parameters(module, images)), labels)
-
-
 def _word_loss(module: nn.Module, batch: Batch) -> Tensor:
     (words,) = batch
     return F.cross_entropy(module(words).flatten(0, 1), words.flatten())
@@ -292,7 +281,7 @@ def _word_loss(module: nn.Module, batch: Batch) -> Tensor:
 
 CLASSIC_TASKS = (
     Task(
-        "vgg16", vgg16, RandomImages(), _class_loss, 32, "images",
+        "vgg16", vgg16, RandomImages(), class_loss, 32, "images",
         "VGG-16 (Simonyan and Zisserman 2015) on random 224x224 images",
     ),
     Task(
@@ -426,3 +415,8 @@ PUBLISHED_TASKS = (
     _mixtral(),
     _t5(),
 )
+
+# By name, in the order in which they are listed.
+TASKS = {
+    task.name: task for task in (*SURVEY_TASKS, *SMALL_TASKS, *PUBLISHED_TASKS, *CLASSIC_TASKS)
+}

@@ -1,4 +1,4 @@
-"""Where a workload's seconds come from: measured here, or derived from a published throughput."""
+"""A workload's seconds as they are measured here: hooks on a module that really computes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from ddlnb.errors import (
     MissingPart,
     ModelError,
     require,
-    require_positive,
     require_whole,
 )
 from ddlnb.files import PROFILES, cores, processor, require_writable, write_atomically
+from ddlnb.hardware.catalogue import require_named_for
 from ddlnb.units import MS, counted
-from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.memory import require_memory_for_training
-from ddlnb.workloads.roofline import require_named_for
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task, require_finite
 from ddlnb.workloads.tracing import between_arrivals, between_entries, move, trace
 from ddlnb.workloads.workload import Workload
@@ -59,9 +58,6 @@ def require_threads(count: int | None) -> None:
         )
 
 
-SLOWEST, FASTEST = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026
-# Of GPUs in single precision: 17 for a V100, 22 for an RTX 2080 Ti, 13 for an A100 (data sheets).
-FLOPS_PER_BYTE = 20.0
 Stamp = Any  # seconds on the CPU, a torch.Event on an accelerator
 
 
@@ -215,59 +211,6 @@ def with_medians(
     }
     in_order = replace(workload, gradients=tuple(expected[name] for name in arrived))
     return in_order.with_seconds(forward, backward, source, hardware)
-
-
-def from_throughput(
-    workload: Workload,
-    samples_per_second: float,
-    source: str,
-    flops_per_byte: float = FLOPS_PER_BYTE,
-    hardware: str = "",
-) -> Workload:
-    """The workload with the seconds that a worker of this throughput needs, shared out by work.
-
-    Work is FLOPs, and bytes of operations without any; ``flops_per_byte`` says how many FLOPs take
-    as long as a byte: the processor's FLOP/s over its memory bandwidth. A layer without work takes
-    no time. The backward seconds of a layer lie on the first of its gradients that the backward
-    pass produces, because autograd computes the layer's gradients together and then hands them over
-    one after the other. ``hardware`` is the processor of this throughput. Raises InputError for a
-    throughput that no processor has.
-
-    >>> import ddlnb
-    >>> traced = ddlnb.trace("resnet50", 64)
-    >>> workload = ddlnb.from_throughput(traced, 253.1, "my log of May", hardware="rtx2080ti")
-    >>> round(workload.local_batch / workload.compute_seconds, 1)
-    253.1
-    """
-    require_positive(samples_per_second=samples_per_second)
-    require(
-        workload.flops > 0,
-        f"workload {workload.model!r} has no FLOPs to share the time by; take it from trace()",
-    )
-    rate = workload.flops / workload.local_batch * samples_per_second
-    require(
-        SLOWEST <= rate <= FASTEST,
-        f"throughput {samples_per_second:g} samples/s of {workload.model!r} means {rate:.3g} "
-        f"FLOP/s, and processors compute {SLOWEST:g} to {FASTEST:g}; give the samples per second "
-        f"of one GPU",
-    )
-    forward = {
-        layer.name: layer.forward_flops + flops_per_byte * layer.forward_bytes
-        for layer in workload.layers
-    }
-    left = {
-        layer.name: layer.backward_flops + flops_per_byte * layer.backward_bytes
-        for layer in workload.layers
-    }
-    backward = {one.name: left.pop(one.layer, 0.0) for one in workload.gradients}
-    work = sum(forward.values()) + sum(backward.values())
-    seconds = workload.local_batch / samples_per_second / work
-    return workload.with_seconds(
-        {name: value * seconds for name, value in forward.items()},
-        {name: value * seconds for name, value in backward.items()},
-        source,
-        hardware,
-    )
 
 
 def require_profile_place(name: str, hardware: str, folder: Path = PROFILES) -> None:

@@ -1,11 +1,4 @@
-"""What takes a workload's seconds: the hardware of a profile, beside that of a cluster.
-
-A cluster names its GPU by a word, such as "a100"; a profile measured on one has the GPU's own name,
-such as "NVIDIA A100-SXM4-80GB". Both mean the same if the word is made of whole parts of the name.
-
-What programs reach of data sheets, as it was fitted to open measurements.
-
-Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and the host that launches.
+"""Seconds from a data sheet: FLOPs over FLOP/s, bytes over bytes/s, and the host that launches.
 
 A GPU's pass through a layer takes
 
@@ -29,15 +22,18 @@ that is fitted as well (`winograd`); FLOPs themselves stay as they are counted.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", Communications of the ACM 52(4), 2009, for bounds; the rest is ours.
+
+Where a rate was measured, it gives the sum of the seconds, and the work of the layers their shares.
+A cluster names its GPU by a word, such as "a100", and a profile that was measured on one has the
+GPU's own name: forecasts refuse seconds of other hardware.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -45,75 +41,15 @@ from pydantic import BaseModel, ConfigDict
 
 from ddlnb.errors import InputError, UnknownName, require, require_positive
 from ddlnb.files import HARDWARE, read_yaml
-from ddlnb.hardware.catalogue import find, get_gpu, gpus
+from ddlnb.hardware.catalogue import get_gpu, is_same_hardware
 from ddlnb.hardware.gpu import ON_CORES, PRECISIONS, Gpu
 from ddlnb.hardware.interconnect import Known, KnownEntry
 from ddlnb.units import seconds_from
-from ddlnb.workloads.workload import Layer, Workload
+from ddlnb.workloads.workload import Work, Workload
 
-OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
-
-
-def is_same_hardware(one: str, other: str) -> bool:
-    """Return whether two names may mean the same hardware; an empty one means any.
-
-    >>> is_same_hardware("NVIDIA A100-SXM4-80GB", "a100"), is_same_hardware("a100", "a10")
-    (True, False)
-    >>> is_same_hardware("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti")
-    True
-    >>> is_same_hardware("a100-80gb", "NVIDIA A100-SXM4-80GB")  # by data/hardware
-    True
-    """
-    if not one or not other:
-        return True
-    known = find(one, gpus())
-    if known is not None and known == find(other, gpus()):
-        return True
-    return _word(one) in _runs(other) or _word(other) in _runs(one)
-
-
-def require_same_hardware(workload: Workload, cluster: str, hardware: str) -> None:
-    """Raise InputError for seconds of other hardware than that of the cluster of this name."""
-    if is_same_hardware(workload.hardware, hardware):
-        return
-    raise InputError(
-        f"the seconds of workload {workload.model!r} are those of {workload.hardware!r}, and "
-        f"cluster {cluster!r} has {hardware!r}; give the samples per second of one of its GPUs "
-        f"(--throughput, or from_throughput), profile the model there, or scale the seconds "
-        f"yourself: workload.scaled(FACTOR, WHY, hardware={hardware!r})"
-    )
-
-
-def require_named_for(name: str, hardware: str) -> None:
-    """Raise InputError if the name of a profile says that it is of other hardware than this."""
-    said = OF_NAME.search(name)
-    if said is None or is_same_hardware(said.group(1), hardware):
-        return
-    fitting = hardware if _word(hardware) == hardware.replace("-", "") else _word(hardware)
-    raise InputError(
-        f"profile name {name!r} says {said.group(1)!r}, and its seconds are those of "
-        f"{hardware!r}; name it {name[: said.start(1)]}{fitting}, or profile the model there"
-    )
-
-
-def _word(name: str) -> str:
-    return "".join(_parts(name))
-
-
-def _parts(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.lower())
-
-
-def _runs(name: str) -> set[str]:
-    """Return what neighbouring parts of a name make when joined."""
-    parts = _parts(name)
-    return {
-        "".join(parts[start:stop])
-        for start in range(len(parts))
-        for stop in range(start + 1, len(parts) + 1)
-    }
-
-
+PROCESSORS = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026
+# Of GPUs in single precision: 17 for a V100, 22 for an RTX 2080 Ti, 13 for an A100 (data sheets).
+FLOPS_PER_BYTE = 20.0
 PATH = HARDWARE / "roofline.yaml"
 CONVOLUTIONS = "convolutions"  # a network whose FLOPs are mostly theirs
 MATRIX_CONVOLUTIONS = f"matrix units, {CONVOLUTIONS}"
@@ -234,52 +170,6 @@ Z90 = NormalDist().inv_cdf(0.95)  # a 90 % interval is so many standard deviatio
 BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs and of weights
 
 
-@dataclass(frozen=True)
-class Work:
-    """FLOPs, bytes of operations with and without FLOPs, and operations of a pass through a layer.
-
-    A pass with work is one operation at least, where nobody counted them. ``winograd_flops`` are
-    those of the FLOPs that take fewer multiplications, ``kernels`` what libraries launch inside of
-    operations.
-    """
-
-    flops: float
-    matrix_bytes: float
-    bytes: float
-    operations: float = 0.0
-    winograd_flops: float = 0.0
-    kernels: float = 0.0
-
-    @property
-    def launches(self) -> float:
-        """How many operations the host hands over; none without work."""
-        has_work = bool(self.flops or self.matrix_bytes or self.bytes)
-        return max(self.operations, 1.0) if has_work else 0.0
-
-    def seconds(self, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
-        """Return how long the GPU takes, whatever its host does."""
-        computing = self.computed(efficiency.winograd.value) / efficiency.matrix.value
-        moved = self.matrix_bytes + self.bytes
-        moving = moved / (gpu.memory_bandwidth * efficiency.memory.value)
-        return computing / gpu.peak(precision) + moving
-
-    def computed(self, winograd: float) -> float:
-        """Return the FLOPs that are left where `winograd_flops` are so many times fewer."""
-        return self.flops - self.winograd_flops * (1 - 1 / winograd)
-
-    def host_seconds(self, efficiency: Efficiency) -> float:
-        """Return how long the host takes to hand all of it over."""
-        return self.launches * efficiency.host.value + self.kernels * efficiency.launch.value
-
-    def times(self, all: float) -> Work:
-        """Return so many times the work."""
-        return Work(*(all * one for one in astuple(self)))
-
-    def in_size(self, matrix: float, others: float) -> Work:
-        """Return the work with its bytes, with and without FLOPs, times these factors."""
-        return replace(self, matrix_bytes=matrix * self.matrix_bytes, bytes=others * self.bytes)
-
-
 def estimate(
     workload: Workload,
     gpu: str | Gpu,
@@ -344,6 +234,60 @@ def _require_possible(workload: Workload, gpu: Gpu, samples_per_second: float) -
     )
 
 
+def from_throughput(
+    workload: Workload,
+    samples_per_second: float,
+    source: str,
+    flops_per_byte: float = FLOPS_PER_BYTE,
+    hardware: str = "",
+) -> Workload:
+    """The workload with the seconds that a worker of this throughput needs, shared out by work.
+
+    Work is FLOPs, and bytes of operations without any; ``flops_per_byte`` says how many FLOPs take
+    as long as a byte: the processor's FLOP/s over its memory bandwidth. A layer without work takes
+    no time. The backward seconds of a layer lie on the first of its gradients that the backward
+    pass produces, because autograd computes the layer's gradients together and then hands them over
+    one after the other. ``hardware`` is the processor of this throughput. Raises InputError for a
+    throughput that no processor has.
+
+    >>> import ddlnb
+    >>> traced = ddlnb.trace("resnet50", 64)
+    >>> workload = ddlnb.from_throughput(traced, 253.1, "my log of May", hardware="rtx2080ti")
+    >>> round(workload.local_batch / workload.compute_seconds, 1)
+    253.1
+    """
+    require_positive(samples_per_second=samples_per_second)
+    require(
+        workload.flops > 0,
+        f"workload {workload.model!r} has no FLOPs to share the time by; take it from trace()",
+    )
+    rate = workload.flops / workload.local_batch * samples_per_second
+    slowest, fastest = PROCESSORS
+    require(
+        slowest <= rate <= fastest,
+        f"throughput {samples_per_second:g} samples/s of {workload.model!r} means {rate:.3g} "
+        f"FLOP/s, and processors compute {slowest:g} to {fastest:g}; give the samples per second "
+        f"of one GPU",
+    )
+    forward = {
+        layer.name: layer.forward_flops + flops_per_byte * layer.forward_bytes
+        for layer in workload.layers
+    }
+    left = {
+        layer.name: layer.backward_flops + flops_per_byte * layer.backward_bytes
+        for layer in workload.layers
+    }
+    backward = {one.name: left.pop(one.layer, 0.0) for one in workload.gradients}
+    work = sum(forward.values()) + sum(backward.values())
+    seconds = workload.local_batch / samples_per_second / work
+    return workload.with_seconds(
+        {name: value * seconds for name, value in forward.items()},
+        {name: value * seconds for name, value in backward.items()},
+        source,
+        hardware,
+    )
+
+
 def convolves(workload: Workload) -> bool:
     """Return whether most of the FLOPs are those of layers with convolutions."""
     layers = {one.layer for one in workload.gradients if len(one.shape or ()) > 3}
@@ -390,13 +334,21 @@ def _passes(
     host = gpu_free = 0.0
     ends = []
     for work in (*forward.values(), *backward.values()):
-        host += work.host_seconds(efficiency)
-        taken = work.seconds(gpu, precision, efficiency)
+        host += work.launches * efficiency.host.value + work.kernels * efficiency.launch.value
+        taken = gpu_seconds(work, gpu, precision, efficiency)
         ends.append(max(gpu_free + taken, host) if work.launches else gpu_free)
         gpu_free = ends[-1]
     seconds = [end - start for start, end in pairwise([0.0, *ends])]
     of_layers = dict(zip(forward, seconds, strict=False))
     return of_layers, dict(zip(backward, seconds[len(forward) :], strict=True))
+
+
+def gpu_seconds(work: Work, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
+    """Return how long the GPU takes, whatever its host does."""
+    computing = work.computed(efficiency.winograd.value) / efficiency.matrix.value
+    moved = work.matrix_bytes + work.bytes
+    moving = moved / (gpu.memory_bandwidth * efficiency.memory.value)
+    return computing / gpu.peak(precision) + moving
 
 
 def passes_of(workload: Workload, precision: str) -> tuple[dict[str, Work], dict[str, Work]]:
@@ -405,43 +357,34 @@ def passes_of(workload: Workload, precision: str) -> tuple[dict[str, Work], dict
     Autograd computes the gradients of a layer together, and hands them over one after the other:
     the first has their work. The loss belongs to the last layer forward, and to the first gradient.
     """
-    forward = {layer.name: forward_of(layer) for layer in workload.layers}
-    left = {layer.name: backward_of(layer) for layer in workload.layers}
+    forward = {layer.name: layer.forward for layer in workload.layers}
+    left = {layer.name: layer.backward for layer in workload.layers}
     if not any(layer.backward_flops for layer in workload.layers):
         left = {name: work.times(BACKWARD) for name, work in forward.items()}
-    nothing = Work(0.0, 0.0, 0.0)
-    backward = {one.name: left.pop(one.layer, nothing) for one in workload.gradients}
+    backward = {one.name: left.pop(one.layer, Work()) for one in workload.gradients}
     share = SIZES[precision] / max(one.bytes_per_element for one in workload.gradients)
     others = max(1.0, share) if convolves(workload) else share
     of_loss = (next(reversed(forward)), next(iter(backward)))
     return tuple(  # type: ignore[return-value]
         {
-            name: work.in_size(share, max(1.0, share) if name == loss else others)
+            name: replace(
+                work,
+                matrix_bytes=share * work.matrix_bytes,
+                bytes=(max(1.0, share) if name == loss else others) * work.bytes,
+            )
             for name, work in passes.items()
         }
         for passes, loss in zip((forward, backward), of_loss, strict=True)
     )
 
 
-def forward_of(layer: Layer) -> Work:
-    """Return the work of a layer's forward pass."""
-    return Work(
-        layer.forward_flops,
-        layer.forward_matrix_bytes,
-        layer.forward_bytes,
-        layer.forward_operations,
-        layer.forward_winograd_flops,
-        layer.forward_kernels,
-    )
-
-
-def backward_of(layer: Layer) -> Work:
-    """Return the work of a layer's backward pass."""
-    return Work(
-        layer.backward_flops,
-        layer.backward_matrix_bytes,
-        layer.backward_bytes,
-        layer.backward_operations,
-        layer.backward_winograd_flops,
-        layer.backward_kernels,
+def require_same_hardware(workload: Workload, cluster: str, hardware: str) -> None:
+    """Raise InputError for seconds of other hardware than that of the cluster of this name."""
+    if is_same_hardware(workload.hardware, hardware):
+        return
+    raise InputError(
+        f"the seconds of workload {workload.model!r} are those of {workload.hardware!r}, and "
+        f"cluster {cluster!r} has {hardware!r}; give the samples per second of one of its GPUs "
+        f"(--throughput, or from_throughput), profile the model there, or scale the seconds "
+        f"yourself: workload.scaled(FACTOR, WHY, hardware={hardware!r})"
     )

@@ -39,7 +39,7 @@ class Task:
     workload of a task that replays one (see replay.py), in real seconds. `ddlnb.task` makes one of
     a module of yours.
 
-    >>> from ddlnb.workloads.catalogue import TASKS
+    >>> from ddlnb.workloads.models import TASKS
     >>> small = TASKS["small-conv"]
     >>> module, batch = small.build(), small.batch(4, seed=0)
     >>> small.loss(module, batch).shape

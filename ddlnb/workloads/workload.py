@@ -2,9 +2,8 @@
 
 Layers stand in the order the forward pass runs them, gradients in the order the backward pass
 produces them. A gradient names the layer whose forward pass first reads its parameter: that layer
-is the one that must wait for the update.
-
-Model intensity and the communication-to-computation ratio (survey, section 2).
+is the one that must wait for the update. Model intensity and the ratio of communication to
+computation are those of the survey's section 2.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -29,23 +28,58 @@ SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it ta
 
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}  # of gradients on their way
 MICRO_BATCHES = "(earlier micro-batches)"
-# What is counted of a layer's forward pass, and of its backward pass; the last three since later.
-COUNTED = ("flops", "bytes", "matrix_bytes", "operations", "winograd_flops", "kernels")
-LATER = COUNTED[3:]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is counted of a pass through a layer.
+
+    FLOPs are counted with FMA = 2. ``matrix_bytes`` are those that operations with FLOPs read from
+    and write to memory: weights and activations of matrix products, convolutions and attention;
+    ``bytes`` are those of operations without (normalisations, activations, embeddings).
+    ``operations`` are what a host hands over to its GPU, 0 where nobody counted; ``kernels`` are
+    launched by a library inside of one. Of the FLOPs, ``winograd_flops`` are those of convolutions
+    of 3 x 3 that have a faster algorithm.
+
+    >>> Work(2.0, operations=1.0) + Work(1.0) - Work(0.5)
+    Work(flops=2.5, matrix_bytes=0.0, bytes=0.0, operations=1.0, winograd_flops=0.0, kernels=0.0)
+    """
+
+    flops: float = 0.0
+    matrix_bytes: float = 0.0
+    bytes: float = 0.0
+    operations: float = 0.0
+    winograd_flops: float = 0.0
+    kernels: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(getattr(self, name) + getattr(other, name) for name in COUNTED))
+
+    def __sub__(self, other: Work) -> Work:
+        return self + other.times(-1)
+
+    @property
+    def launches(self) -> float:
+        """How many operations the host hands over: one at least where nobody counted them."""
+        has_work = bool(self.flops or self.matrix_bytes or self.bytes)
+        return max(self.operations, 1.0) if has_work else 0.0
+
+    def computed(self, winograd: float) -> float:
+        """Return the FLOPs that are left where ``winograd_flops`` are so many times fewer."""
+        return self.flops - self.winograd_flops * (1 - 1 / winograd)
+
+    def times(self, all: float) -> Work:
+        """Return so many times the work."""
+        return Work(*(all * getattr(self, name) for name in COUNTED))
+
+
+COUNTED = tuple(field.name for field in fields(Work))
+LATER = COUNTED[3:]  # what profiles of earlier editions do not have
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One step of the forward pass: its seconds, and its work.
-
-    FLOPs are counted with FMA = 2. ``forward_bytes`` and ``backward_bytes`` are those that
-    operations without FLOPs (normalisations, activations, embeddings) read from and write to
-    memory; the ``matrix_bytes`` are those of operations with FLOPs: weights and activations of
-    matrix products, convolutions and attention. All bytes together are the sum of both.
-    ``forward_operations`` and ``backward_operations`` are what a host hands over to its GPU, 0
-    where nobody counted; ``kernels`` are launched by a library inside of one. Of the FLOPs,
-    ``winograd_flops`` are those of convolutions of 3 x 3 that have a faster algorithm.
-    """
+    """One step of the forward pass: its seconds, and the `Work` of its passes."""
 
     name: str
     forward_seconds: float = 0.0
@@ -61,6 +95,29 @@ class Layer:
     backward_winograd_flops: float = 0.0
     forward_kernels: float = 0.0
     backward_kernels: float = 0.0
+
+    @classmethod
+    def of(cls, name: str, forward: Work, backward: Work) -> Layer:
+        """Return the layer with this work, and without seconds."""
+        passes = {"forward": forward, "backward": backward}
+        return cls(
+            name,
+            **{
+                f"{way}_{what}": getattr(work, what)
+                for way, work in passes.items()
+                for what in COUNTED
+            },
+        )
+
+    @property
+    def forward(self) -> Work:
+        """The work of its forward pass."""
+        return Work(*(getattr(self, f"forward_{what}") for what in COUNTED))
+
+    @property
+    def backward(self) -> Work:
+        """The work of its backward pass."""
+        return Work(*(getattr(self, f"backward_{what}") for what in COUNTED))
 
 
 @dataclass(frozen=True)
@@ -251,11 +308,9 @@ class Workload:
         if micro_batches == 1:
             return self
         more = micro_batches - 1
-        passes = Layer(
-            MICRO_BATCHES,
-            forward_seconds=more * self.compute_seconds,
-            **{f"forward_{what}": more * self._counted(what) for what in COUNTED},
-        )
+        work = sum((layer.forward + layer.backward for layer in self.layers), Work()).times(more)
+        passes = Layer.of(MICRO_BATCHES, work, Work())
+        passes = replace(passes, forward_seconds=more * self.compute_seconds)
         return replace(
             self,
             layers=(*self.layers, passes),
@@ -263,10 +318,6 @@ class Workload:
             source=f"{self.source}; {micro_batches} micro-batches of {self.local_batch} between "
             f"exchanges",
         )
-
-    def _counted(self, what: str) -> float:
-        names = (f"forward_{what}", f"backward_{what}")
-        return float(sum(getattr(layer, name) for layer in self.layers for name in names))
 
     @property
     def structure(self) -> str:
@@ -284,15 +335,15 @@ class Workload:
 
     def to_json(self) -> str:
         """Return the workload as JSON text, the form kept in data/profiles."""
-        fields = asdict(self)
-        for gradient in fields["gradients"]:
+        values = asdict(self)
+        for gradient in values["gradients"]:
             if gradient["shape"] is None:
                 del gradient["shape"]
-        for layer in fields["layers"]:
+        for layer in values["layers"]:
             for what in LATER:
                 if not (layer[f"forward_{what}"] or layer[f"backward_{what}"]):
                     del layer[f"forward_{what}"], layer[f"backward_{what}"]
-        text = json.dumps(fields, indent=1)
+        text = json.dumps(values, indent=1)
         return SHAPE.sub(lambda found: "".join(found.group().split()).replace(",", ", "), text)
 
     @classmethod
@@ -304,10 +355,10 @@ class Workload:
         read without.
         """
         try:
-            fields = json.loads(text)
-            fields["layers"] = tuple(Layer(**layer) for layer in fields["layers"])
-            fields["gradients"] = tuple(_gradient(row) for row in fields["gradients"])
-            return cls(**fields)
+            values = json.loads(text)
+            values["layers"] = tuple(Layer(**layer) for layer in values["layers"])
+            values["gradients"] = tuple(_gradient(row) for row in values["gradients"])
+            return cls(**values)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise InputError(
                 f"{source} is not a workload profile ({type(error).__name__}: {reason_of(error)}); "

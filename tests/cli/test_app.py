@@ -14,7 +14,7 @@ import typer
 from ddlnb.cli.app import main
 from ddlnb.cli.plan import methods
 from ddlnb.plans.methods import METHODS
-from ddlnb.workloads.catalogue import TASKS
+from ddlnb.workloads.models import TASKS
 from tests.command_line import ddlnb
 
 COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]

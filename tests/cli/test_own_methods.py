@@ -11,7 +11,7 @@ import pytest
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.files import ROOT
 from ddlnb.plans.methods import METHODS
-from ddlnb.workloads.user_code import run_file
+from ddlnb.workloads.resolve import run_file
 from tests.command_line import ddlnb
 
 PAGE = (ROOT / "docs" / "own_method.md").read_text()

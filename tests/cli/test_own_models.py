@@ -11,7 +11,7 @@ import ddlnb
 from ddlnb.cli.questions import workload_for
 from ddlnb.errors import InputError, ModelError, UnknownName
 from ddlnb.simulator import profiles
-from ddlnb.workloads.catalogue import get_task as task_of
+from ddlnb.workloads.resolve import get_task as task_of
 from tests.command_line import ddlnb as run
 
 MINE = """

@@ -22,7 +22,7 @@ from ddlnb.plans.requests import lockstep
 from ddlnb.search.space import Candidate
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.pure_case import made_up_cluster
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
 from tests.toy import TOY

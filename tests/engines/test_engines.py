@@ -14,7 +14,7 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans.methods import METHODS
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, in_double, mlp, train_alone

@@ -10,7 +10,7 @@ import torch
 
 from ddlnb.engines import worker
 from ddlnb.engines.job import Job
-from ddlnb.workloads.catalogue import get_task
+from ddlnb.workloads.resolve import get_task
 
 FORWARD, BACKWARD, MESSAGE, BYTES = 3.0, 4.0, 9.0, 100.0
 

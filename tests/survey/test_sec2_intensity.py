@@ -13,7 +13,7 @@ from ddlnb.survey.sec2_intensity import (
     intensity_table,
     ordering_holds,
 )
-from ddlnb.workloads.catalogue import TASKS
+from ddlnb.workloads.models import TASKS
 from ddlnb.workloads.tracing import trace
 
 AS_COUNTED = "forward + backward, FMA = 1"

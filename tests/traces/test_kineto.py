@@ -15,8 +15,8 @@ from ddlnb.traces.kineto.graph import HOST, LAUNCH, STREAM, SYNCHRONISE, WAIT
 from ddlnb.traces.kineto.trace import kineto_trace
 from ddlnb.traces.read import read_trace
 from ddlnb.units import US
-from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import measure
+from ddlnb.workloads.resolve import get_task
 from tests.traces.gpu_traces import call, event, header, kernel, one_iteration, two_streams
 
 BATCH, ITERATIONS = 4, 2

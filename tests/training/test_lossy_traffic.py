@@ -31,7 +31,7 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings
 from ddlnb.training.worker import Compression, Worker
-from ddlnb.workloads.catalogue import TASKS
+from ddlnb.workloads.models import TASKS
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 SHAPES = [(64, 32), (64,), (10, 64), (10,)]

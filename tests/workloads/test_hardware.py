@@ -8,12 +8,13 @@ import pytest
 
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
+from ddlnb.hardware.catalogue import is_same_hardware, require_named_for
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
-from ddlnb.workloads.profiling import from_throughput, profile, write_profile
-from ddlnb.workloads.roofline import is_same_hardware, require_named_for
+from ddlnb.workloads.profiling import profile, write_profile
+from ddlnb.workloads.roofline import from_throughput
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
 from tests.cli.test_app import ddlnb

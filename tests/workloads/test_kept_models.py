@@ -6,9 +6,8 @@ import pytest
 
 from ddlnb.errors import UnknownName
 from ddlnb.files import PROFILES
-from ddlnb.workloads.catalogue import TASKS
-from ddlnb.workloads.kept_models import WITH_PROFILES, kept_model, seen_on_meta
-from ddlnb.workloads.memory import footprint
+from ddlnb.workloads.memory import WITH_PROFILES, footprint, kept_model, seen_on_meta
+from ddlnb.workloads.models import TASKS
 
 
 @pytest.mark.parametrize("name", WITH_PROFILES)

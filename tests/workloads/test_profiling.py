@@ -11,15 +11,9 @@ import torch
 from ddlnb.compression.profile import profile_compression
 from ddlnb.errors import InputError, ModelError
 from ddlnb.files import cores
-from ddlnb.workloads.catalogue import get_task
-from ddlnb.workloads.profiling import (
-    Iteration,
-    from_throughput,
-    measure,
-    profile,
-    with_medians,
-    write_profile,
-)
+from ddlnb.workloads.profiling import Iteration, measure, profile, with_medians, write_profile
+from ddlnb.workloads.resolve import get_task
+from ddlnb.workloads.roofline import from_throughput
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
 from tests.toy import mlp

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.errors import ModelError
-from ddlnb.workloads.catalogue import TASKS, get_task
 from ddlnb.workloads.hugging_face import balanced_experts
-from ddlnb.workloads.models import build_published
+from ddlnb.workloads.models import TASKS, build_published
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.tracing import trace
 
 PARAMETERS = {  # millions: of the papers, and of the published files of weights

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.workloads.recurrence import RecurrentCalls
+from ddlnb.workloads.counters import RecurrentCalls
 from ddlnb.workloads.roofline import efficiency_of, estimate
 from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace

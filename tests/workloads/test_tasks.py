@@ -15,8 +15,8 @@ from torch import nn
 
 from ddlnb.errors import InputError, ModelError, UnknownName
 from ddlnb.files import DIGITS, SURVEY_NOTES
-from ddlnb.workloads.catalogue import TASKS, get_task
-from ddlnb.workloads.models import BYTE_VALUES, read_digits
+from ddlnb.workloads.models import BYTE_VALUES, TASKS, read_digits
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import task
 
 SMALL = ("small-conv", "small-transformer")

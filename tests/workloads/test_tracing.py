@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ddlnb.errors import ModelError
-from ddlnb.workloads.catalogue import get_task
 from ddlnb.workloads.profiling import profile
+from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload, read_profile

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.workloads.roofline import Work, efficiency_of, estimate
+from ddlnb.workloads.roofline import efficiency_of, estimate, gpu_seconds
 from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Work
 
 MANY = 32
 CONVOLUTIONS = {
@@ -71,10 +72,10 @@ def test_fewer_multiplications_are_done_in_single_precision_only():
     flops = 1e15
     work = Work(flops, 0.0, 0.0, 1.0, winograd_flops=0.5 * flops)
     fewer = 0.5 * flops + 0.5 * flops / fp32.winograd.value
-    assert work.seconds(gpu, "fp32", fp32) == pytest.approx(
+    assert gpu_seconds(work, gpu, "fp32", fp32) == pytest.approx(
         fewer / gpu.peak("fp32") / fp32.matrix.value
     )
-    assert work.seconds(gpu, "fp16", fp16) == pytest.approx(
+    assert gpu_seconds(work, gpu, "fp16", fp16) == pytest.approx(
         flops / gpu.peak("fp16") / fp16.matrix.value
     )
     without = tuple(

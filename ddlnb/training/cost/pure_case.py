@@ -12,7 +12,8 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.errors import require_whole
 from ddlnb.training.tasks.built_in import DIGITS
 from ddlnb.units import bandwidth_from, seconds_from
-from ddlnb.workloads.profiling import from_throughput, profile
+from ddlnb.workloads.profiling import profile
+from ddlnb.workloads.roofline import from_throughput
 from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload

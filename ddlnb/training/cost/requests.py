@@ -42,7 +42,7 @@ from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.tasks import Identity
 from ddlnb.simulator.workers import team_of, with_team
 from ddlnb.training.executors.clock import Link
-from ddlnb.workloads.kept_models import kept_model
+from ddlnb.workloads.memory import kept_model
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def require_shapes(workload: Workload, compressor: Compressor) -> None:
 def is_built_in(workload: Workload) -> bool:
     """Return whether the workload is of a built-in model, whose parameters are known."""
     from ddlnb.training.tasks.catalogue import LEARNING_TASKS
-    from ddlnb.workloads.catalogue import TASKS
+    from ddlnb.workloads.models import TASKS
 
     return workload.model in TASKS or workload.model in LEARNING_TASKS
 
@@ -113,7 +113,7 @@ def _shapes_of_model(name: str) -> dict[str, Shape]:
     import torch
 
     from ddlnb.training.tasks.catalogue import get_learning_task
-    from ddlnb.workloads.catalogue import TASKS
+    from ddlnb.workloads.models import TASKS
 
     with torch.device("meta"):
         module = TASKS[name].build() if name in TASKS else get_learning_task(name).build(0)
