@@ -26,22 +26,22 @@ def alternate(
     import torch
     import torch.distributed as dist
 
-    from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.collective import Streams
-    from ddlnb.engines.transports.rank_schedule import Course
+    from ddlnb.engines.transports.collective import CollectiveTransport
+    from ddlnb.engines.transports.rank_schedule import RankSchedule
+    from ddlnb.launch.rank import process_group
     from ddlnb.networks.collectives.catalogue import get_collective
 
     found: dict[tuple[str, int], list[float]] = {}
     with (
         process_group(context, context.store(), context.count),
-        Streams(context.host, context.timeout_seconds) as streams,
+        CollectiveTransport(context.host, context.timeout_seconds) as transport,
     ):
-        courses = {
-            name: Course(get_collective(name, context.count), context.rank) for name in names
+        schedules = {
+            name: RankSchedule(get_collective(name, context.count), context.rank) for name in names
         }
         run = {
-            name: lambda tensor, course=course: streams.carry(course, 0, tensor).wait()
-            for name, course in courses.items()
+            name: lambda tensor, schedule=schedule: transport.carry(schedule, 0, tensor).wait()
+            for name, schedule in schedules.items()
         }
         for repetition in range(-1, repetitions):  # the first opens connections
             for size in sizes:

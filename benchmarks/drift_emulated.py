@@ -34,12 +34,12 @@ from benchmarks.drift_runs import (
     table,
 )
 from benchmarks.searched_emulated import ratio
-from ddlnb.engines.replanning import LEAST_GAIN
-from ddlnb.engines.searching import measured_cluster, simulated_seconds
 from ddlnb.errors import UnknownName
 from ddlnb.figures import drift_iterations
 from ddlnb.files import DATA
 from ddlnb.plans.plan import Plan
+from ddlnb.replanning.replanner import LEAST_GAIN
+from ddlnb.replanning.searched import measured_cluster, simulated_seconds
 from ddlnb.results.statistics import Interval
 
 KEPT = DATA / "measured" / "2026-11-23_two-cores_drift"

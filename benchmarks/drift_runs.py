@@ -16,18 +16,17 @@ import pandas as pd
 
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.job import Report
-from ddlnb.engines.network_change import NetworkChange
-from ddlnb.engines.replanning import REPETITIONS
-from ddlnb.engines.searching import searched_plan
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.engines.targets import Contender
 from ddlnb.files import provenance, write_atomically
 from ddlnb.launch.capacity import watched_load
-from ddlnb.launch.options import Site, emulated
+from ddlnb.launch.options import NetworkChange, Site, emulated
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import method_of
+from ddlnb.replanning.replanner import REPETITIONS
+from ddlnb.replanning.searched import searched_plan
 from ddlnb.search.search import SEARCHED_METHOD, Searching
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Workload, read_profile
@@ -153,8 +152,8 @@ def kept_costs(name: str, folder: Path) -> list[AlphaBeta]:
 
 def _run(plan: Plan, reports: list[Report]) -> dict[str, Any]:
     """Return what a run says of its plans and meetings; seconds of meetings are of the clock."""
-    takeovers = reports[0].takeovers
-    meetings = list(zip(*(report.meetings for report in reports), strict=True))
+    takeovers = reports[0].switches
+    meetings = list(zip(*(report.sync_points for report in reports), strict=True))
     seconds = {
         drifted: [
             max(one.seconds for one in each) for each in meetings if each[0].drifted == drifted

@@ -81,7 +81,7 @@ def _small_all_reduces(context: RankContext, repetitions: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
-    from ddlnb.engines.process_group import process_group
+    from ddlnb.launch.rank import process_group
 
     begins, found = Begins(context), []
     with process_group(context, context.store(), context.count):

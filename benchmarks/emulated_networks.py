@@ -238,21 +238,21 @@ def _carry_out(
     """Return the seconds that each repetition takes at this rank, from a common beginning."""
     import torch
 
-    from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.collective import Streams
-    from ddlnb.engines.transports.rank_schedule import Course
+    from ddlnb.engines.transports.collective import CollectiveTransport
+    from ddlnb.engines.transports.rank_schedule import RankSchedule
+    from ddlnb.launch.rank import process_group
 
     begins, found = Begins(context), []
     with (
         process_group(context, context.store(), context.count),
-        Streams(context.host, context.timeout_seconds) as streams,
+        CollectiveTransport(context.host, context.timeout_seconds) as transport,
     ):
-        course = Course(collective, context.rank)
+        schedule = RankSchedule(collective, context.rank)
         tensor = torch.ones(elements)
         for repetition in range(repetitions):
             begin = begins.next(repetition)
             time.sleep(max(0.0, begin - time.monotonic()))
-            streams.carry(course, 0, tensor).wait()
+            transport.carry(schedule, 0, tensor).wait()
             found.append(time.monotonic() - begin)
     return found
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.message_cost [--workers 4] [--bytes 256] [--count 600]
 
-Three ways take turns: gloo alone, the engine's courier on gloo, and the courier on the mesh of
-`topology="mesh"`. Beside them stands the courier with a network that answers at once: that much of
-a message is ours.
+Three ways take turns: gloo alone, the engine's scheduler on gloo, and the scheduler on the mesh of
+`topology="mesh"`. Beside them stands the scheduler with a network that answers at once: that much
+of a message is ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddlnb.plans.methods import get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
-WAYS = ("gloo", "courier on gloo", "courier on mesh", "courier alone")
+WAYS = ("gloo", "scheduler on gloo", "scheduler on mesh", "scheduler alone")
 
 
 class Cost(NamedTuple):
@@ -80,8 +80,8 @@ def costs(context: RankContext, size: int, count: int, rounds: int) -> list[dict
     import torch
     import torch.distributed as dist
 
-    from ddlnb.engines.process_group import process_group
-    from ddlnb.engines.transports.connect import transport_for
+    from ddlnb.engines.torch_engine import transport_for
+    from ddlnb.launch.rank import process_group
 
     plan = plan_of(count, size)
     with process_group(context, context.store(), context.count):
@@ -109,17 +109,17 @@ def _courier(plan: Plan, transport: Any) -> Callable[[], None]:
     """Return a burst of the plan's messages, as an iteration of training makes them."""
     import torch
 
-    from ddlnb.engines.scheduler import Courier, GradientMemory
+    from ddlnb.engines.scheduler import GradientMemory, MessageScheduler
 
-    courier = Courier(plan, GradientMemory(plan, torch.float32), transport)
+    scheduler = MessageScheduler(plan, GradientMemory(plan, torch.float32), transport)
 
     def burst() -> None:
-        courier.begin()
+        scheduler.begin()
         for position in range(len(plan.gradients)):
-            courier.gradient_ready(position)
-        courier.backward_done()
+            scheduler.gradient_ready(position)
+        scheduler.backward_done()
         for message in range(len(plan.messages)):
-            courier.wait(message)
+            scheduler.wait(message)
 
     return burst
 

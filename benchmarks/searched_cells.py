@@ -16,13 +16,13 @@ from ddlnb.calibration.comparison import PROBE_ITERATIONS, WARMUP
 from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster, write_cluster
-from ddlnb.engines.searching import in_order
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.files import DATA
 from ddlnb.launch.options import EMULATED, Site
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.plans.plan_file import method_of
+from ddlnb.replanning.searched import in_order
 from ddlnb.search.result import SearchResult
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import SEARCHED, Space

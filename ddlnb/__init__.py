@@ -131,7 +131,14 @@ _HOME = {
     ),
 }
 # What the core asks extensions for, by what it calls it, and the only place that names them.
-_SUPPLIED = {"method searched": ("search.method", "SEARCHED_METHOD")}
+_SUPPLIED = {
+    "method searched": ("search.method", "SEARCHED_METHOD"),
+    "collective": ("networks.collectives.catalogue", "get_collective"),
+    "compressed messages": ("compression.messages", "MessageCompressing"),
+    "emulated topology": ("networks.emulated", "wiring_of"),
+    "re-planning": ("replanning.replanner", "replanning_of"),
+    "searched plan": ("replanning.searched", "searched_plan"),
+}
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _NAMESPACES = ("figures", "survey")  # packages that are public as a whole
 

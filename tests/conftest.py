@@ -20,7 +20,7 @@ LONGEST = (
     *("test_notebooks", "test_engines", "test_reproduce", "test_faults", "test_launchers"),
     *("test_twin", "test_byteps", "test_horovod", "test_ranks", "test_emulation"),
     *("test_executors", "test_byteps_asynchronous", "test_public_face", "test_emulated_cuts"),
-    *("test_simulated_here", "test_emulated_graphs", "test_replanning", "test_compressed"),
+    *("test_simulated_here", "test_emulated_graphs", "test_replanner", "test_compressed"),
     *("test_collectives", "test_compare", "test_sec1_parallelism", "test_against_simgrid"),
 )
 
@@ -37,7 +37,7 @@ IMPORTS = (
     *("tests.engines.test_byteps", "tests.engines.test_byteps_asynchronous"),
     *("tests.engines.test_collectives", "tests.engines.test_engines"),
     *("tests.engines.test_horovod", "tests.engines.test_measure"),
-    *("tests.engines.test_replanning", "tests.launch.test_ranks", "tests.test_extending"),
+    *("tests.replanning.test_replanner", "tests.launch.test_ranks", "tests.test_extending"),
     *("tests.survey.test_sec3_3_1_protocols", "tests.training.test_executors"),
 )
 

@@ -152,8 +152,7 @@ def measure(
         counts, left_out = fitting_workers(counts, settings.site, settings.device)
         if left_out:
             typer.echo(left_out, err=True)
-    from ddlnb.engines.duration import estimated_seconds
-    from ddlnb.engines.measure import measure_scaling
+    from ddlnb.engines.measure import expected_seconds, measure_scaling
     from ddlnb.launch.capacity import watched_load
     from ddlnb.workloads.replay import replayed
 
@@ -161,7 +160,7 @@ def measure(
     methods = _methods(method, plan)
     if settings.device == "cuda" and "all" in methods:
         _say_left_out(settings)
-    seconds = estimated_seconds(task, methods, workers=counts, settings=settings, out=out)
+    seconds = expected_seconds(task, methods, workers=counts, settings=settings, out=out)
     announce(seconds, yes)
     with watched_load() as watch:
         rows = measure_scaling(

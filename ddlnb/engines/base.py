@@ -1,17 +1,20 @@
-"""The interfaces between the parts of an engine that executes plans on real processes.
-
-A request in flight, which one thread awaits and another one answers.
-"""
+"""What the parts of an engine call one another: trainers, transports, and requests in flight."""
 
 from __future__ import annotations
 
+import os
+import queue
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 
 Callback = Callable[[], None] | None
+
+_CLOSED = "this rank closed its connections before the message was answered"
 
 
 class Handle(Protocol):
@@ -57,7 +60,7 @@ class Trainer(Protocol):
 
 
 class Pending:
-    """The handle of a request that sums a tensor in place.
+    """The handle of a request that sums a tensor in place: one thread waits, another one answers.
 
     ``callbacks`` are called when the sum is there; ``by`` says who makes it.
     """
@@ -94,3 +97,86 @@ class Pending:
         if self._error is not None:
             raise self._error
         return self.tensor
+
+
+Request = TypeVar("Request", bound=Pending)
+
+
+class ThreadedTransport(ABC, Generic[Request]):
+    """A transport whose connections belong to a thread, while the training loop computes.
+
+    Requests go to the thread by an outbox, and a pipe wakes it; ``_pending`` has those that it has
+    taken and not answered. It ends with `close`, or with the first error, which all hear that wait.
+    """
+
+    def __init__(self, name: str, timeout_seconds: float):
+        self.bytes_sent = 0.0
+        self._timeout = timeout_seconds
+        self._pending: dict[Any, Request] = {}
+        self._outbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+        self._closed = False
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread and close the connections; safe to call twice.
+
+        Who waits for a message that was not answered hears that it never will be.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._put(None)
+        self._thread.join(self._timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"{self._thread.name} did not end within {self._timeout} s")
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def _put(self, request: Request | None) -> None:
+        """Hand the thread a request. Raises ConnectionError, or what has ended the thread."""
+        if request is not None and self._closed:
+            raise ConnectionError(_CLOSED)
+        self._outbox.put(request)
+        with suppress(BlockingIOError):  # a full pipe wakes the thread just as well
+            os.write(self._wake, b"\0")
+        if request is not None and self._failure is not None:
+            raise self._failure  # the thread may have ended before it could see this one
+
+    def _taken(self) -> Iterator[Request | None]:
+        """Yield what is in the outbox, in the thread; None at the end of all."""
+        while not self._outbox.empty():
+            yield self._outbox.get()
+
+    def _run(self) -> None:
+        reason: Exception = ConnectionError(_CLOSED)
+        try:
+            self._connect()
+            while self._turn():
+                pass
+        except Exception as error:
+            reason = error
+        self._failure = reason
+        for request in (*self._pending.values(), *self._taken()):
+            if request is not None:
+                request.finish(reason)
+        self._disconnect()
+
+    def _connect(self) -> None:
+        """Open, in the thread, what belongs to it."""
+
+    @abstractmethod
+    def _turn(self) -> bool:
+        """Wait for something to do and do it; return whether there may be more to come."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Close the connections, in the thread."""

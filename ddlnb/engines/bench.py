@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
+from typing import Any
 
-from ddlnb.engines.job import Job, Report
+from ddlnb.engines.job import Job, Replans, Report
 from ddlnb.engines.probes import (
     COST_PROBES,
     Probe,
@@ -14,10 +15,8 @@ from ddlnb.engines.probes import (
     shares_cores,
     time_all_reduces,
 )
-from ddlnb.engines.searching import measured_space, searched_plan
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, get_optimizer, optimizer_name
-from ddlnb.engines.takeover import Replanning
-from ddlnb.engines.targets import Contender
+from ddlnb.engines.targets import Contender, is_searched
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
 from ddlnb.launch.options import Site
@@ -25,8 +24,8 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
+from ddlnb.registry import supplied
 from ddlnb.results.timeline import Timeline
-from ddlnb.search.search import Searching
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.resolve import get_task
@@ -48,7 +47,7 @@ class Bench:
         self.task = slowed(get_task(task), ranks.site.scale)
         self.ranks, self.settings = ranks, settings
         self.local_batch = settings.batch_of(self.task)
-        self._searched: dict[Searching, Plan] = {}
+        self._searched: dict[Any, Plan] = {}
 
     @cached_property
     def workload(self) -> Workload:
@@ -114,9 +113,10 @@ class Bench:
     def plan(self, method: str | Method) -> Plan:
         """Return the plan of a method for this model on these workers."""
         method = get_method(method)
-        if isinstance(method.planner, Searching):
+        if is_searched(method):
             if method.planner not in self._searched:
-                plan = searched_plan(method.planner, self.workload, self.cost, self.settings)
+                search = supplied("searched plan")
+                plan = search(method.planner, self.workload, self.cost, self.settings)
                 self._searched[method.planner] = plan
             return self._searched[method.planner]
         cost = self.cost if method.needs_cost else None
@@ -182,21 +182,21 @@ class Bench:
             job,
             count=job.ranks,
             timeout_seconds=self.settings.timeout_seconds,
-            moments={change.moment: partial(become, change.site(site)) for change in changes},
+            callbacks={change.barrier: partial(become, change.site(site)) for change in changes},
         )
         if changes:
             become(site)
         return answers
 
-    def _replanning(self, contender: Contender) -> Replanning | None:
+    def _replanning(self, contender: Contender) -> Replans | None:
         """Return how this contender plans anew, None where it keeps to its plan."""
         if self.settings.replan is None or not contender.plans_anew:
             return None
         assert contender.method is not None
-        planner = contender.method.planner
-        assert isinstance(planner, Searching)
-        space = measured_space(planner, self.settings)
-        return Replanning(self.workload, space, self.settings.replan, scale=self.ranks.site.scale)
+        rules: Replans = supplied("re-planning")(
+            contender.method.planner, self.workload, self.settings, self.ranks.site.scale
+        )
+        return rules
 
     def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
         """Return what every rank did in some iterations of a run."""

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ddlnb.engines.byteps import runtime
-from ddlnb.engines.horovod import runtime as horovod_runtime
+from ddlnb.engines.foreign import lacking
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import KeptPlan
 from ddlnb.plans.requests import SPLIT
+from ddlnb.registry import is_supplied, supplied
+
+Refusal = Callable[[Method, Plan | None, str], str]  # of a method, its kept plan, and a device
 
 
 def _nothing(*_: object) -> str:
@@ -40,17 +43,18 @@ class Engine:
     serve: str = ""
     baseline: str | None = None
     exchanges: frozenset[str] = frozenset()
-    refusal: Callable[[Method], str] = _nothing
+    refusal: Refusal = _nothing
     missing: Callable[[], str] = _nothing
 
-    def refuses(self, method: Method) -> str:
-        """Return why this engine cannot run the method; "" if it can."""
+    def refuses(self, method: Method, device: str = "cpu") -> str:
+        """Return why this engine cannot run the method on a device; "" if it can."""
         if not self.exchanges:
             return "runs no methods, only its own default"
         if method.exchange not in self.exchanges:
             answered = " and ".join(sorted(self.exchanges))
             return f"answers {answered}, and the method asks for {method.exchange}"
-        return self.refusal(method)
+        kept = method.planner.plan if isinstance(method.planner, KeptPlan) else None
+        return self.refusal(method, kept, device)
 
     def starter(self) -> Callable[..., Any]:
         """Return the function that ``start`` names."""
@@ -61,36 +65,28 @@ class Engine:
         return _named(self.serve)
 
 
-def _plan_of(method: Method) -> Plan | None:
-    return method.planner.plan if isinstance(method.planner, KeptPlan) else None
+def _not_for_torch(method: Method, plan: Plan | None, device: str) -> str:
+    credit = method.credit_bytes if plan is None else plan.credit_bytes
+    if device == "cuda" and credit is not None and method.exchange != "push_pull":
+        return (
+            "does not observe the end of an all-reduce on GPUs, for which a credit waits: leave "
+            "the method out, or take device 'cpu'"
+        )
+    named = bool(plan and plan.collectives) or method.exchange == SPLIT
+    compressed = bool(plan and plan.compressed_by)
+    for part, needed in (("collective", named), ("compressed messages", compressed)):
+        if needed and not is_supplied(part):
+            return f"has no {part} here: install all of ddlnb"
+    return supplied("compressed messages").cannot_run(plan) if compressed else ""
 
 
-def _compresses(method: Method) -> str:
-    plan = _plan_of(method)
-    if plan is None or not plan.compressed_by:
-        return ""
-    compressions = " and ".join(plan.compressed_by)
-    return f"sends gradients as they are, and the plan compresses messages by {compressions}"
-
-
-def _cannot_compress(method: Method) -> str:
-    plan = _plan_of(method)
-    if plan is None or not plan.compressed_by:
-        return ""
-    from ddlnb.engines.compressing import cannot_run  # takes torch along
-
-    return cannot_run(plan)
-
-
-def _names_collectives(method: Method) -> str:
-    plan = _plan_of(method)
-    if plan is None or not plan.collectives:
-        return ""
-    return "has one all-reduce of its own for all messages, and the plan names collectives"
-
-
-def _not_for_horovod(method: Method) -> str:
-    return _names_collectives(method) or _compresses(method)
+def _not_for_horovod(method: Method, plan: Plan | None, device: str) -> str:
+    if plan is not None and plan.collectives:
+        return "has one all-reduce of its own for all messages, and the plan names collectives"
+    if plan is not None and plan.compressed_by:
+        compressions = " and ".join(plan.compressed_by)
+        return f"sends gradients as they are, and the plan compresses messages by {compressions}"
+    return ""
 
 
 def _named(path: str) -> Callable[..., Any]:
@@ -98,6 +94,7 @@ def _named(path: str) -> Callable[..., Any]:
     return getattr(import_module(module), name)
 
 
+_BYTEPS = {f"byteps.{part}": f"{part}/c_lib*.so" for part in ("torch", "server")}
 _LISTED = [
     Engine("single", "one worker, no communication",
            "ddlnb.engines.torch_engine:single", baseline="single"),
@@ -105,14 +102,14 @@ _LISTED = [
            "ddlnb.engines.torch_engine:ddp", baseline="DDP"),
     Engine("torch", "ours: torch.distributed for all-reduces, ZeroMQ for parameter servers",
            "ddlnb.engines.torch_engine:start", "ddlnb.engines.torch_engine:serve",
-           exchanges=frozenset({"all_reduce", "push_pull", SPLIT}), refusal=_cannot_compress),
+           exchanges=frozenset({"all_reduce", "push_pull", SPLIT}), refusal=_not_for_torch),
     Engine("horovod", "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
            "ddlnb.engines.horovod.engine:start", baseline="horovod",
            exchanges=frozenset({"all_reduce", SPLIT}), refusal=_not_for_horovod,
-           missing=horovod_runtime.missing),
+           missing=partial(lacking, "Horovod", {"PyTorch": "torch/mpi_lib_v2*.so"})),
     Engine("byteps", "BytePS: our plans on its parameter servers, priorities and credit",
            "ddlnb.engines.byteps.engine:start", "ddlnb.engines.byteps.engine:serve",
-           exchanges=frozenset({"push_pull"}), missing=runtime.missing),
+           exchanges=frozenset({"push_pull"}), missing=partial(lacking, "BytePS", _BYTEPS)),
 ]  # fmt: skip
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _LISTED}
 BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}
@@ -136,10 +133,10 @@ def require_installed(name: str) -> None:
         raise MissingPart(f"engine {name!r} cannot run here: {lack}")
 
 
-def require_runs(engine: str, method: Method) -> None:
+def require_runs(engine: str, method: Method, device: str = "cpu") -> None:
     """Raise InputError, with the reason and the engines that can, if it cannot run the method."""
-    if reason := get_engine(engine).refuses(method):
-        able = [e.name for e in ENGINES.values() if not e.refuses(method)]
+    if reason := get_engine(engine).refuses(method, device):
+        able = [e.name for e in ENGINES.values() if not e.refuses(method, device)]
         raise InputError(
             f"engine {engine!r} cannot run {method.name!r}: it {reason}; "
             f"engines that can: {', '.join(able) or 'none'}"

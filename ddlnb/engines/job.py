@@ -1,6 +1,6 @@
-"""A job that a rank trains, and its report: data that travels between processes.
+"""A job that a rank trains, the spans that it records, and its report.
 
-Records the spans of one rank while an iteration runs.
+Jobs and reports are data that travels between processes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,62 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 
 from ddlnb.engines.settings import OPTIMIZERS, MakeOptimizer
-from ddlnb.engines.takeover import Meeting, Replanning, Takeover
+from ddlnb.launch.rank import RankContext
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.timeline import Span
 from ddlnb.workloads.task import Task
+
+
+@dataclass(frozen=True)
+class SyncPoint:
+    """All ranks met before ``iteration``, which kept this one for so many seconds.
+
+    ``drifted`` says whether the cost of an all-reduce was measured, and a plan searched for it.
+    """
+
+    iteration: int
+    seconds: float
+    drifted: bool
+
+
+@dataclass(frozen=True)
+class PlanSwitch:
+    """A plan that took over before ``iteration``, counted from 0 and warm-up included.
+
+    ``cost`` is that of the all-reduce it was searched for, in real seconds.
+    """
+
+    iteration: int
+    digest: str
+    messages: int
+    cost: AlphaBeta
+
+    def __str__(self) -> str:
+        return f"{self.digest} from iteration {self.iteration}"
+
+
+class Replanner(Protocol):
+    """Follows the run of one worker, and may put another plan in the place of its own."""
+
+    switches: list[PlanSwitch]
+    sync_points: list[SyncPoint]
+
+    def after_step(self, iteration: int) -> None:
+        """Take note of a step; ``iteration`` is that of the next one. Every rank calls it."""
+
+
+class Replans(Protocol):
+    """How a job plans anew, as data that travels to the ranks."""
+
+    def follow(self, context: RankContext, job: Job, store: Any, trainer: Any) -> Replanner:
+        """Return what follows this worker."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +97,7 @@ class Job:
     collective: Collective | None = None
     ranks_per_node: int = 1
     keep_parameters: bool = False
-    replanning: Replanning | None = None
+    replanning: Replans | None = None
     changes: tuple[int, ...] = ()
 
     @property
@@ -69,10 +116,10 @@ class Report:
     """What one worker measured. Seconds are those of all timed iterations together.
 
     ``step_seconds`` are those of each iteration in turn, warm-up and traced ones included; with a
-    plan that overlaps iterations, messages of one may be waited for in the next. Meetings are not
-    in them; ``meetings`` says which there were, in seconds of the clock whatever the scale.
+    plan that overlaps iterations, messages of one may be waited for in the next. Those at
+    ``sync_points`` are not in them, which are in seconds of the clock whatever the scale.
     ``digest`` is a fingerprint of the final parameters; ``parameters`` are kept only if asked.
-    ``takeovers`` are the plans that took over from the job's own.
+    ``switches`` are the plans that took over from the job's own.
     """
 
     rank: int
@@ -83,9 +130,9 @@ class Report:
     digest: str
     spans: tuple[Span, ...] = ()
     parameters: dict[str, torch.Tensor] | None = field(default=None, repr=False)
-    takeovers: tuple[Takeover, ...] = ()
+    switches: tuple[PlanSwitch, ...] = ()
     step_seconds: tuple[float, ...] = ()
-    meetings: tuple[Meeting, ...] = ()
+    sync_points: tuple[SyncPoint, ...] = ()
 
     def scaled(self, scale: float) -> Report:
         """Return the report of a run slowed to the scale, in real seconds.

@@ -23,8 +23,9 @@ from ddlnb.engines.targets import (
     ranks_needed,
 )
 from ddlnb.errors import MissingPart, require, require_whole
-from ddlnb.files import held, provenance, require_writable_file
+from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file
 from ddlnb.launch.capacity import fitting_workers
+from ddlnb.launch.options import EMULATED, HERE
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
 from ddlnb.registry import several
@@ -33,9 +34,14 @@ from ddlnb.results.tables import speedups
 from ddlnb.results.timeline import Timeline
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
+from ddlnb.workloads.workload import read_profile
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+START_SECONDS = 8.0  # until ranks are up and have loaded torch
+RUN_SECONDS = 1.5  # of every run, before its first iteration and after its last
 
 
 class LeftOut(UserWarning):
@@ -178,6 +184,40 @@ def measure_scaling(
     return speedups(rows_once) if "single" in set(rows_once["method"]) else rows_once
 
 
+def expected_seconds(
+    model: str | Task,
+    methods: Methods,
+    *,
+    workers: int | Sequence[int],
+    settings: MeasurementSettings,
+    out: str | Path | None = None,
+) -> float | None:
+    """Return about how long `measure_scaling` takes here for what is not in ``out`` yet.
+
+    It is said by kept times: a worker computes as long as the profile of its model and batch that
+    is kept in data/profiles, all share the cores of this machine, and every link of an emulated
+    network carries all gradients twice. None where no time is kept, or nothing runs here.
+    """
+    task, site = get_task(model), settings.site
+    name = f"{task.name}_b{settings.batch_of(task)}_cpu-1thread"
+    is_here = settings.device == "cpu" and site.launcher in (HERE.launcher, EMULATED)
+    if not is_here or not (task.recorded or (PROFILES / f"{name}.json").is_file()):
+        return None
+    kept = task.recorded or read_profile(name)
+    done, total = ResultsFile(out if out is not None and Path(out).exists() else None), 0.0
+    for count in several(workers):
+        at_count = settings.changed(workers=count)
+        seconds = kept.compute_seconds * (max(1, count / cores()) if site.scale == 1 else 1)
+        if site.is_emulated:
+            slowest = min(wire.link.bandwidth for wire in site.wiring(count).wires)
+            seconds += 2 * kept.gradient_bytes / slowest
+        cells = cells_of(task, contenders(methods, at_count), at_count)
+        runs = len(missing_runs(cells, settings.repetitions, done))
+        iterations = (settings.warmup + settings.iterations) / site.scale
+        total += runs * (RUN_SECONDS + iterations * seconds)
+    return START_SECONDS + total if total else 0.0
+
+
 def record_timelines(
     model: str | Task,
     methods: Methods = "all",
@@ -246,7 +286,7 @@ def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
 def _plans_of(job: Job, reports: list[Report]) -> str:
     """Return the digest of the plan, and of those that took over from it with their iterations."""
     digest = job.plan.digest if job.plan else ""
-    return ", ".join([digest, *map(str, reports[0].takeovers)])
+    return ", ".join([digest, *map(str, reports[0].switches)])
 
 
 def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame:

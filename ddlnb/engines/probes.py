@@ -1,7 +1,4 @@
-"""What ranks measure before a plan is made: layer times, and the time of an all-reduce.
-
-The seconds of collectives on real ranks, in alternating runs.
-"""
+"""What ranks measure before a plan is made: layer times, and the time of an all-reduce."""
 
 from __future__ import annotations
 
@@ -16,14 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.base import Transport
-from ddlnb.engines.process_group import local_device, process_group
-from ddlnb.engines.transports.all_reduce import AllReduceTransport
-from ddlnb.engines.transports.collective import CollectiveTransport, MeshTransport, Streams
-from ddlnb.engines.transports.rank_schedule import Course
+from ddlnb.engines.torch_engine import reducing
+from ddlnb.engines.transports.collective import CollectiveTransport, schedule_named
 from ddlnb.errors import require
-from ddlnb.launch.rank import RankContext
-from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.launch.rank import RankContext, local_device, process_group
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.requests import AllReduce
 from ddlnb.plans.transfers import Collective
@@ -105,7 +98,7 @@ def timed_all_reduces(
     """Return what `time_all_reduces` does, in the default process group, which is there already."""
     typical = statistics.fmean if while_computing else statistics.median
     found = []
-    with closing(_transport(context, topology, collective)) as transport:
+    with closing(reducing(context, topology, collective)) as transport:
         for probe in probes:
             requests = [
                 AllReduce(torch.zeros(max(1, probe.bytes // 4), device=device))
@@ -141,14 +134,6 @@ def cost_of(seconds: Sequence[float]) -> AlphaBeta:
     each = (together - one) / (BURST - 1) - cost.seconds_per_byte * SMALL
     share = each / cost.latency_seconds if cost.latency_seconds else 1.0
     return replace(cost, occupied_share=min(1.0, max(0.0, share)))
-
-
-def _transport(context: RankContext, topology: str, collective: Collective | None) -> Transport:
-    """Return what sums tensors over all ranks as the engine does."""
-    if collective is None and topology == "ring":
-        return AllReduceTransport()
-    reached = context.host, context.timeout_seconds
-    return CollectiveTransport(collective, *reached) if collective else MeshTransport(*reached)
 
 
 def shares_cores(task: Task, device: str) -> bool:
@@ -191,17 +176,15 @@ def time_collectives(
     found = {}
     with (
         process_group(context, context.store(), context.count),
-        Streams(context.host, context.timeout_seconds) as streams,
+        CollectiveTransport(context.host, context.timeout_seconds) as transport,
     ):
-        courses = {
-            name: Course(get_collective(name, context.count), context.rank) for name in names
-        }
+        schedules = {name: schedule_named(name) for name in names}
         for repetition in range(-1, repetitions):
             for size in sizes:
-                for name, course in courses.items():
+                for name, schedule in schedules.items():
                     tensor = torch.ones(max(1, size // BYTES_PER_ELEMENT))
                     dist.barrier()
                     start = time.perf_counter()
-                    streams.carry(course, 0, tensor).wait()
+                    transport.carry(schedule, 0, tensor).wait()
                     found[name, size, repetition] = time.perf_counter() - start
     return {key: seconds for key, seconds in found.items() if key[2] >= 0}

@@ -1,6 +1,7 @@
-"""The updates of a model under a plan: an optimizer for all of it, or one for every layer.
+"""One worker's copy of a model, trained under a plan: hooks on a real forward and backward pass.
 
-One worker's copy of a model, trained under a plan: hooks on a real forward and backward pass.
+Gradients go to memory as they come and messages start; updates wait for the messages that carry
+their gradients, with one optimizer for the whole model, or one for every layer.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ddlnb.engines.base import Transport
-from ddlnb.engines.compressing import MessageCompressing
 from ddlnb.engines.job import Tracer, recorded
-from ddlnb.engines.scheduler import Courier, GradientMemory
+from ddlnb.engines.scheduler import Compressing, GradientMemory, MessageScheduler
 from ddlnb.engines.settings import MakeOptimizer
 from ddlnb.errors import ModelError, PlanError
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.plans.plan_file import require_same_gradients
+from ddlnb.registry import supplied
 
 
 class Update:
@@ -68,7 +69,7 @@ def updates_of(
     }
 
 
-def hand_over(before: Iterable[Update], after: Iterable[Update]) -> None:
+def transfer_state(before: Iterable[Update], after: Iterable[Update]) -> None:
     """Give the optimizers of ``after`` what those of ``before`` remember of each parameter."""
     remembered = {
         parameter: state for update in before for parameter, state in update.optimizer.state.items()
@@ -122,7 +123,9 @@ class Replica:
         first = self._parameters[0]
         memory = GradientMemory(plan, first.dtype, first.device)
         compressing = self._compressing(plan, first) if plan.compressed_by else None
-        self._courier = Courier(plan, memory, transport, self._timeout_seconds, compressing)
+        self._scheduler = MessageScheduler(
+            plan, memory, transport, self._timeout_seconds, compressing
+        )
         self._scales = _scales(plan, self._workers)
         self._views = [
             memory.gradient(gradient.name).view(parameter.shape)
@@ -139,11 +142,12 @@ class Replica:
                 for layer in self._updates
             ]
 
-    def _compressing(self, plan: Plan, first: nn.Parameter) -> MessageCompressing:
+    def _compressing(self, plan: Plan, first: nn.Parameter) -> Compressing:
         named = self.module.named_parameters()
         shapes = {name: tuple(one.shape) for name, one in named if one.requires_grad}
         where = (self._rank, self._workers, self._seed, first.dtype, first.device.type)
-        return MessageCompressing(plan, shapes, *where)
+        made: Compressing = supplied("compressed messages")(plan, shapes, *where)
+        return made
 
     @property
     def bytes_sent(self) -> float:
@@ -165,9 +169,9 @@ class Replica:
                 f"has not got its last update; run every layer in every step, or choose a method "
                 f"whose forward pass waits for all layers"
             )
-        self._courier.begin()
+        self._scheduler.begin()
         value.backward()
-        if absent := self._courier.backward_done():
+        if absent := self._scheduler.backward_done():
             raise ModelError(
                 f"no gradient arrived for {', '.join(absent[:5])}"
                 f"{' and others' if len(absent) > 5 else ''} in this iteration; every parameter "
@@ -205,7 +209,7 @@ class Replica:
         self._sent_before += self._transport.bytes_sent
         self._transport.close()
         self._adopt(plan, transport)
-        hand_over(before.values(), self._updates.values())
+        transfer_state(before.values(), self._updates.values())
         self.trace(tracer)
 
     def close(self) -> None:
@@ -218,7 +222,7 @@ class Replica:
 
     def trace(self, tracer: Tracer | None) -> None:
         """Record spans from the next step on, or stop recording."""
-        self._tracer = self._courier.tracer = tracer
+        self._tracer = self._scheduler.tracer = tracer
         for hook in self._trace_hooks:
             hook.remove()
         layers = {gradient.layer for gradient in self.plan.gradients} if tracer else ()
@@ -245,7 +249,7 @@ class Replica:
         update = self._updates[layer]
         start = time.perf_counter()
         for message in update.messages:
-            self._courier.wait(message)
+            self._scheduler.wait(message)
         arrived = time.perf_counter()
         self.waited_seconds += arrived - start
         if self._tracer is not None:
@@ -259,7 +263,7 @@ class Replica:
         torch.mul(gradient, self._scales[position], out=self._views[position])
         parameter.grad = None
         self._note("backward", self.plan.gradients[position].name)
-        self._courier.gradient_ready(position)
+        self._scheduler.gradient_ready(position)
 
     def _note(self, kind: str, name: str) -> None:
         if self._tracer is not None:

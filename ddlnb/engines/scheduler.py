@@ -1,12 +1,10 @@
-"""The gradients of one worker, in one block of memory laid out in backward order.
+"""Executes a plan: starts messages when the plan allows and lets the training loop wait for them.
 
-A message whose pieces are neighbours in that order is a view of the block and is sent without a
-copy; this holds for all seven methods. Any other valid plan is gathered and scattered.
-
-Executes a plan: starts messages when the plan allows and lets the training loop wait for them.
-
-It knows nothing of models: something tells it that a gradient is ready, be it the hook of a real
-backward pass or a replayed one.
+It knows nothing of models: something says that a gradient is ready, be it the hook of a real
+backward pass or a replayed one. The gradients of a worker are in one block of memory laid out in
+backward order. A message whose pieces are neighbours in that order is a view of the block and is
+sent without a copy; this holds for all methods by name. Any other valid plan is gathered and
+scattered.
 """
 
 from __future__ import annotations
@@ -16,12 +14,11 @@ import threading
 import time
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ddlnb.engines.base import Handle, Transport
-from ddlnb.engines.compressing import MessageCompressing
 from ddlnb.engines.job import Tracer
 from ddlnb.errors import ModelError
 from ddlnb.plans.plan import Launch, Message, Order, Plan
@@ -88,8 +85,20 @@ class GradientMemory:
         return joined
 
 
-class Courier:
-    """Carries the messages of one worker, iteration after iteration."""
+class Compressing(Protocol):
+    """Averages messages that are compressed; ``step`` counts iterations from 1."""
+
+    step: int
+
+    def __contains__(self, message: int) -> bool:
+        """Return whether a message is compressed."""
+
+    def average(self, message: int, gradients: torch.Tensor) -> Flow:
+        """Yield the requests of a message and return the average; its gradients come unscaled."""
+
+
+class MessageScheduler:
+    """Starts and awaits the messages of one worker, iteration after iteration."""
 
     def __init__(
         self,
@@ -97,7 +106,7 @@ class Courier:
         memory: GradientMemory,
         transport: Transport,
         timeout_seconds: float = 120.0,
-        compressing: MessageCompressing | None = None,
+        compressing: Compressing | None = None,
     ):
         self.plan, self.memory, self.transport = plan, memory, transport
         self._compressing = compressing
@@ -134,12 +143,9 @@ class Courier:
             self._flying = 0
             self._flows: list[tuple[Flow, Handle] | None] = [None] * count
             self._is_gathering = not self.plan.is_split
-            self._started = [threading.Event() for _ in range(count)] if self._is_delayed else []
-
-    @property
-    def _is_delayed(self) -> bool:
-        """Whether a message may start on another thread than the one that waits for it."""
-        return self.plan.credit_bytes is not None
+            # With a credit a message may start on another thread than the one that waits for it.
+            delayed = self.plan.credit_bytes is not None
+            self._started = [threading.Event() for _ in range(count)] if delayed else []
 
     def gradient_ready(self, position: int) -> None:
         """Note that gradient ``position`` is in memory, and start what may start now."""
@@ -238,7 +244,7 @@ class Courier:
             released = partial(self._released, message, self._round)
         if (tracer := self.tracer) is not None:
             start, iteration = time.perf_counter(), self._iteration
-            name = self._name(message, first)
+            name = self._names[message, not first and self.plan.is_split]
             answered = partial(self._answered, tracer, message, name, start, iteration)
         return self.transport.start(message, request, released, answered)
 
@@ -256,9 +262,6 @@ class Courier:
                 self._failure = error
                 for started in self._started:
                     started.set()
-
-    def _name(self, message: int, first: bool) -> str:
-        return self._names[message, not first and self.plan.is_split]
 
     def _answered(
         self, tracer: Tracer, message: int, name: str, start: float, iteration: int

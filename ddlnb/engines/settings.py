@@ -1,28 +1,18 @@
-"""What ranks that train import: those of one machine can import it once for all.
-
-The optimizers by name, each with the settings it has throughout this edition.
-
-The settings of a measurement: every option once, with its meaning, default and validation.
+"""The settings of a measurement: every option once, with its meaning, default and validation.
 
 Importing it loads neither torch nor pandas: the command line takes its help and defaults from here.
-
-Measurement profiles: how long and how often to measure, and with how many workers, by name.
-
-Importing it loads neither torch nor pandas: the command line takes its defaults from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.engines.drift import LEAST_WINDOW
-from ddlnb.engines.network_change import NetworkChange, network_changes, wired
 from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.launch.options import HERE, Site
-from ddlnb.networks.collectives.catalogue import get_collective
-from ddlnb.plans.transfers import Collective
+from ddlnb.launch.options import HERE, NetworkChange, Site, network_changes, wired
+from ddlnb.registry import supplied
 from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:
@@ -30,9 +20,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ddlnb.plans.alpha_beta import AlphaBeta
+    from ddlnb.plans.transfers import Collective
     from ddlnb.workloads.task import Task
 
-
+# What ranks that train import: those of one machine can import it once for all.
 TRAINING = ("torch._dynamo",)  # which torch imports with the first optimizer
 MEASURING = ("ddlnb.engines.worker", "ddlnb.engines.probes", *TRAINING)
 
@@ -40,25 +31,18 @@ MEASURING = ("ddlnb.engines.worker", "ddlnb.engines.probes", *TRAINING)
 MakeOptimizer = Callable[[Iterable["nn.Parameter"]], "torch.optim.Optimizer"]
 
 
-def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    from torch.optim import SGD
+def _optimizer(kind: str, parameters: Iterable[nn.Parameter], **options: Any) -> Any:
+    import torch
 
-    return SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
-
-
-def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    from torch.optim import Adam
-
-    return Adam(parameters, lr=1e-3)
+    return getattr(torch.optim, kind)(parameters, **options)
 
 
-def _adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    from torch.optim import AdamW
-
-    return AdamW(parameters, lr=1e-3)
-
-
-OPTIMIZERS: dict[str, MakeOptimizer] = {"sgd": _sgd, "adam": _adam, "adamw": _adamw}
+# By name, each with the settings that it has throughout this edition.
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "sgd": partial(_optimizer, "SGD", lr=0.05, momentum=0.9, weight_decay=1e-4),
+    "adam": partial(_optimizer, "Adam", lr=1e-3),
+    "adamw": partial(_optimizer, "AdamW", lr=1e-3),
+}
 
 
 def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
@@ -87,6 +71,7 @@ def optimizer_name(optimizer: str | MakeOptimizer) -> str:
 
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
+LEAST_WINDOW = 10  # iterations; in fewer, one that takes long by accident hides a drift
 TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
 
 
@@ -251,7 +236,9 @@ class MeasurementSettings:
         """The transfers of the collective that all-reduces are to be, None for torch's own."""
         if self.collective is None:
             return None
-        return get_collective(self.collective, self.workers, per_node=self.site.ranks_per_node)
+        per_node = self.site.ranks_per_node
+        made: Collective = supplied("collective")(self.collective, self.workers, per_node=per_node)
+        return made
 
     @property
     def changes(self) -> tuple[NetworkChange, ...]:

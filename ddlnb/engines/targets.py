@@ -1,6 +1,6 @@
 """What a measurement runs: methods on engines that can run them, and the baselines beside them.
 
-The cells of a measurement: the columns that say what runs, and which runs are still missing.
+Each target is a cell of the table: its columns say what runs, and which runs are still missing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, optimizer_name
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import machine
 from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
-from ddlnb.plans.plan_file import KeptPlan
 from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
-from ddlnb.search.search import Searching
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
-from ddlnb.workloads.workload import Workload
 
 Methods = str | Method | Sequence[str | Method]
 
@@ -46,10 +43,7 @@ class Contender:
     @property
     def plans_anew(self) -> bool:
         """Whether the plan is a searched one that our own engine can replace while it trains."""
-        method = self.method
-        return (
-            self.engine == "torch" and method is not None and isinstance(method.planner, Searching)
-        )
+        return self.engine == "torch" and self.method is not None and is_searched(self.method)
 
     def settings_text(self, settings: MeasurementSettings, *, replayed: bool) -> str:
         """Return how the run differs from a plain one, for the tidy column ``settings``.
@@ -111,7 +105,7 @@ def contenders(
         listed += [
             Contender(method.name, one.name, tuned)
             for one in able
-            if not one.refuses(tuned) and not _waits_unseen(one, tuned, settings)
+            if not one.refuses(tuned, settings.device)
         ]
     require(
         settings.replan is None or any(one.plans_anew for one in listed),
@@ -129,12 +123,9 @@ def left_out_on_gpus(settings: MeasurementSettings) -> list[str]:
     return [one.name for one in on_cpus if one.name not in here]
 
 
-def _waits_unseen(engine: Engine, method: Method, settings: MeasurementSettings) -> bool:
-    """Return whether the method's credit waits for ends of all-reduces that nobody observes."""
-    plan = method.planner.plan if isinstance(method.planner, KeptPlan) else None
-    credit = method.credit_bytes if plan is None else plan.credit_bytes
-    reduces = engine.name == "torch" and method.exchange != "push_pull"
-    return reduces and settings.device == "cuda" and credit is not None
+def is_searched(method: Method) -> bool:
+    """Return whether the method's plan is searched for, in a space."""
+    return hasattr(method.planner, "space")
 
 
 def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int:
@@ -158,7 +149,7 @@ def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) 
         listed = [
             one
             for one in METHODS.values()
-            if any(not e.refuses(one) and not _waits_unseen(e, one, settings) for e in able)
+            if any(not e.refuses(one, settings.device) for e in able)
             and (collective is None or one.exchange == "all_reduce")
         ]
     chosen = {method.name: method for method in map(get_method, listed)}
@@ -169,27 +160,9 @@ def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) 
             f"{method.name!r} has no all-reduce that could be {collective!r}; take a method of the "
             f"A2A architecture, or leave collective out",
         )
-        if all(one.refuses(method) for one in able):
-            require_runs(able[0].name, method)
-    _require_seen(chosen.values(), able, settings)
+        if all(one.refuses(method, settings.device) for one in able):
+            require_runs(able[0].name, method, settings.device)
     return list(chosen.values())
-
-
-def _require_seen(
-    methods: Iterable[Method], able: list[Engine], settings: MeasurementSettings
-) -> None:
-    """Raise InputError for methods whose credit no engine can keep on this device."""
-    unseen = [
-        method.name
-        for method in methods
-        if all(one.refuses(method) or _waits_unseen(one, method, settings) for one in able)
-    ]
-    require(
-        not unseen,
-        f"device 'cuda' cannot run {', '.join(unseen)}: the end of an all-reduce, for which a "
-        f"credit waits, is not observed on GPUs; leave out {', '.join(unseen)}, or take device "
-        f"'cpu'",
-    )
 
 
 def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
@@ -218,11 +191,31 @@ def _require_own_name(method: Method) -> None:
 def cells_of(
     task: Task, chosen: Sequence[Contender], settings: MeasurementSettings
 ) -> list[dict[str, object]]:
-    """Return the columns of each contender's cell. Raises ModelError for what cannot be trained."""
+    """Return the columns of each target's cell. Raises ModelError for what cannot be trained."""
     local_batch = settings.batch_of(task)
-    workload = task.recorded or trace(task, local_batch)
-    common = _common_columns(task, workload, local_batch, settings)
-    return [{**common, **_own_columns(one, task, settings)} for one in chosen]
+    common = {
+        "model": task.name,
+        "structure": (task.recorded or trace(task, local_batch)).structure,
+        "local_batch": local_batch,
+        "network": settings.site.network_name,
+        "source": settings.site.source,
+        "optimizer": optimizer_name(settings.optimizer),
+        "iterations": settings.iterations,
+        "warmup": settings.warmup,
+        "machine": machine() if settings.device == "cpu" else f"{machine()}, {settings.device}",
+    }
+    replayed = task.recorded is not None
+    return [
+        {
+            **common,
+            "method": one.name,
+            "gpus": 1 if one.engine == "single" else settings.workers,
+            "engine": one.engine,
+            "servers": settings.server_count if one.uses_servers else 0,
+            "settings": one.settings_text(settings, replayed=replayed),
+        }
+        for one in chosen
+    ]
 
 
 def missing_runs(
@@ -235,40 +228,6 @@ def missing_runs(
     return [
         (repetition, index)
         for repetition in range(repetitions)
-        for index in _rotated(len(cells), repetition)
+        for index in ((number + repetition) % len(cells) for number in range(len(cells)))
         if not results.has(cells[index], repetition)
     ]
-
-
-def _common_columns(
-    task: Task, workload: Workload, local_batch: int, settings: MeasurementSettings
-) -> dict[str, object]:
-    """Return the columns that all cells of a measurement share."""
-    return {
-        "model": task.name,
-        "structure": workload.structure,
-        "local_batch": local_batch,
-        "network": settings.site.network_name,
-        "source": settings.site.source,
-        "optimizer": optimizer_name(settings.optimizer),
-        "iterations": settings.iterations,
-        "warmup": settings.warmup,
-        "machine": machine() if settings.device == "cpu" else f"{machine()}, {settings.device}",
-    }
-
-
-def _own_columns(
-    contender: Contender, task: Task, settings: MeasurementSettings
-) -> dict[str, object]:
-    """Return the columns of a cell that depend on what runs."""
-    return {
-        "method": contender.name,
-        "gpus": 1 if contender.engine == "single" else settings.workers,
-        "engine": contender.engine,
-        "servers": settings.server_count if contender.uses_servers else 0,
-        "settings": contender.settings_text(settings, replayed=task.recorded is not None),
-    }
-
-
-def _rotated(count: int, by: int) -> list[int]:
-    return [(index + by) % count for index in range(count)]

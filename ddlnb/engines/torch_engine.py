@@ -1,12 +1,14 @@
-"""The baselines, in the same harness as our methods: one worker, and PyTorch's own DDP.
+"""The engines on PyTorch alone: one worker, DistributedDataParallel, and ours.
 
-Our own engine: a `Replica` on torch.distributed's all-reduces or on our parameter servers.
+Ours is a `Replica` on torch.distributed's all-reduces, on collectives of our own, or on our
+parameter servers. The baselines train in the same harness as our methods.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +16,85 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddlnb.engines.base import Transport
 from ddlnb.engines.job import Job, Tracer, recorded
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.settings import MakeOptimizer
-from ddlnb.engines.transports.connect import transport_for
-from ddlnb.engines.transports.server import serve_workers
+from ddlnb.engines.transports.all_reduce import AllReduceTransport, ChoosingTransport
+from ddlnb.engines.transports.collective import (
+    CollectiveTransport,
+    MeshTransport,
+    halves,
+    per_message,
+)
+from ddlnb.engines.transports.push_pull import connect_to_servers, serve_workers
+from ddlnb.engines.transports.rank_schedule import RankSchedule
+from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.requests import AllGather
 from ddlnb.plans.server_rules import BulkSynchronous
+from ddlnb.plans.transfers import Collective
+
+
+def start(
+    context: RankContext, job: Job, store: Any, module: nn.Module
+) -> tuple[Replica, Callable]:
+    """Return the trainer of our engine on this worker, and the loss of a batch that it takes."""
+    assert job.plan is not None
+    transport = transport_for(
+        context, store, job.plan, job.topology, job.collective, job.ranks_per_node
+    )
+    trained = job.make_optimizer, job.workers, context.timeout_seconds, context.rank, job.seed
+    return Replica(module, job.plan, transport, *trained), partial(job.task.loss, module)
+
+
+def serve(context: RankContext, job: Job, store: Any) -> None:
+    """Serve the workers of the job until all have said goodbye."""
+    serve_workers(context, store, job.workers, BulkSynchronous(job.workers))
+
+
+def transport_for(
+    context: RankContext,
+    store: Any,
+    plan: Plan,
+    topology: str = "ring",
+    collective: Collective | None = None,
+    per_node: int = 1,
+) -> Transport:
+    """Return what answers a plan's requests on this worker: collectives, or parameter servers."""
+    if plan.compressed_by:
+        require(
+            topology == "ring" and collective is None,
+            f"plan {plan.method!r} compresses messages, whose payloads the backend gathers; leave "
+            f"topology and collective out",
+        )
+        dense = transport_for(context, store, replace(plan, compressions=()), per_node=per_node)
+        plain = AllReduceTransport()
+        return ChoosingTransport(
+            lambda _, request: plain if isinstance(request, AllGather) else dense, plain, dense
+        )
+    if plan.servers:
+        return connect_to_servers(context, store, plan.servers, plan.placement)
+    reached = context.host, context.timeout_seconds
+    if plan.is_split:
+        return halves(*reached)
+    if plan.collectives:
+        named, plain = per_message(plan.collectives, per_node, *reached), AllReduceTransport()
+        return ChoosingTransport(
+            lambda message, _: named if plan.collectives[message] else plain, named, plain
+        )
+    return reducing(context, topology, collective)
+
+
+def reducing(context: RankContext, topology: str, collective: Collective | None) -> Transport:
+    """Return what sums tensors over all ranks, whatever plan they are of."""
+    reached = context.host, context.timeout_seconds
+    if collective is not None:
+        schedule = RankSchedule(collective, context.rank)
+        return CollectiveTransport(*reached, choose=lambda *_: schedule)
+    return MeshTransport(*reached) if topology == "mesh" else AllReduceTransport()
 
 
 class SingleWorker:
@@ -62,33 +135,17 @@ class SingleWorker:
         self._tracer = tracer
 
 
-class _WithLoss(nn.Module):
-    def __init__(self, module: nn.Module, loss: Callable[[nn.Module, Any], torch.Tensor]):
-        super().__init__()
-        self.module, self._loss = module, loss
+class ReducingBaseline(SingleWorker):
+    """A training loop whose gradients another library averages, with its default settings.
 
-    def forward(self, batch: Any) -> torch.Tensor:
-        return self._loss(self.module, batch)
-
-
-class DistributedDataParallelBaseline(SingleWorker):
-    """torch.nn.parallel.DistributedDataParallel with its default settings.
-
-    ``waited_seconds`` is the time from the last gradient to the end of backward, in which DDP
-    waits for its last buckets. The defaults include sending rank 0's buffers (those of batch
-    normalisation) to all before every forward pass. ``step`` must get a closure over ``loss``.
+    ``waited_seconds`` is the time from the last gradient to the end of backward, in which it waits
+    for its last messages.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        loss: Callable[[nn.Module, Any], torch.Tensor],
-        make_optimizer: MakeOptimizer,
-        workers: int,
-    ):
+    last_messages = ""  # what spans call them
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, workers: int):
         super().__init__(module, make_optimizer)
-        # Around the loss, because a loss may call parts of the module, which DDP hides.
-        self.loss = DistributedDataParallel(_WithLoss(module, loss))
         trained = [p for p in module.parameters() if p.requires_grad]
         size = sum(p.numel() * p.element_size() for p in trained)
         self._bytes_per_step = ring_bytes_sent(size, workers)
@@ -100,16 +157,50 @@ class DistributedDataParallelBaseline(SingleWorker):
 
     def _backward(self, value: torch.Tensor) -> None:
         super()._backward(value)
+        self._finish()
         end = time.perf_counter()
         self.waited_seconds += end - self._last_gradient
         self.bytes_sent += self._bytes_per_step
         if self._tracer is not None:
-            self._tracer.record("wait", "last buckets", self._last_gradient, end)
+            self._tracer.record("wait", self.last_messages, self._last_gradient, end)
+
+    def _finish(self) -> None:
+        """Wait for the last messages, where the backward pass has not."""
 
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
+
+
+class _WithLoss(nn.Module):
+    def __init__(self, module: nn.Module, loss: Callable[[nn.Module, Any], torch.Tensor]):
+        super().__init__()
+        self.module, self._loss = module, loss
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self._loss(self.module, batch)
+
+
+class DistributedDataParallelBaseline(ReducingBaseline):
+    """torch.nn.parallel.DistributedDataParallel with its default settings.
+
+    The defaults include sending rank 0's buffers (those of batch normalisation) to all before every
+    forward pass. ``step`` must get a closure over ``loss``.
+    """
+
+    last_messages = "last buckets"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[nn.Module, Any], torch.Tensor],
+        make_optimizer: MakeOptimizer,
+        workers: int,
+    ):
+        # Around the loss, because a loss may call parts of the module, which DDP hides.
+        self.loss = DistributedDataParallel(_WithLoss(module, loss))
+        super().__init__(module, make_optimizer, workers)
 
 
 def single(
@@ -127,30 +218,3 @@ def ddp(
         module, job.task.loss, job.make_optimizer, job.workers
     )
     return trainer, trainer.loss
-
-
-def start(
-    context: RankContext, job: Job, store: Any, module: nn.Module
-) -> tuple[Replica, Callable]:
-    """Return the trainer of this worker, and the loss of a batch that its steps take."""
-    assert job.plan is not None
-    transport = transport_for(
-        context, store, job.plan, job.topology, job.collective, job.ranks_per_node
-    )
-    timeout = context.timeout_seconds
-    replica = Replica(
-        module,
-        job.plan,
-        transport,
-        job.make_optimizer,
-        job.workers,
-        timeout,
-        rank=context.rank,
-        seed=job.seed,
-    )
-    return replica, partial(job.task.loss, module)
-
-
-def serve(context: RankContext, job: Job, store: Any) -> None:
-    """Serve the workers of the job until all have said goodbye."""
-    serve_workers(context, store, job.workers, BulkSynchronous(job.workers))

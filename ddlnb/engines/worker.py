@@ -14,11 +14,9 @@ import torch.distributed as dist
 
 from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.job import Job, Report, Tracer
-from ddlnb.engines.network_change import moment_before
-from ddlnb.engines.process_group import local_device, process_group
-from ddlnb.engines.replanning import Replanner
 from ddlnb.errors import PlanError
-from ddlnb.launch.rank import RankContext
+from ddlnb.launch.options import barrier_before
+from ddlnb.launch.rank import RankContext, local_device, process_group
 from ddlnb.plans.plan import Plan
 
 
@@ -44,7 +42,7 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
     if job.plan is not None:
         _require_same_plan(context, job.plan, store)
     trainer, loss = get_engine(job.engine).starter()(context, job, store, module)
-    replanner = Replanner(context, job, store, trainer) if job.replanning else None
+    replanner = job.replanning and job.replanning.follow(context, job, store, trainer)
     losses: list[float] = []
     step_seconds: list[float] = []
 
@@ -52,7 +50,7 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
         for step in range(count):
             each(step)
             if context.rank == 0 and len(losses) in job.changes:
-                context.reach(moment_before(len(losses)))
+                context.reach(barrier_before(len(losses)))
             batch = batches[len(losses) % len(batches)]
             begin = time.perf_counter()
             losses.append(trainer.step(partial(loss, batch)).item())
@@ -94,9 +92,9 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
         digest=_digest(state),
         spans=spans,
         parameters=state if job.keep_parameters else None,
-        takeovers=tuple(replanner.takeovers) if replanner is not None else (),
+        switches=tuple(replanner.switches) if replanner is not None else (),
         step_seconds=tuple(step_seconds),
-        meetings=tuple(replanner.meetings) if replanner is not None else (),
+        sync_points=tuple(replanner.sync_points) if replanner is not None else (),
     )
 
 

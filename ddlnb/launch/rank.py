@@ -1,9 +1,8 @@
-"""Moments of a run at which its owner does something: a rank says when, and waits until it is done.
+"""A rank from the inside: its context, and what runs there for its owner.
 
-The owner holds what ranks cannot reach, such as the switch of the emulated network they are on.
-Both talk through the store of the run.
-
-A rank from the inside: its context, and what runs there for its owner.
+The owner holds what ranks cannot reach, such as the switch of the emulated network they are on. A
+rank that reaches a barrier with a callback waits until the owner has called it; both talk through
+the store of the run.
 """
 
 from __future__ import annotations
@@ -18,71 +17,23 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from ddlnb.errors import DdlnbError, UnknownName
+from ddlnb.errors import DdlnbError, MissingPart, UnknownName
 from ddlnb.launch.emulation.network import Slot
 
-Actions = Mapping[str, Callable[[], object]]
-REACHED, OVER, DONE = "reached", "over", "done"
-
-
-def reach(store: Any, moment: str) -> None:
-    """Have the owner act, from a rank; return when it is done. Raises DdlnbError if it failed."""
-    store.set(_asked(moment), REACHED)
-    said = store.get(_answered(moment)).decode()
-    if said != DONE:
-        raise DdlnbError(f"moment {moment!r} of the run: {said}")
-
-
-@contextmanager
-def acting(connect: Callable[[], Any], actions: Actions) -> Iterator[None]:
-    """Act at moments of a run while the body waits for its end.
-
-    ``connect`` returns a connection of its own to the store: who waits for a key in one keeps it.
-    Moments are reached in the order of the actions, each once or never.
-    """
-    if not actions:
-        yield
-        return
-    thread = threading.Thread(target=_act, args=(connect(), actions), name="moments")
-    thread.start()
-    try:
-        yield
-    finally:
-        ending = connect()
-        for moment in actions:
-            ending.set(_asked(moment), OVER)
-        thread.join()
-
-
-def _act(store: Any, actions: Actions) -> None:
-    for moment, action in actions.items():
-        if store.get(_asked(moment)).decode() == OVER:
-            return
-        try:
-            action()
-        except Exception as error:  # the rank that waits raises it, and the run ends
-            store.set(_answered(moment), f"{type(error).__name__}: {error}")
-            return
-        store.set(_answered(moment), DONE)
-
-
-def _asked(moment: str) -> str:
-    return f"moment {moment} asked"
-
-
-def _answered(moment: str) -> str:
-    return f"moment {moment} answered"
-
+if TYPE_CHECKING:
+    import torch
 
 _OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
+REACHED, OVER, DONE = "reached", "over", "done"
+
+Callbacks = Mapping[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
@@ -97,7 +48,7 @@ class RankContext:
     host: str  # address of this rank's machine, to bind services to
     threads: int
     timeout_seconds: float  # of the whole run
-    moments: tuple[str, ...] = ()  # at which the owner does something
+    barriers: tuple[str, ...] = ()  # at which the owner does something
 
     def store(self) -> Any:
         """Return a torch store that the ranks of this run share, empty when the run starts."""
@@ -107,15 +58,99 @@ class RankContext:
         store = TCPStore(self.store_host, self.store_port, is_master=False, timeout=timeout)
         return PrefixStore(self.prefix, store)
 
-    def reach(self, moment: str) -> None:
-        """Have the owner do what it was to do at this moment of the run, and wait until it is done.
+    def reach(self, barrier: str) -> None:
+        """Have the owner call what it has for this barrier of the run, and wait until it is done.
 
-        One rank says so, once. Raises UnknownName for a moment that `Ranks.run` was not given,
-        DdlnbError with what went wrong if the owner failed.
+        One rank says so, once. Raises UnknownName for a barrier that `Ranks.run` was not given,
+        DdlnbError with what went wrong if the callback failed.
         """
-        if moment not in self.moments:
-            raise UnknownName("moment", moment, self.moments)
-        reach(self.store(), moment)
+        if barrier not in self.barriers:
+            raise UnknownName("barrier", barrier, self.barriers)
+        reach(self.store(), barrier)
+
+
+def reach(store: Any, barrier: str) -> None:
+    """Have the owner act, from a rank; return when it is done. Raises DdlnbError if it failed."""
+    store.set(f"barrier {barrier} reached", REACHED)
+    said = store.get(f"barrier {barrier} answered").decode()
+    if said != DONE:
+        raise DdlnbError(f"barrier {barrier!r} of the run: {said}")
+
+
+@contextlib.contextmanager
+def calling_back(connect: Callable[[], Any], callbacks: Callbacks) -> Iterator[None]:
+    """Call back at barriers of a run while the body waits for its end.
+
+    ``connect`` returns a connection of its own to the store: who waits for a key in one keeps it.
+    Barriers are reached in the order of the callbacks, each once or never.
+    """
+    if not callbacks:
+        yield
+        return
+    thread = threading.Thread(target=_call_back, args=(connect(), callbacks), name="callbacks")
+    thread.start()
+    try:
+        yield
+    finally:
+        ending = connect()
+        for barrier in callbacks:
+            ending.set(f"barrier {barrier} reached", OVER)
+        thread.join()
+
+
+def _call_back(store: Any, callbacks: Callbacks) -> None:
+    for barrier, callback in callbacks.items():
+        if store.get(f"barrier {barrier} reached").decode() == OVER:
+            return
+        said = DONE
+        try:
+            callback()
+        except Exception as error:  # the rank that waits raises it, and the run ends
+            said = f"{type(error).__name__}: {error}"
+        store.set(f"barrier {barrier} answered", said)
+        if said != DONE:
+            return
+
+
+@contextlib.contextmanager
+def process_group(
+    context: RankContext, store: Any, workers: int, backend: str = "gloo"
+) -> Iterator[None]:
+    """Make the workers' default process group for the block.
+
+    Raises MissingPart if this machine cannot run the backend.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if backend == "nccl" and not torch.cuda.is_available():
+        raise MissingPart("backend 'nccl' needs NVIDIA GPUs, and torch sees none; use 'gloo'")
+    if not dist.is_backend_available(backend):
+        raise MissingPart(f"this torch {torch.__version__} has no backend {backend!r}; use 'gloo'")
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("workers", store),
+        rank=context.rank,
+        world_size=workers,
+        timeout=timedelta(seconds=context.timeout_seconds),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def local_device(context: RankContext, device: str) -> torch.device:
+    """Return the device of this rank: the CPU, or the GPUs of its machine in turn."""
+    import torch
+
+    if device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise MissingPart(f"device {device!r} needs an NVIDIA GPU, and torch sees none")
+    chosen = torch.device("cuda", context.rank % torch.cuda.device_count())
+    torch.cuda.set_device(chosen)
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
 from ddlnb.launch.options import Network, Site
 from ddlnb.launch.processes import RankProcesses
-from ddlnb.launch.rank import Actions, Failure, RankContext, acting, call, stack_file
+from ddlnb.launch.rank import Callbacks, Failure, RankContext, call, calling_back, stack_file
 from ddlnb.launch.verify_links import verify
 
 GRACE_SECONDS = 2.0  # after the first failure, for what the other ranks may add to the message
@@ -272,13 +272,14 @@ class Ranks:
         *args: Any,
         count: int | None = None,
         timeout_seconds: float | None = None,
-        moments: Actions | None = None,
+        callbacks: Callbacks | None = None,
     ) -> list:
         """Return what function(context, *args) returned on ranks 0 to count - 1, in that order.
 
-        The function may be any that can be imported here, or one defined in a notebook. ``moments``
-        are named functions without arguments that are called here, in a thread, when a rank calls
-        ``context.reach(name)``, which waits for them; they are reached in this order or not at all.
+        The function may be any that can be imported here, or one defined in a notebook.
+        ``callbacks`` are functions by the name of a barrier. One is called here, in a thread, when
+        a rank calls ``context.reach(name)``, which waits for it; barriers are reached in this order
+        or not at all.
         Raises RankError when a rank raised, died, or was not done after timeout_seconds.
         """
         count = self.count if count is None else count
@@ -303,7 +304,7 @@ class Ranks:
                 host=self.launch.host,
                 threads=self.launch.threads,
                 timeout_seconds=timeout_seconds,
-                moments=tuple(moments or ()),
+                barriers=tuple(callbacks or ()),
             )
             own = replace(  # how this process, which is on no emulated node, reaches the store
                 context,
@@ -312,7 +313,7 @@ class Ranks:
                 timeout_seconds=2 * timeout_seconds,  # whatever happens, the run has ended then
             )
             try:
-                with acting(own.store, moments or {}):
+                with calling_back(own.store, callbacks or {}):
                     answers = [
                         processes.call(rank, call, replace(context, rank=rank), sys.path, payload)
                         for rank in range(count)

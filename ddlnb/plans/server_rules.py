@@ -1,6 +1,6 @@
 """What a parameter server does with a push, and when it answers a pull: synchronisation as a rule.
 
-A rule knows nothing of networks; the real server (`ddlnb.engines.transports.server`) and the
+A rule knows nothing of networks; the real server (`ddlnb.engines.transports.push_pull`) and the
 lockstep executor run the same one.
 
 The bulk-synchronous rule answers with a sum of gradients. The others keep the sum of all updates

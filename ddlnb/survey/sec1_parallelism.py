@@ -42,11 +42,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import Optimizer
 
 from ddlnb.engines.job import Job, Report
-from ddlnb.engines.process_group import process_group
 from ddlnb.engines.settings import OPTIMIZERS, TRAINING
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.rank import RankContext
+from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS

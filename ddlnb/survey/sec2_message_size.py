@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.engines.bench import Bench
-from ddlnb.engines.process_group import process_group
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.errors import require_whole
 from ddlnb.files import machine
-from ddlnb.launch.rank import RankContext
+from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
 from ddlnb.results.published import quoted

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ddlnb.engines.probes import time_collectives
-from ddlnb.engines.transports.collective import Streams
-from ddlnb.engines.transports.rank_schedule import Course
+from ddlnb.engines.transports.collective import CollectiveTransport
+from ddlnb.engines.transports.rank_schedule import RankSchedule
 from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -68,23 +68,23 @@ def expected(collective: Collective, rank: int, size: int) -> list[tuple[int, to
 
 def run_all(context: RankContext, sizes: tuple[int, ...]) -> dict[tuple, tuple]:
     """Return by collective and size: wrong parts, a digest, and the bytes beyond those listed."""
-    from ddlnb.engines.process_group import process_group
+    from ddlnb.launch.rank import process_group
 
     found = {}
     with (
         process_group(context, context.store(), context.count),
-        Streams(context.host, context.timeout_seconds) as streams,
+        CollectiveTransport(context.host, context.timeout_seconds) as transport,
     ):
         for number, collective in enumerate(runnable(context.count)):
             cuts = (math.inf, BLOCK_BYTES) if collective.primitive in IN_BLOCKS else (math.inf,)
             for size, block_bytes in product(sizes, cuts):
-                course = Course(collective, context.rank, block_bytes)
+                schedule = RankSchedule(collective, context.rank, block_bytes)
                 tensor = own_tensor(context.rank, size, collective.workers)
-                streams.carry(course, 0, tensor).wait()
+                transport.carry(schedule, 0, tensor).wait()
                 found[number, str(collective), size, block_bytes] = (
                     wrong_parts(collective, context.rank, tensor),
                     hashlib.sha256(tensor.numpy().tobytes()).hexdigest(),
-                    course.bytes_sent(tensor) - collective.bytes_sent(4 * size)[context.rank],
+                    schedule.bytes_sent(tensor) - collective.bytes_sent(4 * size)[context.rank],
                 )
     return found
 
@@ -148,8 +148,8 @@ def test_times_come_for_every_collective_size_and_counted_repetition(six_ranks):
 
 def use_mesh(context: RankContext) -> tuple[float, list[float], list[float]]:
     """Return the limit of two hops, and sums and bytes of a message below and above 8 KiB."""
-    from ddlnb.engines.process_group import process_group
     from ddlnb.engines.transports.collective import MeshTransport
+    from ddlnb.launch.rank import process_group
 
     reached = context.host, 60.0
     with process_group(context, context.store(), context.count):
@@ -181,4 +181,4 @@ def test_a_mesh_sends_small_messages_whole_and_all_ranks_leave_it_at_the_same_si
 def test_what_ends_in_different_parts_does_not_travel_in_blocks():
     scatter = get_collective("ring", 4, primitive="reduce-scatter")
     with pytest.raises(InputError, match="reduce-scatter leaves ranks different parts"):
-        Course(scatter, 0, block_bytes=1000)
+        RankSchedule(scatter, 0, block_bytes=1000)

@@ -9,8 +9,8 @@ import torch
 
 from ddlnb.compression.base import Round, average_with_feedback
 from ddlnb.compression.catalogue import compression_named, together
+from ddlnb.compression.messages import MessageCompressing
 from ddlnb.engines.catalogue import ENGINES, require_runs
-from ddlnb.engines.compressing import MessageCompressing
 from ddlnb.engines.job import Job
 from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.engines.worker import run_job

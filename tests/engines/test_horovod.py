@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 import torch
@@ -142,24 +137,16 @@ class TestOnRanks:
             with pytest.raises(MissingPart, match="needs a Horovod with NCCL"):
                 begin(None, replace(job, **changes), None, job.task.build())
 
-    @pytest.mark.parametrize("way", ["--gloo", "--mpi"])
-    def test_horovodrun_from_a_terminal(self, tmp_path, way):
-        if way == "--mpi":
-            pytest.importorskip("mpi4py", exc_type=ImportError)
-            if not imported().mpi_built():
-                pytest.skip("this Horovod was built without MPI")
-        out = tmp_path / "rows.csv"
-        program = Path(sys.executable).with_name("horovodrun")
-        words = [program, "-np", "2", way, sys.executable, "-m", "ddlnb.cli.horovodrun"]
-        words += ["--model", "small-conv", "--batch", "4", "--iterations", "3", "--warmup", "1"]
-        words += ["--method", "MG-WFBP", "--method", "WFBP-A2A", "--out", out]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"MG-WFBP .* horovod", done.stdout)
-        rows = pd.read_csv(out)
-        assert list(rows["method"]) == ["MG-WFBP", "WFBP-A2A"]
-        assert set(rows["engine"]) == {"horovod"}
-        assert (rows["throughput_samples_per_s"] > 0).all()
+    def test_mpi_carries_the_gradients_of_ranks_that_it_started(self, monkeypatch):
+        pytest.importorskip("mpi4py", exc_type=ImportError)
+        if not imported().mpi_built():
+            pytest.skip("this Horovod was built without MPI")
+        monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
+        with Ranks(2, launcher="mpi") as ranks:
+            reports = ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 2), timeout_seconds=60)
+            assert len({report.digest for report in reports}) == 1
+            with pytest.raises(RankError, match="over MPI all take part"):
+                ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 1), count=1)
 
 
 def _left_behind(context) -> tuple:

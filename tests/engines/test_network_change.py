@@ -7,13 +7,11 @@ import statistics
 import pytest
 
 from ddlnb.engines.bench import Bench
-from ddlnb.engines.duration import RUN_SECONDS, START_SECONDS, estimated_seconds
-from ddlnb.engines.network_change import NetworkChange
 from ddlnb.engines.settings import DEFAULTS
 from ddlnb.engines.targets import Contender, contenders
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
-from ddlnb.launch.options import emulated
+from ddlnb.launch.options import NetworkChange, emulated
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.search.search import SEARCHED_METHOD
@@ -70,17 +68,6 @@ def test_a_tree_becomes_another_one():
     assert change.site(tree.site).wiring(4).wires[0].link.bandwidth == 2.5e6
 
 
-def test_the_slower_network_counts_in_the_estimate_from_its_iteration_on():
-    def seconds(**changes):
-        settings = EMULATED.changed(baselines=False, repetitions=1, **changes)
-        found = estimated_seconds("small-conv", "MG-WFBP", workers=2, settings=settings)
-        return found - START_SECONDS - RUN_SECONDS
-
-    whole, slow = seconds(), seconds(network="10Mb/s 1ms")
-    half = seconds(becomes="10Mb/s 1ms from 15")
-    assert half == pytest.approx((15 * whole + 10 * slow) / 25, rel=0.01)
-
-
 LATER, WARMUP, WINDOW = "100Mb/s 30ms", 1, 10
 CHANGE = WARMUP + WINDOW
 # Messages pass while others are computed, as long as each takes little more than its bytes.
@@ -111,14 +98,14 @@ def test_all_ranks_take_up_a_plan_for_the_network_that_theirs_became():
         job, reports = bench.run(searched, iterations=settings.iterations, warmup=WARMUP)
         again = Bench(replayed(MADE_UP), ranks, settings.changed(becomes=(), replan=None))
         _, whole = again.run(searched, iterations=3, warmup=WARMUP)
-    (takeover,) = reports[0].takeovers
+    (takeover,) = reports[0].switches
     # The first window is on the first network, the second on what it became: a plan follows it.
     assert takeover.iteration == WARMUP + 2 * WINDOW
     assert takeover.messages < len(job.plan.messages)
     assert takeover.cost.latency_seconds > 2 * 30e-3  # of a ring of two: there and back
     for report in reports:
-        assert report.takeovers == (takeover,)
-        assert [one.iteration for one in report.meetings] == [CHANGE, takeover.iteration]
+        assert report.switches == (takeover,)
+        assert [one.iteration for one in report.sync_points] == [CHANGE, takeover.iteration]
         steps = report.step_seconds
         assert len(steps) == WARMUP + settings.iterations
         drifted = statistics.median(steps[CHANGE : takeover.iteration])

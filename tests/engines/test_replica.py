@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.scheduler import Courier, GradientMemory
+from ddlnb.engines.scheduler import GradientMemory, MessageScheduler
 from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.errors import ModelError, PlanError
 from ddlnb.plans.methods import METHODS
@@ -294,14 +294,14 @@ def test_workers_whose_gradients_come_in_different_orders_do_not_wait_for_ever(n
 
     def work(rank):
         memory = GradientMemory(plan, torch.float32)
-        courier = Courier(plan, memory, ThreadTransport(table), timeout_seconds=5)
+        scheduler = MessageScheduler(plan, memory, ThreadTransport(table), timeout_seconds=5)
         positions = range(len(plan.gradients))
         for position in positions if rank else reversed(positions):
             memory.gradient(plan.gradients[position].name).fill_(rank + 1)
-            courier.gradient_ready(position)
-        assert courier.backward_done() == []
+            scheduler.gradient_ready(position)
+        assert scheduler.backward_done() == []
         for message in range(len(plan.messages)):
-            courier.wait(message)
+            scheduler.wait(message)
         averages[rank] = [memory.gradient(g.name).unique().item() for g in plan.gradients]
 
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(WORKERS)]

@@ -10,8 +10,7 @@ import pytest
 import torch
 import zmq
 
-from ddlnb.engines.transports.push_pull import Header, Kind, PushPullTransport
-from ddlnb.engines.transports.server import Server, open_server
+from ddlnb.engines.transports.push_pull import Header, Kind, PushPullTransport, Server, open_server
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BulkSynchronous
 

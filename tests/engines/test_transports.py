@@ -19,13 +19,13 @@ import torch.distributed as dist
 
 from ddlnb.engines.transports import connections as peers
 from ddlnb.engines.transports.collective import (
-    HalvesTransport,
+    CollectiveTransport,
     MeshTransport,
-    PerMessageTransport,
-    Streams,
+    halves,
+    per_message,
 )
 from ddlnb.engines.transports.connections import Frame, Stream
-from ddlnb.engines.transports.rank_schedule import Course
+from ddlnb.engines.transports.rank_schedule import RankSchedule
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.plans.requests import AllReduce, ReduceScatter
@@ -59,11 +59,11 @@ def test_an_all_reduce_leaves_the_same_bits_everywhere(name):
 
     def run(group: dist.ProcessGroup) -> list[torch.Tensor]:
         found = []
-        with Streams(HERE, SECONDS, group) as streams:
+        with CollectiveTransport(HERE, SECONDS, group) as transport:
             for elements in (3, 1001):
                 for block_bytes in (float("inf"), 500):
                     tensor = own(group.rank(), elements)
-                    streams.carry(Course(made, group.rank(), block_bytes), 0, tensor).wait()
+                    transport.carry(RankSchedule(made, group.rank(), block_bytes), 0, tensor).wait()
                     found.append(tensor)
         return found
 
@@ -78,10 +78,10 @@ def test_numbers_of_every_length_are_summed(dtype):
     """Whole ones up to 240, which all of them hold exactly."""
 
     def run(group: dist.ProcessGroup) -> torch.Tensor:
-        with Streams(HERE, SECONDS, group) as streams:
+        with CollectiveTransport(HERE, SECONDS, group) as transport:
             tensor = torch.arange(80).to(dtype) + group.rank()
-            course = Course(get_collective("ring", 3), group.rank())
-            return streams.carry(course, 0, tensor).wait()
+            schedule = RankSchedule(get_collective("ring", 3), group.rank())
+            return transport.carry(schedule, 0, tensor).wait()
 
     for tensor in among(3, run):
         assert torch.equal(tensor, 3 * torch.arange(80).to(dtype) + 3)
@@ -98,18 +98,18 @@ def alone() -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_a_worker_alone_has_its_own_sum_at_once():
     tensor = torch.ones(3)
-    with MeshTransport(HERE, SECONDS) as mesh, HalvesTransport(HERE, SECONDS) as halves:
+    with MeshTransport(HERE, SECONDS) as mesh, halves(HERE, SECONDS) as split:
         assert mesh.start(0, AllReduce(tensor)).wait() is tensor
-        assert halves.start(0, ReduceScatter(tensor)).wait() is tensor
-        assert mesh.bytes_sent == halves.bytes_sent == 0
+        assert split.start(0, ReduceScatter(tensor)).wait() is tensor
+        assert mesh.bytes_sent == split.bytes_sent == 0
     assert tensor.tolist() == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_transport_whose_collective_does_not_exist_opens_nothing():
     with pytest.raises(UnknownName, match="rinng"):
-        PerMessageTransport(("rinng",), 1, HERE, SECONDS)
-    assert "streams" not in {thread.name for thread in threading.enumerate()}
+        per_message(("rinng",), 1, HERE, SECONDS)
+    assert "collectives" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_messages_that_ranks_start_in_different_orders_meet_themselves():
@@ -148,13 +148,13 @@ def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it():
 
     def run(group: dist.ProcessGroup) -> list[str]:
         said = []
-        with Streams(HERE, SECONDS, group) as streams:
+        with CollectiveTransport(HERE, SECONDS, group) as transport:
             if group.rank() == 1:
                 return said
-            course = Course(get_collective("direct", 3), group.rank())
+            schedule = RankSchedule(get_collective("direct", 3), group.rank())
             for message in range(2):
                 with pytest.raises(ConnectionError) as error:
-                    streams.carry(course, message, torch.zeros(1000)).wait()
+                    transport.carry(schedule, message, torch.zeros(1000)).wait()
                 said.append(str(error.value))
         return said
 
@@ -167,10 +167,10 @@ def test_tensors_of_other_lengths_are_told_apart():
     """The longer one would be cut in silence."""
 
     def run(group: dist.ProcessGroup) -> str:
-        with Streams(HERE, SECONDS, group) as streams:
-            course = Course(get_collective("exchange", 2), group.rank())
+        with CollectiveTransport(HERE, SECONDS, group) as transport:
+            schedule = RankSchedule(get_collective("exchange", 2), group.rank())
             with pytest.raises((InputError, ConnectionError)) as error:
-                streams.carry(course, 7, torch.zeros(10 + group.rank())).wait()
+                transport.carry(schedule, 7, torch.zeros(10 + group.rank())).wait()
             return str(error.value)
 
     said = " ".join(among(2, run))
@@ -182,18 +182,18 @@ def test_nothing_is_carried_once_a_rank_has_closed():
     """Neither what is on its way nor what comes later."""
 
     def run(group: dist.ProcessGroup) -> None:
-        streams = Streams(HERE, 5.0, group)
+        transport = CollectiveTransport(HERE, 5.0, group)
         group.barrier().wait()
-        course = Course(get_collective("ring", 2), group.rank())
+        schedule = RankSchedule(get_collective("ring", 2), group.rank())
         if group.rank() == 0:
-            handle = streams.carry(course, 0, torch.ones(4))
-            streams.close()
+            handle = transport.carry(schedule, 0, torch.ones(4))
+            transport.close()
             with pytest.raises(ConnectionError, match="this rank closed its connections"):
                 handle.wait()
             with pytest.raises(ConnectionError, match="this rank closed its connections"):
-                streams.carry(course, 1, torch.ones(4))
+                transport.carry(schedule, 1, torch.ones(4))
         group.barrier().wait()
-        streams.close()
+        transport.close()
 
     among(2, run)
 
@@ -203,12 +203,12 @@ def test_a_callback_that_fails_is_told_to_the_one_that_waits():
         def fail() -> None:
             raise ZeroDivisionError("a callback")
 
-        with Streams(HERE, 5.0, group) as streams:
-            course = Course(get_collective("ring", 2), group.rank())
+        with CollectiveTransport(HERE, 5.0, group) as transport:
+            schedule = RankSchedule(get_collective("ring", 2), group.rank())
             with pytest.raises(ZeroDivisionError, match="a callback"):
-                streams.carry(course, 0, torch.ones(4), answered=fail).wait()
+                transport.carry(schedule, 0, torch.ones(4), answered=fail).wait()
             with pytest.raises(ZeroDivisionError, match="a callback"):
-                streams.carry(course, 1, torch.ones(4))
+                transport.carry(schedule, 1, torch.ones(4))
 
     among(2, run)
 
@@ -217,13 +217,13 @@ def test_a_long_run_needs_no_more_memory():
     """Also where messages have fewer elements than ranks, so that some parts are empty."""
 
     def run(group: dist.ProcessGroup) -> tuple[int, int]:
-        with Streams(HERE, SECONDS, group) as streams:
-            course = Course(get_collective("ring", WORKERS), group.rank())
+        with CollectiveTransport(HERE, SECONDS, group) as transport:
+            schedule = RankSchedule(get_collective("ring", WORKERS), group.rank())
             counts = []
             for _ in range(2):
                 for _ in range(20):
-                    streams.carry(course, 0, torch.ones(2)).wait()
-                counts.append(sum(map(len, streams._spare.values())) + len(streams._arrived))
+                    transport.carry(schedule, 0, torch.ones(2)).wait()
+                counts.append(sum(map(len, transport._spare.values())) + len(transport._arrived))
             return tuple(counts)
 
     for before, after in among(WORKERS, run):
@@ -248,9 +248,9 @@ def test_strangers_are_turned_away_and_keep_nobody_waiting(monkeypatch):
     monkeypatch.setattr(peers, "_all_cards", overheard)
 
     def run(group: dist.ProcessGroup) -> float:
-        with Streams(HERE, 5.0, group) as streams:
+        with CollectiveTransport(HERE, 5.0, group) as transport:
             tensor = torch.ones(5)
-            streams.carry(Course(get_collective("ring", 2), group.rank()), 0, tensor).wait()
+            transport.carry(RankSchedule(get_collective("ring", 2), group.rank()), 0, tensor).wait()
             return float(tensor.sum())
 
     assert among(2, run) == [10.0, 10.0]
@@ -283,7 +283,7 @@ def test_a_group_that_only_reaches_gpus_is_refused():
             return "nccl"
 
     with pytest.raises(MissingPart, match="works on CPUs"):
-        Streams(HERE, SECONDS, Nccl())
+        CollectiveTransport(HERE, SECONDS, Nccl())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -141,7 +141,7 @@ def _all_reduce(context, elements):
     import torch
     import torch.distributed as dist
 
-    from ddlnb.engines.process_group import process_group
+    from ddlnb.launch.rank import process_group
 
     with process_group(context, context.store(), context.count):
         tensor = torch.ones(elements)

@@ -22,11 +22,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from ddlnb.engines.environment import environment
+from ddlnb.engines import foreign
+from ddlnb.engines.foreign import environment
 from ddlnb.errors import MissingPart
 from ddlnb.launch.rank import RankContext
 
@@ -41,27 +40,9 @@ class BytePSError(RuntimeError):
     """A part of BytePS ended or hung; the message quotes its output."""
 
 
-def missing() -> str:
-    """Return what this machine lacks to run BytePS, without importing it; "" if nothing."""
-    found = find_spec("byteps")
-    folders = found.submodule_search_locations if found else None
-    if not folders:
-        return "BytePS is not installed; scripts/install_engines.sh builds it"
-    for part in ("torch", "server"):
-        if not any(Path(folder, part).glob("c_lib*.so") for folder in folders):
-            return f"BytePS was built without byteps.{part}; scripts/install_engines.sh builds it"
-    return ""
-
-
 def imported() -> Any:
     """Return the module ``byteps.torch.ops``. Raises MissingPart with the reason and the fix."""
-    try:
-        import byteps.torch.ops as ops
-    except ImportError as error:
-        raise MissingPart(
-            f"BytePS cannot be imported ({error}); scripts/install_engines.sh builds it for the "
-            f"torch that is installed"
-        ) from error
+    ops = foreign.imported("BytePS", "byteps.torch.ops")
     if not hasattr(ops.c_lib, "byteps_torch_wait"):
         raise MissingPart(
             "this BytePS lacks our patches, without which it hangs and sums wrongly; "

@@ -14,6 +14,7 @@ How a plan maps on Horovod's own means:
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from ddlnb.engines.horovod.runtime import imported, join, leave
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.settings import MakeOptimizer
-from ddlnb.engines.torch_engine import SingleWorker
+from ddlnb.engines.torch_engine import ReducingBaseline
 from ddlnb.errors import MissingPart, ModelError
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
@@ -53,7 +54,8 @@ class HorovodTransport:
         # Equal on all workers; numbered, because pieces of one gradient may look alike.
         self._names = [f"{number} {message}" for number, message in enumerate(plan.messages)]
         self._workers, self._timeout_seconds = workers, timeout_seconds
-        self._poller: _Poller | None = None
+        self._watched: queue.SimpleQueue[_Summed | None] = queue.SimpleQueue()
+        self._watcher: threading.Thread | None = None
 
     def start(
         self,
@@ -67,7 +69,7 @@ class HorovodTransport:
         It is released when it is answered: all workers start their all-reduces in the same order.
         """
         tensor = request.tensor
-        sent = ring_bytes_sent(tensor.numel() * tensor.element_size(), self._workers)
+        sent = ring_bytes_sent(tensor.nbytes, self._workers)
         name, into = self._names[message], None
         if isinstance(request, AllReduce):
             number = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
@@ -81,23 +83,42 @@ class HorovodTransport:
                 name = f"gather {name}"
                 number = self._hvd.allgather_async(own.clone(), name=name)
         self.bytes_sent += sent
-        handle = _Summed(self._hvd, number, name, self._timeout_seconds, tensor, into)
         callbacks = [callback for callback in (answered, released) if callback is not None]
-        if not callbacks:
-            return handle
-        if self._poller is None:
-            self._poller = _Poller()
-        return self._poller.watch(handle, callbacks)
+        handle = _Summed(self._hvd, number, name, self._timeout_seconds, tensor, into, callbacks)
+        if callbacks:
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="horovod", daemon=True)
+                self._watcher.start()
+            self._watched.put(handle)
+        return handle
+
+    def _watch(self) -> None:
+        """Note the end of messages, in the order in which they were started."""
+        flying: list[_Summed] = []
+        while True:
+            while not flying or not self._watched.empty():
+                started = self._watched.get()
+                if started is None:
+                    return
+                flying.append(started)
+            ended = [one for one in flying if one.is_done()]
+            flying = [one for one in flying if one not in ended]
+            for one in ended:
+                one.end()
+            if not ended:
+                time.sleep(PAUSE_SECONDS)
 
     def close(self) -> None:
         """Shut Horovod down; the process can initialise it again."""
-        if self._poller is not None:
-            self._poller.close()
+        self._watched.put(None)
         leave()
 
 
 class _Summed:
-    """A collective in flight. Horovod's own wait keeps a core busy; this one sleeps."""
+    """A collective in flight. Horovod's own wait keeps a core busy; this one sleeps.
+
+    With ``callbacks`` the transport's watcher says when it has ended.
+    """
 
     def __init__(
         self,
@@ -107,42 +128,15 @@ class _Summed:
         timeout_seconds: float,
         tensor: torch.Tensor,
         into: torch.Tensor | None,
+        callbacks: list[Callable[[], None]],
     ):
         self._hvd, self._number, self._name = hvd, number, name
         self._tensor, self._into = tensor, into  # what comes is written there, if it is new
-        self.timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._callbacks = timeout_seconds, callbacks
+        self._ended = threading.Event()
 
     def is_done(self) -> bool:
         return self._hvd.poll(self._number)
-
-    def wait(self) -> Any:
-        deadline = time.monotonic() + self.timeout_seconds
-        while not self.is_done():
-            if time.monotonic() > deadline:
-                raise self.overdue()
-            time.sleep(PAUSE_SECONDS)
-        return self.result()
-
-    def result(self) -> Any:
-        found = self._hvd.synchronize(self._number)
-        if self._into is None:
-            return found
-        self._into.copy_(found)
-        return self._tensor
-
-    def overdue(self) -> TimeoutError:
-        return TimeoutError(
-            f"message {self._name!r} was not summed within {self.timeout_seconds} s: "
-            f"another worker has not requested it"
-        )
-
-
-class _Watched:
-    """An all-reduce whose end a poller reports."""
-
-    def __init__(self, summed: _Summed, callbacks: list[Callable[[], None]]):
-        self.summed, self._callbacks = summed, callbacks
-        self._ended = threading.Event()
 
     def end(self) -> None:
         for callback in self._callbacks:
@@ -150,85 +144,47 @@ class _Watched:
         self._ended.set()
 
     def wait(self) -> Any:
-        if not self._ended.wait(self.summed.timeout_seconds):
-            raise self.summed.overdue()
-        return self.summed.result()
+        deadline = time.monotonic() + self._timeout_seconds
+        while not (self._ended.wait(self._timeout_seconds) if self._callbacks else self.is_done()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"message {self._name!r} was not summed within {self._timeout_seconds} s: "
+                    f"another worker has not requested it"
+                )
+            time.sleep(PAUSE_SECONDS)
+        found = self._hvd.synchronize(self._number)
+        if self._into is None:
+            return found
+        self._into.copy_(found)
+        return self._tensor
 
 
-class _Poller:
-    """A thread that notes the end of messages, in the order in which they were started."""
-
-    def __init__(self) -> None:
-        self._watched: list[_Watched] = []
-        self._changed = threading.Condition()
-        self._closed = False
-        threading.Thread(target=self._run, name="horovod poller", daemon=True).start()
-
-    def watch(self, summed: _Summed, callbacks: list[Callable[[], None]]) -> _Watched:
-        watched = _Watched(summed, callbacks)
-        with self._changed:
-            self._watched.append(watched)
-            self._changed.notify()
-        return watched
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._watched and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                ended = [watched for watched in self._watched if watched.summed.is_done()]
-                self._watched = [watched for watched in self._watched if watched not in ended]
-            for watched in ended:  # without the lock: a callback may start the next message
-                watched.end()
-            if not ended:
-                time.sleep(PAUSE_SECONDS)
-
-
-class HorovodBaseline(SingleWorker):
+class HorovodBaseline(ReducingBaseline):
     """``hvd.DistributedOptimizer`` with its default settings: fusion, but no plan of ours.
 
-    ``waited_seconds`` is the time from the last gradient to the end of ``synchronize``. Parameters
-    are not broadcast, because all workers start from the same seed.
+    Parameters are not broadcast, because all workers start from the same seed.
     """
 
+    last_messages = "all gradients"
+
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, workers: int):
-        super().__init__(module, make_optimizer)
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self._optimizer: Any = imported().DistributedOptimizer(
-            self._optimizer, named_parameters=module.named_parameters()
-        )
-        size = sum(p.numel() * p.element_size() for _, p in named)
-        self._bytes_per_step = ring_bytes_sent(size, workers)
-        self._last_gradient = 0.0
-        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for _, p in named]
+        def wrapped(parameters: Any) -> Any:
+            return imported().DistributedOptimizer(
+                make_optimizer(parameters), named_parameters=module.named_parameters()
+            )
 
-    def _on_gradient(self, _: nn.Parameter) -> None:
-        self._last_gradient = time.perf_counter()
+        super().__init__(module, wrapped, workers)
 
-    def _backward(self, value: torch.Tensor) -> None:
-        super()._backward(value)
-        self._optimizer.synchronize()
-        end = time.perf_counter()
-        self.waited_seconds += end - self._last_gradient
-        self.bytes_sent += self._bytes_per_step
-        if self._tracer is not None:
-            self._tracer.record("wait", "all gradients", self._last_gradient, end)
+    def _finish(self) -> None:
+        self._optimizer.synchronize()  # type: ignore[attr-defined]
 
     def _update(self) -> None:
-        with self._optimizer.skip_synchronize():
+        with self._optimizer.skip_synchronize():  # type: ignore[attr-defined]
             super()._update()
 
     def close(self) -> None:
         """Remove the hooks and shut Horovod down."""
-        for hook in self._hooks:
-            hook.remove()
+        super().close()
         leave()
 
 

@@ -2,10 +2,8 @@
 
 Horovod finds its peers by environment variables and a small HTTP server. Here the processes are
 already up, so worker 0 opens that server for as long as all need it, and every worker sets the
-variables of its slot for as long as Horovod reads them. So do processes that ``horovodrun``
-started, whose own server cannot be used twice. Processes that it started by MPI need neither.
-
-Making Horovod write its own timeline while an engine runs (`ddlnb.traces.engines` reads it).
+variables of its slot for as long as Horovod reads them. Ranks that MPI started (launcher ``mpi``)
+need neither where ``HOROVOD_CONTROLLER=mpi`` leaves Horovod's communication to it.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.engines.environment import environment
+from ddlnb.engines import foreign
+from ddlnb.engines.foreign import environment
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.launch.rank import RankContext, interface_of
 
@@ -70,24 +68,13 @@ def slots(hosts: list[str]) -> list[Slot]:
     return found
 
 
-def missing() -> str:
-    """Return what this machine lacks to run Horovod, without importing it; "" if nothing."""
-    found = find_spec("horovod")
-    folders = found.submodule_search_locations if found else None
-    if not folders:
-        return "Horovod is not installed; scripts/install_engines.sh builds it"
-    if not any(Path(folder, "torch").glob("mpi_lib_v2*.so") for folder in folders):
-        return "Horovod was built without PyTorch; scripts/install_engines.sh builds it with it"
-    return ""
-
-
 def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> Any:
     """Return the module ``horovod.torch``, initialised with these workers over gloo.
 
-    It is initialised over MPI where ``HOROVOD_CONTROLLER=mpi`` says so, which
-    `ddlnb.cli.horovodrun` sets. Call `leave` at the end. Horovod merges tensors that are ready at
-    the same time, up to ``fusion_bytes``. Raises MissingPart if Horovod cannot be used here,
-    InputError for variables in the environment that would crash it.
+    It is initialised over MPI where ``HOROVOD_CONTROLLER=mpi`` says so. Call `leave` at the end.
+    Horovod merges tensors that are ready at the same time, up to ``fusion_bytes``. Raises
+    MissingPart if Horovod cannot be used here, InputError for variables in the environment that
+    would crash it.
     """
     global _joined
     hvd = imported()
@@ -104,7 +91,8 @@ def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> A
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(60, max(1, seconds // 2))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(seconds),
     }
-    rendezvous = _by_mpi(workers) if over_mpi() else _rendezvous(context, store, workers)
+    over_mpi = os.environ.get("HOROVOD_CONTROLLER") == "mpi"
+    rendezvous = _by_mpi(workers) if over_mpi else _rendezvous(context, store, workers)
     with rendezvous as variables, environment(common | variables):
         hvd.init()
         store.set(f"horovod joined {context.rank}", "")
@@ -119,19 +107,7 @@ def leave() -> None:
 
 def imported() -> Any:
     """Return the module ``horovod.torch``. Raises MissingPart with the reason and the fix."""
-    try:
-        import horovod.torch as hvd
-    except ImportError as error:
-        raise MissingPart(
-            f"Horovod cannot be imported ({error}); scripts/install_engines.sh builds it for "
-            f"the torch that is installed"
-        ) from error
-    return hvd
-
-
-def over_mpi() -> bool:
-    """Return whether Horovod's communication is left to MPI in this process."""
-    return os.environ.get("HOROVOD_CONTROLLER") == "mpi"
+    return foreign.imported("Horovod", "horovod.torch")
 
 
 @contextmanager

@@ -1,24 +1,31 @@
-"""The protocol of workers and parameter servers: a header, and a tensor if there is one.
+"""Parameter servers of our own: workers push shares and pull sums over ZeroMQ.
 
-Answers PushPull from parameter servers, over one two-way ZeroMQ connection per server.
+One two-way connection joins a worker and a server. The server's loop knows nothing of
+synchronisation: a rule (`ddlnb.plans.server_rules`) decides what a push does and when a pull may be
+answered. Servers and workers find one another by the store of the run, and who does not know the
+token that rank 0 drew for the run is not heard.
 """
 
 from __future__ import annotations
 
 import os
-import queue
+import secrets
 import struct
-import threading
+import time
+import warnings
+from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
+from typing import Any
 
 import torch
 import zmq
 
-from ddlnb.engines.base import Callback, Handle, Pending
+from ddlnb.engines.base import Callback, Handle, Pending, ThreadedTransport
+from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
+from ddlnb.plans.server_rules import Rule
 
 _HEADER = struct.Struct("<BBIQ")
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8)
@@ -66,144 +73,23 @@ def to_bytes(tensor: torch.Tensor) -> memoryview:
 
 def from_bytes(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
     """Return a flat tensor on the received memory, not copied; it must not be written to."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return torch.frombuffer(data, dtype=dtype)
 
 
-class PushPullTransport:
-    """Pushes shares and pulls sums; message i goes to server ``placement[i]``.
-
-    ZeroMQ sockets belong to one thread, so a thread of their own sends, receives and copies the
-    sums back, while the training loop computes. ``bytes_sent`` counts payload and headers.
-    """
-
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        placement: Sequence[int],
-        rank: int,
-        token: str,
-        timeout_seconds: float,
-    ):
-        self.bytes_sent = 0.0
-        self._addresses, self._placement = list(addresses), list(placement)
-        self._identity = f"{token}:{rank}".encode()
-        self._timeout = timeout_seconds
-        self._clock = [0] * len(placement)
-        self._outbox: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-        self._failure: Exception | None = None
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="push-pull", daemon=True)
-        self._thread.start()
-
-    def start(
-        self,
-        message: int,
-        request: PushPull,
-        released: Callback = None,
-        answered: Callback = None,
-    ) -> Handle:
-        """Push the request's tensor; it holds the sum once the handle's wait returns it.
-
-        It is released when the server has it. Holding on until the answer would deadlock: two
-        workers that spend their credit on different messages would wait for each other for ever.
-        """
-        if self._failure is not None:
-            raise self._failure
-        server = self._addresses[self._placement[message]]
-        pending = _Request(message, request.tensor, released, answered, server, self._timeout)
-        self._put(pending)
-        return pending
-
-    def close(self) -> None:
-        """Say goodbye to the servers and end the thread; safe to call twice."""
-        if self._closed:
-            return
-        self._put(None)
-        self._thread.join(self._timeout)
-        self._closed = True
-        if self._thread.is_alive():
-            raise TimeoutError(f"servers {self._addresses} took no goodbye in {self._timeout} s")
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
-    def _put(self, item: _Request | None) -> None:
-        self._outbox.put(item)
-        with suppress(BlockingIOError):  # a full pipe wakes the thread just as well
-            os.write(self._wake_write, b"\0")
-
-    def _run(self) -> None:
-        context = zmq.Context()
-        sockets = []
-        pending: dict[int, _Request] = {}
-        try:
-            poller = zmq.Poller()
-            poller.register(self._wake_read, zmq.POLLIN)
-            for address in self._addresses:
-                socket = context.socket(zmq.DEALER)
-                socket.set_hwm(0)
-                socket.setsockopt(zmq.IDENTITY, self._identity)
-                socket.connect(address)
-                poller.register(socket, zmq.POLLIN)
-                sockets.append(socket)
-            while self._turn(dict(poller.poll()), sockets, pending):
-                pass
-        except Exception as error:
-            self._failure = error
-            while not self._outbox.empty():
-                if (request := self._outbox.get()) is not None:
-                    pending[request.message] = request
-            for request in pending.values():
-                request.finish(error)
-        finally:
-            for socket in sockets:
-                socket.close(linger=int(1000 * self._timeout))
-            context.term()
-
-    def _turn(self, events: dict, sockets: list, pending: dict[int, _Request]) -> bool:
-        for socket in sockets:
-            if socket in events:
-                self._receive(socket, pending)
-        if self._wake_read in events:
-            os.read(self._wake_read, 4096)
-            while not self._outbox.empty():
-                request = self._outbox.get()
-                if request is None:
-                    for socket in sockets:
-                        socket.send(Header(Kind.BYE).pack())
-                    return False
-                self._send(sockets[self._placement[request.message]], request)
-                pending[request.message] = request
-        return True
-
-    def _send(self, socket: zmq.Socket, request: _Request) -> None:
-        clock = self._clock[request.message]
-        self._clock[request.message] += 1
-        kind = Kind.PUSH | Kind.PULL | (Kind.ACK if request.wants_release else Kind(0))
-        header = Header(kind, request.message, clock, request.tensor.dtype)
-        data = to_bytes(request.on_host())
-        self.bytes_sent += HEADER_BYTES + data.nbytes
-        socket.send_multipart([header.pack(), data], copy=False)
-
-    def _receive(self, socket: zmq.Socket, pending: dict[int, _Request]) -> None:
-        while socket.poll(0):
-            head, *payload = socket.recv_multipart(copy=False)
-            header = Header.unpack(head.bytes)
-            if header.kind & Kind.ACK and not payload:
-                pending[header.key].release()
-                continue
-            request = pending[header.key]
-            request.fill(from_bytes(payload[0].buffer, header.dtype))
-            request.finish()
-            del pending[header.key]  # not before: if a callback fails, the waiter hears of it
+def connect_to_servers(
+    context: RankContext, store: Any, servers: int, placement: Sequence[int]
+) -> PushPullTransport:
+    """Return this worker's connection to the servers; message i goes to placement[i]."""
+    if context.rank == 0:
+        store.set("token", secrets.token_hex(8))
+    token = store.get("token").decode()
+    addresses = [store.get(f"server {server}").decode() for server in range(servers)]
+    return PushPullTransport(addresses, placement, context.rank, token, context.timeout_seconds)
 
 
-class _Request(Pending):
+class _Push(Pending):
     """A push whose pull is on its way; ``released`` is called when the server has the push."""
 
     def __init__(
@@ -216,19 +102,11 @@ class _Request(Pending):
         timeout_seconds: float,
     ):
         super().__init__(message, tensor, (answered,), f"server {server}", timeout_seconds)
-        self._released = released
+        self.released = released
         # On a GPU the tensor is complete only when the kernels launched so far have run.
         self._written = torch.cuda.Event() if tensor.is_cuda else None
         if self._written is not None:
             self._written.record()
-
-    @property
-    def wants_release(self) -> bool:
-        return self._released is not None
-
-    def release(self) -> None:
-        if self._released is not None:
-            self._released()
 
     def on_host(self) -> torch.Tensor:
         """Return the tensor in the memory of the host, once it has been computed."""
@@ -245,11 +123,179 @@ class _Request(Pending):
         """
         if total.dtype != self.tensor.dtype or total.numel() != self.tensor.numel():
             self.tensor = total.to(self.tensor.device, copy=True)
-            return
-        if self._written is None:
+        elif self._written is None:
             self.tensor.copy_(total)
-            return
-        stream = torch.cuda.Stream(self.tensor.device)
-        with torch.cuda.stream(stream):
-            self.tensor.copy_(total)
-        stream.synchronize()
+        else:
+            stream = torch.cuda.Stream(self.tensor.device)
+            with torch.cuda.stream(stream):
+                self.tensor.copy_(total)
+            stream.synchronize()
+
+
+class PushPullTransport(ThreadedTransport[_Push]):
+    """Pushes shares and pulls sums; message i goes to server ``placement[i]``.
+
+    ZeroMQ sockets belong to one thread, so the transport's thread sends, receives and copies the
+    sums back. ``bytes_sent`` counts payload and headers. To close is to say goodbye to the servers.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        placement: Sequence[int],
+        rank: int,
+        token: str,
+        timeout_seconds: float,
+    ):
+        super().__init__("push-pull", timeout_seconds)
+        self._addresses, self._placement = list(addresses), list(placement)
+        self._identity = f"{token}:{rank}".encode()
+        self._clock = [0] * len(placement)
+        self._context, self._sockets = zmq.Context(), list[zmq.Socket]()
+        self._poller = zmq.Poller()
+        self._thread.start()
+
+    def start(
+        self,
+        message: int,
+        request: PushPull,
+        released: Callback = None,
+        answered: Callback = None,
+    ) -> Handle:
+        """Push the request's tensor; it holds the sum once the handle's wait returns it.
+
+        It is released when the server has it. Holding on until the answer would deadlock: two
+        workers that spend their credit on different messages would wait for each other for ever.
+        """
+        server = self._addresses[self._placement[message]]
+        push = _Push(message, request.tensor, released, answered, server, self._timeout)
+        self._put(push)
+        return push
+
+    def _connect(self) -> None:
+        self._poller.register(self._woken, zmq.POLLIN)
+        for address in self._addresses:
+            socket = self._context.socket(zmq.DEALER)
+            socket.set_hwm(0)
+            socket.setsockopt(zmq.IDENTITY, self._identity)
+            socket.connect(address)
+            self._poller.register(socket, zmq.POLLIN)
+            self._sockets.append(socket)
+
+    def _turn(self) -> bool:
+        events = dict(self._poller.poll())
+        for socket in self._sockets:
+            if socket in events:
+                self._receive(socket)
+        if self._woken in events:
+            os.read(self._woken, 4096)
+            for push in self._taken():
+                if push is None:
+                    for socket in self._sockets:
+                        socket.send(Header(Kind.BYE).pack())
+                    return False
+                self._pending[push.message] = push
+                self._send(push)
+        return True
+
+    def _send(self, push: _Push) -> None:
+        clock = self._clock[push.message]
+        self._clock[push.message] += 1
+        kind = Kind.PUSH | Kind.PULL | (Kind.ACK if push.released else Kind(0))
+        data = to_bytes(push.on_host())
+        self.bytes_sent += HEADER_BYTES + data.nbytes
+        header = Header(kind, push.message, clock, push.tensor.dtype)
+        socket = self._sockets[self._placement[push.message]]
+        socket.send_multipart([header.pack(), data], copy=False)
+
+    def _receive(self, socket: zmq.Socket) -> None:
+        while socket.poll(0):
+            head, *payload = socket.recv_multipart(copy=False)
+            header = Header.unpack(head.bytes)
+            push = self._pending[header.key]
+            if payload:
+                push.fill(from_bytes(payload[0].buffer, header.dtype))
+                push.finish()
+                del self._pending[header.key]  # not before: if a callback fails, the waiter hears
+            elif push.released is not None:
+                push.released()
+
+    def _disconnect(self) -> None:
+        for socket in self._sockets:
+            socket.close(linger=int(1000 * self._timeout))
+        self._context.term()
+
+
+class Server:
+    """Serves one rule on one ROUTER socket until every worker has said goodbye."""
+
+    def __init__(self, socket: zmq.Socket, workers: int, rule: Rule, token: str, timeout: float):
+        self._socket, self._rule, self._timeout = socket, rule, timeout
+        self._rank_of = {f"{token}:{rank}".encode(): rank for rank in range(workers)}
+        self._waiting: dict[int, list[tuple[bytes, int, Header]]] = defaultdict(list)
+        self.bytes_received = 0
+
+    def serve(self) -> int:
+        """Serve, and return the payload bytes received. Raises TimeoutError on a long silence."""
+        present = set(self._rank_of.values())
+        while present:
+            if not self._socket.poll(int(self._timeout * 1000)):
+                raise TimeoutError(
+                    f"server received nothing for {self._timeout} s; "
+                    f"workers {sorted(present)} have not said goodbye"
+                )
+            identity, head, *payload = self._socket.recv_multipart(copy=False)
+            worker = self._rank_of.get(identity.bytes)
+            if worker is None:
+                continue  # not one of ours: only workers know the token
+            header = Header.unpack(head.bytes)
+            if header.kind & Kind.BYE:
+                present.discard(worker)
+                continue
+            if header.kind & Kind.PUSH:
+                self.bytes_received += len(payload[0])
+                value = from_bytes(payload[0].buffer, header.dtype)
+                self._rule.push(worker, header.key, header.clock, value, time.monotonic())
+            if header.kind & Kind.ACK:
+                answer = Header(Kind.ACK, header.key, header.clock)
+                self._socket.send_multipart([identity.bytes, answer.pack()])
+            if header.kind & Kind.PULL:
+                self._waiting[header.key].append((identity.bytes, worker, header))
+            self._answer(header.key)
+        return self.bytes_received
+
+    def _answer(self, key: int) -> None:
+        still_waiting = []
+        for identity, worker, header in self._waiting[key]:
+            value = self._rule.pull(worker, key, header.clock)
+            if value is None:
+                still_waiting.append((identity, worker, header))
+            else:
+                answer = replace(header, dtype=value.dtype)  # a compressed push has another one
+                reply: list[bytes | memoryview] = [identity, answer.pack(), to_bytes(value)]
+                self._socket.send_multipart(reply, copy=False)
+        self._waiting[key] = still_waiting
+
+
+def open_server(host: str, zmq_context: zmq.Context) -> tuple[zmq.Socket, str]:
+    """Return a bound ROUTER socket and its address, on a free port of the host's address."""
+    socket = zmq_context.socket(zmq.ROUTER)
+    socket.set_hwm(0)
+    socket.bind(f"tcp://{host}:*")
+    return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def serve_workers(context: RankContext, store: Any, workers: int, rule: Rule) -> None:
+    """Serve a rule on this rank, one beyond the workers, until all of them have said goodbye.
+
+    The workers find it with `connect_to_servers`.
+    """
+    token = store.get("token").decode()
+    zmq_context = zmq.Context()
+    try:
+        socket, address = open_server(context.host, zmq_context)
+        store.set(f"server {context.rank - workers}", address)
+        Server(socket, workers, rule, token, context.timeout_seconds).serve()
+        socket.close(linger=0)
+    finally:
+        zmq_context.destroy(linger=0)

@@ -1,12 +1,10 @@
-"""What one rank does in a collective, step by step: whom it sends what, and what it makes of it.
+"""A collective as one rank carries it out: in every step whom it sends what, and what it writes.
 
-First in parts (`itinerary`), then in the elements of a tensor of some length (`in_elements`).
-
-A collective as one rank carries it out on any tensor: what it sends in every move, and writes.
-
-Sums are made in the order of ranks, whoever comes first. Where links would idle while ranks wait
-and add, a tensor can travel in blocks: each goes through the collective by itself, and hands on
-what it has while the next is on its way.
+A collective is data (`Collective`), which its page in `ddlnb.networks.collectives` makes. First a
+rank's schedule is worked out in parts (`turns`), then in the elements of a tensor of some length
+(`in_elements`). Sums are made in the order of ranks, whoever comes first. Where links would idle
+while ranks wait and add, a tensor can travel in blocks: each goes through the collective by itself,
+and hands on what it has while the next is on its way.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class Turn(NamedTuple):
     overwrites: tuple[int, ...]
 
 
-class Piece(NamedTuple):
+class Source(NamedTuple):
     """Elements of a letter that has arrived, or of what is there (`OWN`)."""
 
     letter: int
@@ -69,20 +67,65 @@ class Move(NamedTuple):
     sends: tuple[tuple[int, tuple[Interval, ...]], ...]
     receives: tuple[tuple[int, int], ...]
     overwrites: tuple[int, ...]
-    copies: tuple[tuple[Interval, Piece], ...]
-    sums: tuple[tuple[Interval, tuple[Piece, ...]], ...]
-
-    @property
-    def elements_sent(self) -> int:
-        """Return how many elements this turn sends."""
-        return sum(b - a for _, intervals in self.sends for a, b in intervals)
+    copies: tuple[tuple[Interval, Source], ...]
+    sums: tuple[tuple[Interval, tuple[Source, ...]], ...]
 
 
-def itinerary(collective: Collective, rank: int) -> list[Turn]:
+class RankSchedule:
+    """One collective for a rank, in place, on any tensor.
+
+    The tensor must be contiguous, on the CPU and as long on all ranks; its parts are cut as
+    `torch.tensor_split` cuts, so that any length will do. A server starts from zeros. With
+    ``block_bytes`` no message is longer: the tensor is cut into blocks instead, if all ranks end
+    with all parts of it.
+
+    Raises InputError for blocks of another primitive.
+    """
+
+    def __init__(self, collective: Collective, rank: int, block_bytes: float = math.inf):
+        require(
+            block_bytes == math.inf or collective.primitive in ("all-reduce", "broadcast"),
+            f"{collective.primitive} leaves ranks different parts and does not travel in blocks of "
+            f"{block_bytes} bytes; leave block_bytes out",
+        )
+        self._rank, self._parts = rank, collective.parts
+        self._turns = turns(collective, rank)
+        self._longest = longest_message(collective) / collective.parts
+        self._block_bytes = block_bytes
+        self._known: dict[int, list[Move]] = {}
+        self._sent: dict[tuple[int, int], int] = {}
+
+    def blocks(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the blocks of a tensor, flat: as many on every rank."""
+        flat = tensor.view(-1)
+        longest = self._longest * flat.numel() * flat.element_size()
+        count = math.ceil(longest / self._block_bytes)
+        return flat.tensor_split(count) if count > 1 else (flat,)
+
+    def moves(self, elements: int) -> list[Move]:
+        """Return this rank's moves with a block of this length, worked out once."""
+        known = self._known.get(elements)
+        if known is None:
+            bounds = part_bounds(elements, self._parts)
+            known = [in_elements(turn, bounds, self._rank) for turn in self._turns]
+            self._known[elements] = known
+        return known
+
+    def bytes_sent(self, tensor: torch.Tensor) -> int:
+        """Return the bytes that this rank sends for such a tensor, without headers."""
+        size = tensor.numel(), tensor.element_size()
+        if size not in self._sent:
+            moves = [move for block in self.blocks(tensor) for move in self.moves(block.numel())]
+            sent = sum(b - a for move in moves for _, parts in move.sends for a, b in parts)
+            self._sent[size] = size[1] * sent
+        return self._sent[size]
+
+
+def turns(collective: Collective, rank: int) -> list[Turn]:
     """Return the steps in which a rank takes part."""
     rows = collective.transfers
     own = rows[(rows["source"] == rank) | (rows["target"] == rank)]
-    turns: list[Turn] = []
+    found: list[Turn] = []
     sent = 0
     leaving: dict[int, Letter] = {}  # letters whose parts were not written to since
     for step in np.unique(own["step"]).tolist():
@@ -92,60 +135,15 @@ def itinerary(collective: Collective, rank: int) -> list[Turn]:
         leaving |= dict(enumerate(sends, start=sent))
         sent += len(sends)
         written = [interval for letter in receives for interval in letter.intervals]
-        overwrites = tuple(i for i, letter in leaving.items() if _meet(letter.intervals, written))
+        overwrites = tuple(
+            number
+            for number, letter in leaving.items()
+            if any(a < stop and first < b for a, b in letter.intervals for first, stop in written)
+        )
         for number in overwrites:
             del leaving[number]
-        turns.append(Turn(step, sends, receives, overwrites))
-    return turns
-
-
-def in_elements(turn: Turn, bounds: Sequence[int], rank: int) -> Move:
-    """Return the turn of a rank in elements, where part p begins at ``bounds[p]``."""
-    sends = [
-        (letter.peer, tuple((bounds[a], bounds[b]) for a, b in letter.intervals))
-        for letter in turn.sends
-    ]
-    receives = []
-    copies: list[tuple[Interval, Piece]] = []
-    terms: dict[Interval, list[tuple[int, Piece]]] = {}
-    for number, letter in enumerate(turn.receives):
-        intervals = [(bounds[a], bounds[b]) for a, b in letter.intervals]
-        starts = list(accumulate((stop - first for first, stop in intervals), initial=0))
-        receives.append((letter.peer, starts[-1]))
-        for interval, adds, (first, stop) in zip(
-            intervals, letter.sums, pairwise(starts), strict=True
-        ):
-            piece = Piece(number, first, stop)
-            if adds and first < stop:
-                terms.setdefault(interval, [(rank, Piece(OWN, *interval))])
-                terms[interval].append((letter.peer, piece))
-            elif first < stop:
-                copies.append((interval, piece))
-    sums = [(one, tuple(piece for _, piece in sorted(some))) for one, some in terms.items()]
-    return Move(
-        turn.step, tuple(sends), tuple(receives), turn.overwrites, tuple(copies), tuple(sums)
-    )
-
-
-def part_bounds(elements: int, parts: int) -> tuple[int, ...]:
-    """Return where the parts of a tensor begin, and its end: as `torch.Tensor.tensor_split`.
-
-    >>> part_bounds(10, 4)
-    (0, 3, 6, 8, 10)
-    """
-    longer = elements % parts
-    lengths = [elements // parts + (part < longer) for part in range(parts)]
-    return tuple(accumulate(lengths, initial=0))
-
-
-def longest_message(collective: Collective) -> int:
-    """Return the parts of the longest message of all steps and ranks."""
-    rows, ranks = collective.transfers, collective.ranks
-    if not len(rows):
-        return 0
-    pair = (rows["step"].astype(np.int64) * ranks + rows["source"]) * ranks + rows["target"]
-    _, message = np.unique(pair, return_inverse=True)
-    return int(np.bincount(message, rows["stop"] - rows["first"]).max())
+        found.append(Turn(step, sends, receives, overwrites))
+    return found
 
 
 def _leaving(rows: Transfers) -> tuple[Letter, ...]:
@@ -175,60 +173,56 @@ def _arriving(rows: Transfers) -> tuple[Letter, ...]:
     return tuple(letters)
 
 
-def _meet(some: tuple[Interval, ...], others: list[Interval]) -> bool:
-    return any(a < stop and first < b for a, b in some for first, stop in others)
+def in_elements(turn: Turn, bounds: Sequence[int], rank: int) -> Move:
+    """Return the turn of a rank in elements, where part p begins at ``bounds[p]``."""
+    sends = [
+        (letter.peer, tuple((bounds[a], bounds[b]) for a, b in letter.intervals))
+        for letter in turn.sends
+    ]
+    receives = []
+    copies: list[tuple[Interval, Source]] = []
+    terms: dict[Interval, list[tuple[int, Source]]] = {}
+    for number, letter in enumerate(turn.receives):
+        intervals = [(bounds[a], bounds[b]) for a, b in letter.intervals]
+        starts = list(accumulate((stop - first for first, stop in intervals), initial=0))
+        receives.append((letter.peer, starts[-1]))
+        for interval, adds, (first, stop) in zip(
+            intervals, letter.sums, pairwise(starts), strict=True
+        ):
+            source = Source(number, first, stop)
+            if adds and first < stop:
+                terms.setdefault(interval, [(rank, Source(OWN, *interval))])
+                terms[interval].append((letter.peer, source))
+            elif first < stop:
+                copies.append((interval, source))
+    sums = [(one, tuple(source for _, source in sorted(some))) for one, some in terms.items()]
+    return Move(
+        turn.step, tuple(sends), tuple(receives), turn.overwrites, tuple(copies), tuple(sums)
+    )
 
 
-class Course:
-    """One collective for a rank, in place, on any tensor.
+def part_bounds(elements: int, parts: int) -> tuple[int, ...]:
+    """Return where the parts of a tensor begin, and its end: as `torch.Tensor.tensor_split`.
 
-    The tensor must be contiguous, on the CPU and as long on all ranks; its parts are cut as
-    `torch.tensor_split` cuts, so that any length will do. A server starts from zeros. With
-    ``block_bytes`` no message is longer: the tensor is cut into blocks instead, if all ranks end
-    with all parts of it.
-
-    Raises InputError for blocks of another primitive.
+    >>> part_bounds(10, 4)
+    (0, 3, 6, 8, 10)
     """
-
-    def __init__(self, collective: Collective, rank: int, block_bytes: float = math.inf):
-        require(
-            block_bytes == math.inf or collective.primitive in ("all-reduce", "broadcast"),
-            f"{collective.primitive} leaves ranks different parts and does not travel in blocks of "
-            f"{block_bytes} bytes; leave block_bytes out",
-        )
-        self._rank, self._parts = rank, collective.parts
-        self._turns = itinerary(collective, rank)
-        self._longest = longest_message(collective) / collective.parts
-        self._block_bytes = block_bytes
-        self._known: dict[int, list[Move]] = {}
-        self._sent: dict[tuple[int, int], int] = {}
-
-    def blocks(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Return the blocks of a tensor, flat: as many on every rank."""
-        flat = tensor.view(-1)
-        longest = self._longest * flat.numel() * flat.element_size()
-        count = math.ceil(longest / self._block_bytes)
-        return flat.tensor_split(count) if count > 1 else (flat,)
-
-    def moves(self, elements: int) -> list[Move]:
-        """Return this rank's moves with a block of this length, worked out once."""
-        known = self._known.get(elements)
-        if known is None:
-            bounds = part_bounds(elements, self._parts)
-            known = [in_elements(turn, bounds, self._rank) for turn in self._turns]
-            self._known[elements] = known
-        return known
-
-    def bytes_sent(self, tensor: torch.Tensor) -> int:
-        """Return the bytes that this rank sends for such a tensor, without headers."""
-        size = tensor.numel(), tensor.element_size()
-        if size not in self._sent:
-            moves = [move for block in self.blocks(tensor) for move in self.moves(block.numel())]
-            self._sent[size] = size[1] * sum(move.elements_sent for move in moves)
-        return self._sent[size]
+    longer = elements % parts
+    lengths = [elements // parts + (part < longer) for part in range(parts)]
+    return tuple(accumulate(lengths, initial=0))
 
 
-def content(block: torch.Tensor, intervals: Sequence[tuple[int, int]]) -> torch.Tensor:
+def longest_message(collective: Collective) -> int:
+    """Return the parts of the longest message of all steps and ranks."""
+    rows, ranks = collective.transfers, collective.ranks
+    if not len(rows):
+        return 0
+    pair = (rows["step"].astype(np.int64) * ranks + rows["source"]) * ranks + rows["target"]
+    _, message = np.unique(pair, return_inverse=True)
+    return int(np.bincount(message, rows["stop"] - rows["first"]).max())
+
+
+def content(block: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
     """Return the elements that a move sends to one peer, in one piece."""
     pieces = [block[first:stop] for first, stop in intervals]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -238,8 +232,11 @@ def write(move: Move, block: torch.Tensor, arrived: Sequence[torch.Tensor]) -> N
     """Copy and sum what arrived, a tensor for each letter that the move receives."""
     for (first, stop), (letter, start, end) in move.copies:
         block[first:stop] = arrived[letter][start:end]
-    for (first, stop), pieces in move.sums:
-        values = [_read(piece, block, arrived) for piece in pieces]
+    for (first, stop), sources in move.sums:
+        values = [
+            (block if source.letter == OWN else arrived[source.letter])[source.first : source.stop]
+            for source in sources
+        ]
         own = block[first:stop]
         if len(values) == 2:  # in either order the same bits
             torch.add(*values, out=own)
@@ -248,8 +245,3 @@ def write(move: Move, block: torch.Tensor, arrived: Sequence[torch.Tensor]) -> N
         for value in values[2:]:
             total += value
         own.copy_(total)
-
-
-def _read(piece: Piece, block: torch.Tensor, arrived: Sequence[torch.Tensor]) -> torch.Tensor:
-    source = block if piece.letter == OWN else arrived[piece.letter]
-    return source[piece.first : piece.stop]

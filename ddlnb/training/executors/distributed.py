@@ -25,12 +25,10 @@ from torch import Tensor
 
 from ddlnb.engines.base import Transport
 from ddlnb.engines.catalogue import require_installed
-from ddlnb.engines.process_group import process_group
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
-from ddlnb.engines.transports.connect import connect_to_servers
-from ddlnb.engines.transports.server import serve_workers
+from ddlnb.engines.transports.push_pull import connect_to_servers, serve_workers
 from ddlnb.errors import DdlnbError, InputError, UnknownName
-from ddlnb.launch.rank import RankContext
+from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
 from ddlnb.plans.server_rules import Rule

@@ -15,16 +15,15 @@ import torch
 import torch.distributed as dist
 
 from ddlnb.engines.job import Job
-from ddlnb.engines.replanning import Replanner
-from ddlnb.engines.searching import in_order, measured_cluster
 from ddlnb.engines.settings import MEASURING, OPTIMIZERS, MeasurementSettings
-from ddlnb.engines.takeover import Replanning
 from ddlnb.engines.targets import contenders
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, PlanError, RankError
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
+from ddlnb.replanning.replanner import Replanner, Replanning
+from ddlnb.replanning.searched import in_order, measured_cluster
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Space
 from ddlnb.workloads.replay import replayed
@@ -40,6 +39,7 @@ SMALL = replace(  # milliseconds instead of seconds
     layers=tuple(Layer(layer.name, 1e-3) for layer in TOY.layers),
     gradients=tuple(replace(one, backward_seconds=1e-3) for one in TOY.gradients),
 )
+RULES = Replanning(SMALL, WHOLE, WINDOW)
 
 
 class VirtualNetwork:
@@ -66,7 +66,7 @@ def run_while_it_slows_down(context, job):
     network = VirtualNetwork(SLOW_FROM * len(job.plan.messages))
     with (
         mock.patch.object(dist, "all_reduce", network.all_reduce),
-        mock.patch("ddlnb.engines.replanning.time", network),
+        mock.patch("ddlnb.replanning.replanner.time", network),
         mock.patch("ddlnb.engines.probes.time", network),
     ):
         return run_job(context, job)
@@ -93,7 +93,7 @@ def test_all_ranks_take_up_the_plan_that_was_searched_and_no_bit_changes(six_ran
     reports = six_ranks.run(
         run_while_it_slows_down, replace(job, replanning=rules), count=workers, timeout_seconds=120
     )
-    (takeover,) = reports[0].takeovers
+    (takeover,) = reports[0].switches
     # Of the second window the last iterations are slow, and its median is not; then all are.
     assert takeover.iteration == job.warmup + 3 * WINDOW
     assert takeover.cost.latency_seconds == pytest.approx(SLOW.latency_seconds)
@@ -103,7 +103,7 @@ def test_all_ranks_take_up_the_plan_that_was_searched_and_no_bit_changes(six_ran
     assert takeover.digest == found.digest != job.plan.digest
     assert takeover.messages == len(found.messages) < len(job.plan.messages)
     for report in reports:
-        assert report.takeovers == (takeover,)
+        assert report.switches == (takeover,)
         assert report.digest == reports[0].digest
         sent = {span.name for span in report.spans if span.kind == "message"}
         assert sent == set(found.leg_names)
@@ -126,7 +126,7 @@ def dies(*_, **__):
 
 def run_until_one_dies(context, job, rank, where):
     """Drift is found at the first meeting; the rank dies there while it plans anew."""
-    replanning = "ddlnb.engines.replanning"
+    replanning = "ddlnb.replanning.replanner"
     with (
         mock.patch(f"{replanning}.Drift.found", return_value=True),
         mock.patch(f"{replanning}.LEAST_GAIN", 0.0),
@@ -149,10 +149,8 @@ def told(rank, store, text, errors, adopted):
     """What a rank does with the text that it is told of a new plan."""
     plan = METHODS["WFBP-A2A"].plan(SMALL)
     replica = SimpleNamespace(plan=plan, replan=lambda *_: adopted.append(rank))
-    job = SimpleNamespace(
-        workers=WORKERS, device="cpu", replanning=Replanning(SMALL, WHOLE, WINDOW)
-    )
-    replanner = Replanner(SimpleNamespace(rank=rank), job, store, replica)
+    job = SimpleNamespace(workers=WORKERS, device="cpu")
+    replanner = Replanner(RULES, SimpleNamespace(rank=rank), job, store, replica)
     try:
         replanner._take_up(text, iteration=10)
     except PlanError as error:
@@ -162,10 +160,8 @@ def told(rank, store, text, errors, adopted):
 def searched_text():
     store = dist.HashStore()
     replica = SimpleNamespace(plan=METHODS["WFBP-A2A"].plan(SMALL))
-    job = SimpleNamespace(
-        workers=WORKERS, device="cpu", replanning=Replanning(SMALL, WHOLE, WINDOW)
-    )
-    replanner = Replanner(SimpleNamespace(rank=0), job, store, replica)
+    job = SimpleNamespace(workers=WORKERS, device="cpu")
+    replanner = Replanner(RULES, SimpleNamespace(rank=0), job, store, replica)
     return replanner._search(SLOW, iteration=10)
 
 
@@ -200,11 +196,9 @@ def test_a_rank_that_cannot_take_a_plan_up_stops_all_with_the_same_error(before,
 def test_a_network_that_is_as_it_was_keeps_the_searched_plan():
     cost = SLOW
     plan = search_plan(SMALL, measured_cluster(cost, WORKERS), space=WHOLE, progress=False).plan
-    job = SimpleNamespace(
-        workers=WORKERS, device="cpu", replanning=Replanning(SMALL, WHOLE, WINDOW)
-    )
+    job = SimpleNamespace(workers=WORKERS, device="cpu")
     context, replica = SimpleNamespace(rank=0), SimpleNamespace(plan=plan)
-    assert Replanner(context, job, None, replica)._search(cost, iteration=10) == "stays"
+    assert Replanner(RULES, context, job, None, replica)._search(cost, iteration=10) == "stays"
 
 
 @pytest.mark.parametrize(
@@ -219,11 +213,11 @@ def test_all_searches_of_a_re_plan_together_take_no_longer_than_allowed(
         limits.append(time_limit)
         return search_plan(*args, most_plans=20, **options)
 
-    monkeypatch.setattr("ddlnb.engines.replanning.search_plan", search)
+    monkeypatch.setattr("ddlnb.replanning.replanner.search_plan", search)
     plan = search_plan(SMALL, measured_cluster(SLOW, WORKERS), space=WHOLE, progress=False).plan
-    rules = Replanning(SMALL, WHOLE, WINDOW)
-    job = SimpleNamespace(workers=WORKERS, device=device, replanning=rules)
-    replanner = Replanner(SimpleNamespace(rank=0), job, None, SimpleNamespace(plan=plan))
+    rules = RULES
+    job = SimpleNamespace(workers=WORKERS, device=device)
+    replanner = Replanner(rules, SimpleNamespace(rank=0), job, None, SimpleNamespace(plan=plan))
     replanner._search(replace(SLOW, occupied_share=share), iteration=10)
     assert limits == [rules.search_seconds / searches] * searches
 

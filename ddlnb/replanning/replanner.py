@@ -10,32 +10,33 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.engines.drift import Drift
-from ddlnb.engines.job import Job
+from ddlnb.engines.job import Job, PlanSwitch, SyncPoint
 from ddlnb.engines.probes import COST_PROBES, cost_of, shares_cores, timed_all_reduces
-from ddlnb.engines.process_group import local_device
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.searching import (
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.torch_engine import transport_for
+from ddlnb.errors import DdlnbError, PlanError
+from ddlnb.launch.rank import RankContext, local_device
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import plan_from_json, plan_to_json, require_same_gradients
+from ddlnb.replanning.drift import Drift
+from ddlnb.replanning.searched import (
     measured_cluster,
+    measured_space,
     quickest_plan,
     searched_on,
     simulated_seconds,
 )
-from ddlnb.engines.takeover import Meeting, Takeover
-from ddlnb.engines.transports.connect import transport_for
-from ddlnb.errors import DdlnbError, PlanError
-from ddlnb.launch.rank import RankContext
-from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.plan import Plan
-from ddlnb.plans.plan_file import plan_from_json, plan_to_json, require_same_gradients
-from ddlnb.search.search import search_plan
+from ddlnb.search.search import Searching, search_plan
+from ddlnb.search.space import Space
 from ddlnb.workloads.workload import Workload
 
 REPETITIONS = 5  # all-reduces per probe when the cost is measured anew
@@ -43,15 +44,44 @@ LEAST_GAIN = 1.1  # times as fast, in simulation, as the plan that is there: bey
 STAYS, MEASURE, AGREED = "stays", "measure", "agreed"
 
 
+@dataclass(frozen=True)
+class Replanning:
+    """What a job needs to plan anew.
+
+    ``window`` timed iterations lie between two meetings of all ranks; the search takes at most
+    ``search_seconds``, during which all of them wait. ``scale`` is that of a slowed network.
+    """
+
+    workload: Workload
+    space: Space
+    window: int
+    search_seconds: float = 2.0
+    scale: float = 1.0
+
+    def follow(self, context: RankContext, job: Job, store: Any, trainer: Replica) -> Replanner:
+        """Return what plans one worker of the job anew."""
+        return Replanner(self, context, job, store, trainer)
+
+
+def replanning_of(
+    planner: Searching, workload: Workload, settings: MeasurementSettings, scale: float
+) -> Replanning:
+    """Return how a searched plan is made anew in a measurement."""
+    assert settings.replan is not None
+    space = measured_space(planner, settings)
+    return Replanning(workload, space, settings.replan, scale=scale)
+
+
 class Replanner:
     """Re-plans one worker of a job; every rank calls `after_step` after every step."""
 
-    def __init__(self, context: RankContext, job: Job, store: Any, replica: Replica):
-        assert job.replanning is not None
-        self.takeovers: list[Takeover] = []
-        self.meetings: list[Meeting] = []
+    def __init__(
+        self, rules: Replanning, context: RankContext, job: Job, store: Any, replica: Replica
+    ):
+        self.switches: list[PlanSwitch] = []
+        self.sync_points: list[SyncPoint] = []
         self._context, self._job, self._store = context, job, store
-        self._replica, self._rules = replica, job.replanning
+        self._replica, self._rules = replica, rules
         self._drift = Drift()
         self._seconds: list[float] = []
         self._mark = time.perf_counter()
@@ -71,18 +101,18 @@ class Replanner:
             seconds, self._seconds = self._seconds, []
             drifted = self._meet(iteration, seconds)
             met, self._mark = self._mark, time.perf_counter()
-            self.meetings.append(Meeting(iteration, self._mark - met, drifted))
+            self.sync_points.append(SyncPoint(iteration, self._mark - met, drifted))
 
     def _meet(self, iteration: int, seconds: list[float]) -> bool:
         """Return whether there is drift; if a quicker plan was found, it has taken over."""
         drifted = self._context.rank == 0 and self._drift.found(seconds)
-        if self._said(f"meeting {iteration}", MEASURE if drifted else STAYS) == STAYS:
+        if self._of_rank_0(f"meeting {iteration}", MEASURE if drifted else STAYS) == STAYS:
             return False
         self._replica.synchronize()
         self._drift = Drift()  # later windows are compared with the next one
         cost = self._measured()
         text = self._search(cost, iteration) if self._context.rank == 0 else ""
-        said = self._said(f"plan {iteration}", text)
+        said = self._of_rank_0(f"plan {iteration}", text)
         if said != STAYS:
             self._take_up(said, iteration)
         return True
@@ -132,10 +162,11 @@ class Replanner:
         plan, problem = self._read(said, iteration)
         self._agree(iteration, problem)
         assert plan is not None
-        transport = self._transport(plan)
-        self._replica.replan(plan, transport)
+        job = self._job
+        routed = job.topology, job.collective, job.ranks_per_node
+        self._replica.replan(plan, transport_for(self._context, self._store, plan, *routed))
         cost = AlphaBeta(*said["cost"])
-        self.takeovers.append(Takeover(iteration, plan.digest, len(plan.messages), cost))
+        self.switches.append(PlanSwitch(iteration, plan.digest, len(plan.messages), cost))
 
     def _read(self, said: dict[str, Any], iteration: int) -> tuple[Plan | None, str]:
         """Return the plan that rank 0 said, or None and why this rank cannot take it up."""
@@ -162,20 +193,13 @@ class Replanner:
                 if answer != AGREED:
                     verdict = f"rank {other} cannot take up a new plan: {answer}"
                     break
-        verdict = self._said(f"verdict {iteration}", verdict)
+        verdict = self._of_rank_0(f"verdict {iteration}", verdict)
         if verdict != AGREED:
             raise PlanError(f"{verdict}; run all ranks with the same ddlnb, or without replan")
 
-    def _said(self, key: str, text: str) -> str:
+    def _of_rank_0(self, key: str, text: str) -> str:
         """Return rank 0's text, on every rank."""
         if self._context.rank == 0:
             self._store.set(key, text)
             return text
-        heard: str = self._store.get(key).decode()
-        return heard
-
-    def _transport(self, plan: Plan) -> Any:
-        job = self._job
-        return transport_for(
-            self._context, self._store, plan, job.topology, job.collective, job.ranks_per_node
-        )
+        return str(self._store.get(key).decode())

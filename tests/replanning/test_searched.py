@@ -9,7 +9,12 @@ import pytest
 from ddlnb.clusters.effects import Effects
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.measure import measure
-from ddlnb.engines.searching import (
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Gate
+from ddlnb.plans.plan_file import method_of, read_plan, write_plan
+from ddlnb.replanning.searched import (
     IN_FLIGHT,
     in_order,
     measured_cluster,
@@ -17,11 +22,6 @@ from ddlnb.engines.searching import (
     searched_plan,
     simulated_seconds,
 )
-from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.methods import METHODS
-from ddlnb.plans.plan import Gate
-from ddlnb.plans.plan_file import method_of, read_plan, write_plan
 from ddlnb.search.search import SEARCHED_METHOD, search_plan
 from ddlnb.search.space import Space
 from ddlnb.workloads.workload import read_profile

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from ddlnb.engines.drift import CHANCE, LEAST_WINDOW, THRESHOLD, Drift, chance
+from ddlnb.engines.settings import LEAST_WINDOW
+from ddlnb.replanning.drift import CHANCE, THRESHOLD, Drift, chance
 
 MEETINGS, RUNS = 20, 100
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 THRESHOLD = 1.5  # times as long, or as short, as under the network that was planned for
 CHANCE = 1 / 200  # at most, that noise alone makes two windows as unlike as drift does
-LEAST_WINDOW = 10  # iterations; in fewer, one that takes long by accident hides a drift
 
 
 class Drift:

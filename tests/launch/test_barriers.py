@@ -8,13 +8,13 @@ import pytest
 import torch.distributed as dist
 
 from ddlnb.errors import DdlnbError, UnknownName
-from ddlnb.launch.rank import RankContext, acting, reach
+from ddlnb.launch.rank import RankContext, calling_back, reach
 
 
 def test_the_owner_acts_before_a_rank_goes_on():
     store, done = dist.HashStore(), []
     actions = {"early": lambda: done.append("early"), "late": lambda: done.append("late")}
-    with acting(lambda: store, actions):
+    with calling_back(lambda: store, actions):
         reach(store, "early")
         assert done == ["early"]
         reach(store, "late")
@@ -23,10 +23,10 @@ def test_the_owner_acts_before_a_rank_goes_on():
 
 def test_a_moment_that_no_rank_reaches_does_not_hold_the_run():
     before = threading.active_count()
-    with acting(dist.HashStore, {}):
+    with calling_back(dist.HashStore, {}):
         assert threading.active_count() == before
     store, done = dist.HashStore(), []
-    with acting(lambda: store, {"never": lambda: done.append("never")}):
+    with calling_back(lambda: store, {"never": lambda: done.append("never")}):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
     assert done == []
@@ -35,13 +35,13 @@ def test_a_moment_that_no_rank_reaches_does_not_hold_the_run():
 def test_what_the_owner_cannot_do_is_raised_where_it_was_asked_for():
     store = dist.HashStore()
     with (
-        acting(lambda: store, {"half": lambda: 1 / 0}),
-        pytest.raises(DdlnbError, match="moment 'half' of the run: ZeroDivisionError"),
+        calling_back(lambda: store, {"half": lambda: 1 / 0}),
+        pytest.raises(DdlnbError, match="barrier 'half' of the run: ZeroDivisionError"),
     ):
         reach(store, "half")
 
 
 def test_a_moment_that_the_owner_was_not_given_is_refused():
-    context = RankContext(0, 1, "", 0, "", "", 1, 1.0, moments=("noon",))
-    with pytest.raises(UnknownName, match=r"unknown moment 'none'.*did you mean 'noon'"):
+    context = RankContext(0, 1, "", 0, "", "", 1, 1.0, barriers=("noon",))
+    with pytest.raises(UnknownName, match=r"unknown barrier 'none'.*did you mean 'noon'"):
         context.reach("none")

@@ -16,21 +16,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 A_MATRIX, SOME = (8, 8), 8  # a shape and workers, to ask a compressor what it requests
 
 
-def cannot_run(plan: Plan) -> str:
-    """Return why our engine cannot run the compressed messages of a plan; "" if it can."""
-    if not plan.compressed_by:
-        return ""
-    if plan.credit_bytes is not None:
-        return "compresses messages in the order of the plan, and the plan has a credit besides"
-    for text in plan.compressed_by:
-        compressor, _ = compression_named(text)
-        asked = {request.__name__: request for request, _ in compressor.traffic(A_MATRIX, SOME)}
-        for name, request in asked.items():
-            if request not in JOINED:
-                return f"answers requests of all workers, and {text} asks for {name} between some"
-    return ""
-
-
 class MessageCompressing:
     """Averages the compressed messages of a plan on one worker.
 
@@ -67,6 +52,21 @@ class MessageCompressing:
         for text in plan.compressed_by:
             compressor, feedback = compression_named(text)
             self._named[text] = compressor.for_pieces(len(shapes)), feedback
+
+    @staticmethod
+    def cannot_run(plan: Plan) -> str:
+        """Return why our engine cannot run the compressed messages of a plan; "" if it can."""
+        if plan.credit_bytes is not None:
+            return "compresses messages in the order of the plan, and the plan has a credit besides"
+        for text in plan.compressed_by:
+            compressor, _ = compression_named(text)
+            asked = {request.__name__: request for request, _ in compressor.traffic(A_MATRIX, SOME)}
+            for name, request in asked.items():
+                if request not in JOINED:
+                    return (
+                        f"answers requests of all workers, and {text} asks for {name} between some"
+                    )
+        return ""
 
     def __contains__(self, message: int) -> bool:
         return bool(self.plan.compressions[message])

@@ -1,0 +1,65 @@
+"""Engines of others: whether they are here, importing them, and variables that they take.
+
+Importing it loads neither torch nor the engines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ddlnb.errors import MissingPart
+
+BUILT_BY = "scripts/install_engines.sh builds it"
+
+
+def lacking(name: str, parts: Mapping[str, str]) -> str:
+    """Return what this machine lacks to run an engine, without importing it; "" if nothing.
+
+    ``parts`` are the files, as patterns in its package, without which it was built without a part.
+    """
+    found = find_spec(name.lower())
+    folders = found.submodule_search_locations if found else None
+    if not folders:
+        return f"{name} is not installed; {BUILT_BY}"
+    for part, pattern in parts.items():
+        if not any(Path(folder).glob(pattern) for folder in folders):
+            return f"{name} was built without {part}; {BUILT_BY}"
+    return ""
+
+
+def imported(name: str, module: str) -> Any:
+    """Return a module of an engine. Raises MissingPart with the reason and the fix."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingPart(
+            f"{name} cannot be imported ({error}); {BUILT_BY} for the torch that is installed"
+        ) from error
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the block; then restore what was there before.
+
+    >>> with environment({"DDLNB_EXAMPLE": "1"}):
+    ...     os.environ["DDLNB_EXAMPLE"]
+    '1'
+    >>> "DDLNB_EXAMPLE" in os.environ
+    False
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)  # the block may have removed it itself
+            else:
+                os.environ[name] = value
