@@ -132,10 +132,10 @@ _HOME = {
 }
 # What the core asks extensions for, by what it calls it, and the only place that names them.
 _SUPPLIED = {
-    "method searched": ("search.method", "SEARCHED_METHOD"),
     "collective": ("networks.collectives.catalogue", "get_collective"),
     "compressed messages": ("compression.messages", "MessageCompressing"),
     "emulated topology": ("networks.emulated", "wiring_of"),
+    "method searched": ("search.search", "SEARCHED_METHOD"),
     "re-planning": ("replanning.replanner", "replanning_of"),
     "searched plan": ("replanning.searched", "searched_plan"),
 }
