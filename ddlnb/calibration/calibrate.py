@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.calibration.fit import Calibration
+from ddlnb.calibration.clusters import Calibration
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster, write_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.measured import as_measured, noise_of
 from ddlnb.calibration.micro_benchmark import MicroBenchmark
 from ddlnb.calibration.observations import AllReduceTime, IterationTime, Observation, observe

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import IterationTime, Observation, observe
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster

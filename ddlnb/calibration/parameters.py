@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ddlnb.calibration.fit import Prior
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
@@ -173,7 +174,13 @@ def require_parameters(parameters: Sequence[Parameter]) -> None:
     require(not twice, f"parameters must have different names; twice: {twice}")
 
 
-def log_bounds(parameters: Sequence[Parameter]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the logarithms of the lowest and of the highest values."""
-    low = np.log([parameter.low for parameter in parameters])
-    return low, np.log([parameter.high for parameter in parameters])
+def prior_of(parameters: Sequence[Parameter]) -> Prior:
+    """Return what is known of the parameters before anything is observed."""
+    return Prior(
+        tuple(parameter.name for parameter in parameters),
+        np.log([parameter.prior for parameter in parameters]),
+        np.array([parameter.spread for parameter in parameters]),
+        np.log([parameter.low for parameter in parameters]),
+        np.log([parameter.high for parameter in parameters]),
+        np.array([parameter.prior_spread is None for parameter in parameters]),
+    )

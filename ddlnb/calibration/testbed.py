@@ -39,7 +39,7 @@ from pydantic import (
     model_validator,
 )
 
-from ddlnb.calibration.fit import Calibration, calibrate_parameters
+from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import HopTime, IterationTime, Observation, observe, with_values
 from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.clusters.cluster import Cluster

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.clusters import calibrate_parameters
 from ddlnb.calibration.observations import (
     IterationTime,
     Observation,

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddlnb.calibration.fit import Objective, calibrate_parameters, unexplained
+from ddlnb.calibration.clusters import calibrate_parameters, unexplained
+from ddlnb.calibration.fit import Prior
 from ddlnb.calibration.observations import AllReduceTime, HopTime, observe, predictions
-from ddlnb.calibration.parameters import Parameter, ParameterValues
-from ddlnb.calibration.posterior import draw_within
+from ddlnb.calibration.parameters import Parameter, ParameterValues, prior_of
+from ddlnb.calibration.posterior import draw_within, tempered_draws
 from ddlnb.errors import InputError
 from tests.toy_clusters import (
     BANDWIDTH,
@@ -60,9 +61,8 @@ def test_a_fit_to_fewer_values_than_effects_claims_no_small_error(fitted):
 
 def drawn_values(count):
     """Values drawn from the priors: for these, and only on average, intervals are what they say."""
-    objective = Objective([], PARAMETERS)
     for seed in range(count):
-        x = objective.draw(np.random.default_rng(100 + seed))
+        x = prior_of(PARAMETERS).draws(1, np.random.default_rng(100 + seed))[0]
         yield seed, ParameterValues(PARAMETERS, tuple(np.exp(x).tolist()))
 
 
@@ -244,6 +244,29 @@ def test_draws_are_those_of_a_truncated_normal():
     far = draw_within(np.full(2, -20.0), covariance, -high, high, np.zeros(2), 5000, 0)
     assert far.min() >= -9
     assert np.isfinite(far).all()
+
+
+def test_draws_of_a_posterior_are_those_of_a_normal_one_where_it_is_known():
+    prior = Prior(("a", "b"), np.zeros(2), np.ones(2))
+    draws = tempered_draws(
+        prior,
+        lambda x: -0.5 * (((x[:, 0] - 1.0) / 0.5) ** 2),
+        4000,
+        np.random.default_rng(1),
+    )
+    assert draws[:, 0].mean() == pytest.approx(0.8, abs=0.06)  # precisions 1 and 4
+    assert draws[:, 0].std() == pytest.approx(np.sqrt(0.2), abs=0.05)
+    assert draws[:, 1].std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_both_peaks_of_a_posterior_are_kept():
+    draws = tempered_draws(
+        Prior(("a", "b"), np.zeros(2), np.ones(2)),
+        lambda x: -0.5 * ((np.abs(x[:, 0]) - 1.5) / 0.1) ** 2,
+        2000,
+        np.random.default_rng(1),
+    )
+    assert 0.2 < (draws[:, 0] > 0).mean() < 0.8
 
 
 def test_predictions_of_the_fit_are_kept(fitted):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.clusters import calibrate_parameters
 from ddlnb.calibration.observations import HopTime, IterationTime, observe
 from ddlnb.calibration.validation import (
     TRIVIAL_FORECASTS,

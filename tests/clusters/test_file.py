@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import yaml
 
-from ddlnb.calibration.fit import calibrate_parameters
+from ddlnb.calibration.clusters import calibrate_parameters
 from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster, write_cluster

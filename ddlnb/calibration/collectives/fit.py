@@ -1,34 +1,23 @@
-"""What is known of a cluster's parameters before a row of it is seen: from words and data sheets.
+"""Fit the cost model to measured collectives, cluster by cluster.
 
-Every parameter is positive, and its logarithm is taken as normal. Efficiencies of NVLink are those
-that a ring and the switches reach on one node; they were chosen on the published rows.
-
-Draw from a posterior that may have several peaks: tempered sequential Monte Carlo.
-
-Draws of the prior are turned into draws of the posterior in stages. At each stage the likelihood
-counts a little more; draws are resampled by what that changes, and moved by Metropolis steps
-(Del Moral, Doucet and Jasra, 2006). Rows of two nodes often leave open whether a ring or a tree
-was at work, and a single best fit would have to guess.
-
-Fit the cost model to measured collectives, cluster by cluster.
-
-A cluster is what one source measured with one kind of GPU on one network. Its parameters are drawn
-from their posterior (`sampling`); priors are from words and data sheets (`priors`), moved to where
-other fitted clusters with the same kind of GPU or network have been found.
-
-Fitted clusters in words and units for people.
+A cluster is what one source measured with one kind of GPU on one network. What is known of its
+parameters before a row of it is seen is from words and data sheets, moved to where other fitted
+clusters with the same kind of GPU or network have been found. Efficiencies of NVLink are those that
+a ring and the switches reach on one node; they were chosen on the published rows. Parameters are
+drawn from their posterior: rows of two nodes often leave open whether a ring or a tree was at work,
+and a single best fit would have to guess.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlnb.calibration.collectives.cost import Array, Parameters, Setting, seconds
+from ddlnb.calibration.collectives.cost import Array, Parameters, seconds
 from ddlnb.calibration.collectives.hardware import (
     KINDS,
     UNKNOWN,
@@ -37,6 +26,8 @@ from ddlnb.calibration.collectives.hardware import (
     hardware_of,
     setting_of,
 )
+from ddlnb.calibration.fit import Prior, Problem, student
+from ddlnb.calibration.posterior import tempered_draws
 from ddlnb.errors import require
 from ddlnb.results.collective_rows import SECONDS
 from ddlnb.units import GB, MB, US
@@ -53,22 +44,6 @@ UNKNOWN_GPU = 0.3  # standard deviations of logarithms
 UNKNOWN_RATE = 0.5
 COPY_RATE, NO_COPY = 1.2e12, 1e15  # bytes/s of a copy in the memory of a GPU; none is made
 DEDICATED, SHARED = 0.03, 0.14  # spread of the speeds of nodes
-
-
-@dataclass(frozen=True)
-class Prior:
-    """Means and standard deviations of the logarithms, in the order of `NAMES`."""
-
-    mean: Array
-    std: Array
-
-    def draws(self, count: int, random: np.random.Generator) -> Array:
-        """Return random logarithms, (count, parameters)."""
-        return self.mean + self.std * random.standard_normal((count, len(NAMES)))
-
-    def log_density(self, logarithms: Array) -> Array:
-        """Return the logarithm of the density, up to a constant, (draws,)."""
-        return -0.5 * (((logarithms - self.mean) / self.std) ** 2).sum(axis=1)
 
 
 def prior_of(gpu: Gpu, network: Network) -> Prior:
@@ -91,62 +66,12 @@ def prior_of(gpu: Gpu, network: Network) -> Prior:
     }
     known["copying"] = (COPY_RATE if network.is_copied else NO_COPY, 0.5)
     mean, std = zip(*(known[name] for name in NAMES), strict=True)
-    return Prior(np.log(mean), np.array(std))
+    return Prior(NAMES, np.log(mean), np.array(std))
 
 
 def parameters(logarithms: Array) -> Parameters:
     """Return draws of logarithms, (draws, parameters), as the cost model takes them."""
     return Parameters(*(column[:, None] for column in np.exp(logarithms).T))
-
-
-KEPT = 0.5  # of the draws: the effective number that a stage may leave
-STEPS = 4  # Metropolis steps of every draw at each stage
-SCALE = 0.5  # of the draws' covariance, as the steps' deviation
-
-
-def posterior_draws(
-    prior: Prior,
-    log_likelihood: Callable[[Array], Array],
-    count: int,
-    random: np.random.Generator,
-) -> Array:
-    """Return draws of the posterior, (count, parameters).
-
-    ``log_likelihood`` maps draws (n, parameters) to logarithms of likelihoods (n,).
-    """
-    draws = prior.draws(count, random)
-    fit, power = log_likelihood(draws), 0.0
-    while power < 1.0:
-        more = _next_stage(fit, 1.0 - power)
-        power += more
-        weights = np.exp(more * (fit - fit.max()))
-        chosen = random.choice(count, count, p=weights / weights.sum())
-        draws, fit = draws[chosen], fit[chosen]
-        root = np.linalg.cholesky(np.cov(draws.T) + 1e-10 * np.eye(draws.shape[1]))
-        for _ in range(STEPS):
-            moved = draws + SCALE * random.standard_normal(draws.shape) @ root.T
-            its_fit = log_likelihood(moved)
-            gain = power * (its_fit - fit) + prior.log_density(moved) - prior.log_density(draws)
-            taken = np.log(random.random(count)) < gain
-            draws, fit = np.where(taken[:, None], moved, draws), np.where(taken, its_fit, fit)
-    return draws
-
-
-def _next_stage(fit: Array, most: float) -> float:
-    """Return by how much the likelihood's power may grow, by bisection."""
-    if _effective(most * fit) >= KEPT:
-        return most
-    low, high = 0.0, most
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _effective(middle * fit) >= KEPT else (low, middle)
-    return max(low, 1e-6)
-
-
-def _effective(logarithms: Array) -> float:
-    """Return the effective share of draws with these logarithms of weights."""
-    weights = np.exp(logarithms - logarithms.max())
-    return float(weights.sum() ** 2 / (weights**2).sum() / len(weights))
 
 
 TABLE = ["block", "collective", "nodes", "gpus_per_node", "settings"]
@@ -181,16 +106,6 @@ class Cluster:
         """Return by how much the logarithms differ from what words say, and their variances."""
         words = prior_of(self.gpu, self.network)
         return self.draws.mean(axis=0) - words.mean, self.draws.var(axis=0)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Measured times of one setting: sizes, logarithms of seconds, and what each counts."""
-
-    setting: Setting
-    sizes: Array
-    logarithms: Array
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -260,9 +175,9 @@ def shared_prior(gpu: Gpu, network: Network, others: list[Cluster]) -> Prior:
     for number, name in enumerate(NAMES):
         like = [c for c in others if _is_like(c, name, gpu, network)]
         told = [tuple(part[number] for part in cluster.deviation) for cluster in like]
-        precisions = [1 / (variance + prior.std[number] ** 2) for _, variance in told]
+        precisions = [1 / (variance + prior.spread[number] ** 2) for _, variance in told]
         sum_of = sum(p * deviation for p, (deviation, _) in zip(precisions, told, strict=True))
-        shift[number] = sum_of / (sum(precisions) + 1 / prior.std[number] ** 2)
+        shift[number] = sum_of / (sum(precisions) + 1 / prior.spread[number] ** 2)
     return replace(prior, mean=prior.mean + shift)
 
 
@@ -286,31 +201,32 @@ def _fitted(
     largest = rows.loc[rows["gpus_per_node"].idxmax()].to_dict()
     gpu, network = hardware_of(largest)
     prior = shared_prior(gpu, network, others)
-    observed = list(_observed(rows))
-
-    def log_likelihood(logarithms: Array) -> Array:
-        drawn = parameters(logarithms)
-        total = np.zeros(len(logarithms))
-        for one in observed:
-            off = (np.log(seconds(one.setting, one.sizes, drawn)) - one.logarithms) / NOISE
-            terms = np.log1p(off**2 / FREEDOM).sum(axis=1)
-            total -= one.weight * (FREEDOM + 1) / 2 * terms
-        return total
-
+    problem = _problem(rows, prior)
     stems = frozenset(_stem(str(block)) for block in rows.get("block", ()))
-    draws = posterior_draws(prior, log_likelihood, count, random)
+    draws = tempered_draws(prior, problem.log_likelihood, count, random)
     return Cluster(gpu, network, stems, int(rows["nodes"].max()), prior, draws)
 
 
-def _observed(rows: pd.DataFrame) -> Iterator[Observed]:
+def _problem(rows: pd.DataFrame, prior: Prior) -> Problem:
     by = [name for name in TABLE if name in rows]
-    for _, part in rows.groupby(by, sort=False, dropna=False):
-        yield Observed(
-            setting_of(part.iloc[0].to_dict()),
-            part["size_bytes"].to_numpy(float),
-            np.log(part[SECONDS].to_numpy(float)),
-            min(1.0, INDEPENDENT / len(part)),
-        )
+    parts = [part for _, part in rows.groupby(by, sort=False, dropna=False)]
+    settings = [
+        (setting_of(part.iloc[0].to_dict()), part["size_bytes"].to_numpy(float)) for part in parts
+    ]
+
+    def predict(values: Array, about: Array | None) -> Array:
+        drawn = Parameters(*(column[:, None] for column in values.T))
+        return np.hstack([seconds(setting, sizes, drawn) for setting, sizes in settings])
+
+    weights = [np.full(len(part), min(1.0, INDEPENDENT / len(part))) for part in parts]
+    return Problem(
+        predict,
+        np.concatenate([part[SECONDS].to_numpy(float) for part in parts]),
+        NOISE,
+        prior,
+        student(FREEDOM),
+        np.concatenate(weights),
+    )
 
 
 def _stem(block: str) -> str:

@@ -10,10 +10,8 @@ import ddlnb
 from ddlnb.calibration.collectives.cost import Setting, seconds
 from ddlnb.calibration.collectives.fit import (
     NAMES,
-    Prior,
     fit_collectives,
     parameters,
-    posterior_draws,
     prior_of,
 )
 from ddlnb.calibration.collectives.forecast import (
@@ -90,31 +88,6 @@ def test_the_same_seed_gives_the_same_forecast_and_order_does_not_matter():
     assert (first == again).all()
     turned = forecast(fit_collectives(rows, draws=100), asked[::-1])["time_us"]
     assert (turned[::-1] == first).all()
-
-
-def test_draws_of_a_posterior_are_those_of_a_normal_one_where_it_is_known():
-    count = len(NAMES)
-    prior = Prior(np.zeros(count), np.ones(count))
-    draws = posterior_draws(
-        prior,
-        lambda x: -0.5 * (((x[:, 0] - 1.0) / 0.5) ** 2),
-        4000,
-        np.random.default_rng(1),
-    )
-    assert draws[:, 0].mean() == pytest.approx(0.8, abs=0.06)  # precisions 1 and 4
-    assert draws[:, 0].std() == pytest.approx(np.sqrt(0.2), abs=0.05)
-    assert draws[:, 1].std() == pytest.approx(1.0, abs=0.1)
-
-
-def test_both_peaks_of_a_posterior_are_kept():
-    count = len(NAMES)
-    draws = posterior_draws(
-        Prior(np.zeros(count), np.ones(count)),
-        lambda x: -0.5 * ((np.abs(x[:, 0]) - 1.5) / 0.1) ** 2,
-        2000,
-        np.random.default_rng(1),
-    )
-    assert 0.2 < (draws[:, 0] > 0).mean() < 0.8
 
 
 def test_empty_rows_are_refused():

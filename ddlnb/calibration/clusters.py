@@ -1,0 +1,224 @@
+"""Fit effects of clusters to observed seconds: the values, how sure they are, new clusters.
+
+All cells that are looked at together are simulated together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ddlnb.calibration.fit import LEAST_RATIO, ROUGH, Numbers, Problem, soft_l1, square
+from ddlnb.calibration.observations import Observation, Row, predictions, require_small, row_of
+from ddlnb.calibration.parameters import Parameter, ParameterValues, prior_of, require_parameters
+from ddlnb.calibration.posterior import Identifiability, Posterior, explore
+from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.errors import require, require_whole
+from ddlnb.progress import Show
+
+BETTER = 0.01  # of the cost: another search counts only if it gains more
+AS_GOOD = 2.0  # of the cost, as at two standard deviations
+FAR = 3.0  # standard deviations
+NORMAL_TAIL = 1.6449  # 90 % of normal numbers are within this many standard deviations
+MOST_MODEL_ERROR = 0.99  # of a Cluster
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Fitted values of parameters, how sure they are, and how well they explain the observations.
+
+    ``values`` are those of ``parameters`` in their units. ``residual_deviation`` is the standard
+    deviation of the residuals in units of the spreads of the observations, ``model_error`` the
+    relative standard deviation that those spreads do not explain. ``converged`` is False where the
+    search was stopped; ``rivals`` are values where another search ended at about the same cost.
+    """
+
+    observations: tuple[Observation, ...]
+    parameters: tuple[Parameter, ...]
+    values: tuple[float, ...]
+    predicted: tuple[float, ...]
+    posterior: Posterior
+    residual_deviation: float
+    model_error: float
+    cost: float
+    converged: bool
+    rivals: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def parameter_values(self) -> ParameterValues:
+        """Return the fitted values, to predict with."""
+        return ParameterValues(self.parameters, self.values)
+
+    @property
+    def value_of(self) -> dict[str, float]:
+        """Return the fitted values by the names of their parameters."""
+        return {p.name: value for p, value in zip(self.parameters, self.values, strict=True)}
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Return every observation with the value that the fit predicts for it."""
+        pairs = zip(self.observations, self.predicted, strict=True)
+        return tuple(row_of(observation, value, "fitted") for observation, value in pairs)
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Return the absolute relative errors: of iterations by a method if any were observed."""
+        iterations = [row for row in self.rows if row.method is not None]
+        return tuple(abs(row.relative_error) for row in iterations or self.rows)
+
+    @property
+    def mean_error(self) -> float:
+        """Return the mean of the errors."""
+        return float(np.mean(self.errors))
+
+    @property
+    def median_error(self) -> float:
+        """Return the median of the errors."""
+        return float(np.median(self.errors))
+
+    @property
+    def in_words(self) -> str:
+        """Return how far off the fit is, or why that says nothing of it."""
+        values, effects = len(self.observations), len(self.parameters)
+        spread = f"forecasts count with a model error of {self.model_error:.1%}"
+        if values < effects:
+            return (
+                f"{effects} effects were fitted to {values} values, so how close it comes to them "
+                f"says nothing; {spread}."
+            )
+        return (
+            f"The fit is off by {self.mean_error:.1%} on average and {self.median_error:.1%} in "
+            f"the median; {spread}."
+        )
+
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Return the 90 % intervals of the parameters in their units."""
+        return self.posterior.intervals()
+
+    @property
+    def identifiability(self) -> Identifiability:
+        """Return what the data say of every parameter."""
+        spread = self.posterior.spread
+        found = [
+            (parameter.name, rival[i])
+            for rival in self.rivals
+            for i, parameter in enumerate(self.parameters)
+            if abs(math.log(rival[i] / self.values[i])) > FAR * spread[i]
+        ]
+        return replace(self.posterior.identifiability, ambiguous=tuple(dict.fromkeys(found)))
+
+    def clusters(self, base: Sequence[Cluster]) -> list[Cluster]:
+        """Return these clusters with the fitted effects, their intervals and the model error.
+
+        Parameters of one model only are not in them: a cluster does not know what it trains.
+        """
+        intervals, unidentified = self.intervals, self.identifiability.unidentified
+        sources = sorted({observation.labels.source for observation in self.observations})
+        data = f"fitted to {len(self.observations)} observations ({', '.join(sources)})"
+        clusters = []
+        for cluster in base:
+            fits = dict(cluster.fits)
+            for effect, (parameter, _) in self.parameter_values.chosen(cluster).items():
+                remark = "not identified by the data, " * (parameter.name in unidentified)
+                fits[effect] = Fit(*intervals[parameter.name], f"{parameter.name}: {remark}{data}")
+            error = min(self.model_error, MOST_MODEL_ERROR)
+            clusters.append(
+                replace(self.parameter_values.on(cluster), fits=fits, model_error=error)
+            )
+        return clusters
+
+
+def calibrate_parameters(
+    observations: Sequence[Observation],
+    parameters: Sequence[Parameter],
+    *,
+    robust: bool = False,
+    starts: int = 1,
+    seed: int = 0,
+    progress: Show = None,
+) -> Calibration:
+    """Fit the parameters: the most probable values, and how sure they are.
+
+    ``robust`` counts large residuals linearly (soft L1), so that a few wrong observations do no
+    harm. The search starts from the priors and from ``starts - 1`` random draws of them; with 4 or
+    more it seldom ends in a minimum that is not the lowest. Intervals come from the shape of the
+    cost around the minimum. Raises InputError for more than 30 parameters, and for published
+    observations of more than 8 GPUs.
+    """
+    require(bool(observations), "observations is empty; give at least one")
+    require_whole(starts=starts)
+    require_parameters(parameters)
+    require_small(observations)
+    problem = problem_of(observations, parameters, robust=robust, progress=progress)
+    generator = np.random.default_rng(seed)
+    minima = [problem.minimise(problem.prior.mean)]
+    minima += [problem.minimise(problem.prior.draws(1, generator)[0]) for _ in range(starts - 1)]
+    best = minima[0]
+    for found in minima[1:]:
+        if found.cost < best.cost - BETTER:
+            best = found
+    best, shape = explore(problem, best)
+    calibration = Calibration(
+        observations=tuple(observations),
+        parameters=tuple(parameters),
+        values=tuple(np.exp(best.x).tolist()),
+        predicted=tuple(problem.predicted([best.x])[0].tolist()),
+        posterior=shape.posterior,
+        residual_deviation=shape.residual_deviation,
+        model_error=0.0,
+        cost=best.cost,
+        converged=best.converged,
+        rivals=tuple(
+            tuple(np.exp(other.x).tolist())
+            for other in minima
+            if other.cost < best.cost + AS_GOOD and other is not best
+        ),
+    )
+    return replace(calibration, model_error=unexplained(calibration.rows, shape.per_freedom))
+
+
+def problem_of(
+    observations: Sequence[Observation],
+    parameters: Sequence[Parameter],
+    *,
+    robust: bool = False,
+    progress: Show = None,
+) -> Problem:
+    """Return the problem of `calibrate_parameters`: all cells of all points are simulated together.
+
+    Methods plan for the values themselves, or for those that differences are taken about.
+    """
+    base = ParameterValues(tuple(parameters))
+    quantities = [observation.quantity for observation in observations]
+
+    def predict(values: Numbers, about: Numbers | None) -> Numbers:
+        planned = None if about is None else base.at(about.tolist())
+        return predictions(quantities, [base.at(row, planned) for row in values.tolist()])
+
+    return Problem(
+        predict,
+        np.array([observation.value for observation in observations]),
+        np.array([observation.spread for observation in observations]),
+        prior_of(parameters),
+        soft_l1 if robust else square,
+        search=ROUGH,
+        progress=progress,
+    )
+
+
+def unexplained(rows: Sequence[Row], factor: float = 1.0) -> float:
+    """Return the relative standard deviation of observed from predicted that no spread explains.
+
+    It is such that 90 % of the rows are within a 90 % interval: of the logarithms of the ratios,
+    times the factor, the 90 % quantile counts. A tenth of the rows may be as wrong as they like.
+    """
+    ratios = [abs(math.log(max(r.predicted / r.observed, LEAST_RATIO))) for r in rows]
+    require(bool(ratios), "the model error needs at least one row")
+    deviation = float(np.quantile(ratios, 0.9)) / NORMAL_TAIL * factor
+    spread = float(np.median([row.spread for row in rows]))
+    return math.sqrt(max(0.0, deviation**2 - spread**2))
