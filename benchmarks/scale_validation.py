@@ -13,7 +13,7 @@ import pandas as pd
 
 from ddlnb.files import DATA, write_atomically
 from ddlnb.parallelism.forecast.fit import fit, observed, with_frameworks
-from ddlnb.parallelism.forecast.frameworks import KEPT, written
+from ddlnb.parallelism.forecast.frameworks import SAVED, fit_text
 from ddlnb.parallelism.forecast.validation import (
     cross_validate,
     scores,
@@ -37,7 +37,7 @@ def main() -> None:
         fitted = with_unseen(with_frameworks(fit(observed())))
         rows, unseen = cross_validate(), unseen_rows(fitted)
         if chosen.write:
-            write_atomically(KEPT, written(fitted))
+            write_atomically(SAVED, fit_text(fitted))
             for path, found in ((ROWS, rows), (UNSEEN, unseen)):
                 text = pd.DataFrame(found).to_csv(index=False, float_format="%.5g")
                 write_atomically(path, text)

@@ -65,7 +65,7 @@ _HOME = {
         "Job",
         "goodput",
     ),
-    "parallelism.heterogeneous": ("unlike",),
+    "parallelism.heterogeneous": ("balance",),
     "parallelism.layout": ("Layout",),
     "parallelism.model": ("get_shape",),
     "parallelism.simulated.iteration": ("play_iteration",),
@@ -140,6 +140,7 @@ _SUPPLIED = {
     "searched plan": ("replanning.searched", "searched_plan"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_RENAMED = {"unlike": "balance"}  # since 0.2.0; old names keep working
 _NAMESPACES = ("figures", "survey")  # packages that are public as a whole
 
 __all__ = sorted([*_MODULE_OF, *_NAMESPACES])
@@ -154,6 +155,7 @@ for _part, _home in _SUPPLIED.items():
 
 
 def __getattr__(name: str) -> Any:
+    name = _RENAMED.get(name, name)
     if name in _NAMESPACES:
         return import_module(f"ddlnb.{name}")
     if name not in _MODULE_OF:

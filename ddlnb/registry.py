@@ -142,6 +142,24 @@ def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) ->
     known[name] = kind
 
 
+def register_entry(what: str, entry: Any, known: dict[str, Any]) -> None:
+    """Add a row with a ``name`` to a catalogue of rows, so that its name works as any other.
+
+    Registering an equal row again changes nothing. Raises InputError for the name of another row,
+    and for names that are not of small letters, digits, dots and dashes.
+    """
+    name = entry.name
+    require(
+        re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) is not None and name != "none",
+        f"{what} {name!r} needs a name of small letters, digits, dots and dashes",
+    )
+    require(
+        known.get(name, entry) == entry,
+        f"{what} {name!r} is registered with other choices; give yours another name",
+    )
+    known[name] = entry
+
+
 def one_of(default: str, words: Iterable[str]) -> Any:
     """A field of a dataclass that is one of these words; what checks it is the dataclass."""
     return dataclasses.field(default=default, metadata={WORDS: tuple(words)})

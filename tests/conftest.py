@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # What ranks import once for all: a function that a test sends to them is in the test's module.
 IMPORTS = (
     *("tests.not_there", "torch._dynamo", "ddlnb.engines.worker", "ddlnb.engines.probes"),
-    *("ddlnb.parallelism.executed.trainer", "ddlnb.parallelism.executed.slowed"),
+    "ddlnb.parallelism.executed.trainer",
     *("tests.engines.test_byteps", "tests.engines.test_byteps_asynchronous"),
     *("tests.engines.test_collectives", "tests.engines.test_engines"),
     *("tests.engines.test_horovod", "tests.engines.test_measure"),

@@ -37,14 +37,11 @@ from ddlnb.hardware.gpu import Gpu, Nvlink
 from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import (
-    A100,
     FITTED_GPUS,
-    FITTED_ON,
-    H100,
     MEMORY_SPREAD,
     alike,
 )
-from ddlnb.parallelism.forecast.frameworks import Fitted, Parameters
+from ddlnb.parallelism.forecast.frameworks import A100, H100, Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, ranked
 from ddlnb.parallelism.model import SHAPES
 from ddlnb.units import GIB, show_rate, show_rates
@@ -440,12 +437,12 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
     """Yield sentences, each on one thing that nobody measured or gave."""
     index = int(asked.ranking.order[0])
     found = asked.ranking.outlook
-    if asked.framework not in FITTED_ON:
+    if not asked.ways.runs:
         yield (
             f"Nothing is fitted to runs of {asked.framework}: it has the mean of the frameworks "
             f"that were fitted, and the interval is wider."
         )
-    elif not alike(found.cases.core_peak[[index]], home := FITTED_ON[asked.framework][0]).all():
+    elif not alike(found.cases.core_peak[[index]], home := asked.ways.gpu).all():
         yield (
             f"Forecasts of {asked.framework} are fitted to {FITTED_TO[home]}; what "
             f"{asked.gpu.name} sustains is taken from data sheets and a judgement, so the "

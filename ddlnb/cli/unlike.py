@@ -35,8 +35,12 @@ def unlike(
     micro_batch: Annotated[int, typer.Option(help="Sequences of a pipeline's micro batch.")] = 1,
     precision: Annotated[str, typer.Option(help="bf16, fp16 or tf32: of all kinds.")] = "bf16",
     reached: Annotated[
-        float, typer.Option(help="Share of the peak that training reaches on all kinds.")
-    ] = 0.4,
+        float | None,
+        typer.Option(
+            help="Share of the peak that training reaches on all kinds; default: what layers of "
+            "large models get on each."
+        ),
+    ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Also draw the ways into this file, such as ways.png.")
     ] = None,
@@ -48,11 +52,11 @@ def unlike(
     from data sheets: an iteration takes as long as its slowest worker.
     """
     from ddlnb.files import require_writable_file
-    from ddlnb.parallelism.heterogeneous import unlike as shared
+    from ddlnb.parallelism.heterogeneous import balance
 
     if picture is not None:
         require_writable_file(picture, "ways.png")
-    found = shared(
+    found = balance(
         model,
         counts(gpu or []),
         samples=samples,

@@ -27,7 +27,7 @@ COLOURS = {
 def unlike_ways(table: pd.DataFrame) -> Figure:
     """What ways to share a batch or layers among unlike GPUs yield; pale where memory is too small.
 
-    ``table`` is that of `unlike_table`. Dashed: the sum of all speeds.
+    ``table`` is that of `way_table`. Dashed: the sum of all speeds.
     """
     figure, ax = plt.subplots(figsize=(7.5, 1.3 + 0.38 * len(table)))
     _draw_ways(ax, table)
@@ -54,7 +54,7 @@ def _draw_ways(ax: Axes, table: pd.DataFrame) -> None:
 def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
     """What ways to share a batch or layers among two kinds of GPUs yield, and when both kinds pay.
 
-    ``table`` is that of `unlike_table`; ``ratios`` has rows of it by ``ratio``, with the ``gain``
+    ``table`` is that of `way_table`; ``ratios`` has rows of it by ``ratio``, with the ``gain``
     over the fast GPUs alone. Dashed: the sum of all speeds, and the fast GPUs alone.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))

@@ -1,16 +1,15 @@
-"""The kinds of GPUs in a cluster: how many, and how fast each of them trains.
+"""A batch, or the layers, shared among GPUs of two or more kinds: what each way yields, simulated.
 
-What each way to use GPUs of two or more kinds together yields, simulated.
-
-How to share a batch, or the layers, among GPUs of two or more kinds: the answer in one call.
+`balance` is the answer in one call. Speeds of the kinds are those of `layer_flops`; the shares that
+let the slowest worker end early are in `ddlnb.parallelism.partition`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, permutations
+from itertools import accumulate, groupby, pairwise, permutations
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import InputError, require, require_positive, require_whole
@@ -26,13 +25,16 @@ from ddlnb.parallelism.partition import (
     stage_seconds,
 )
 from ddlnb.parallelism.schedules import play, schedule
+from ddlnb.parallelism.sustained import layer_flops
 from ddlnb.units import GIB, counted, digits, show_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-REACHED = 0.4  # of the peak of a data sheet: what large models commonly reach
+PIPELINE = "pipeline"
+EQUAL, BY_SPEED = "equal shares", "shares by speed"
+FORWARD = 1 / 3  # of the FLOPs of an iteration; the backward pass takes the rest
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,28 @@ Kinds = tuple[Kind, ...]
 
 
 def gpu_kinds(
-    counts: Mapping[str, int], precision: str = "fp16", reached: float = REACHED
+    counts: Mapping[str, int], precision: str = "fp16", reached: float | None = None
 ) -> Kinds:
     """Return the kinds of a cluster from the data sheets of its GPUs, the fastest first.
 
-    ``reached`` is the share of the peak at this precision that training reaches, the same for all
-    kinds. Raises UnknownName for a GPU or a precision that it has no rate for, InputError for
-    counts below 1 and shares that are not above 0 and at most 1.
+    A GPU trains as fast as its layers get FLOP/s (`layer_flops`), or reaches the share ``reached``
+    of its peak at this precision, which is then the same for all kinds. Raises UnknownName for a
+    GPU or a precision that it has no rate for, InputError for counts below 1 and shares that are
+    not above 0 and at most 1.
 
-    >>> [(kind.name, round(kind.speed / 1e12, 1)) for kind in gpu_kinds({"V100": 4, "A100": 4})]
+    >>> kinds = gpu_kinds({"V100": 4, "A100": 4}, reached=0.4)
+    >>> [(kind.name, round(kind.speed / 1e12, 1)) for kind in kinds]
     [('A100-SXM4-80GB', 124.8), ('V100-SXM2-32GB', 50.0)]
     """
-    if not counts:
-        raise InputError("there are no GPUs; name at least one kind, such as {'A100': 4}")
-    require(0 < reached <= 1, f"reached {reached!r} must be above 0 and at most 1")
+    require(bool(counts), "there are no GPUs; name at least one kind, such as {'A100': 4}")
+    require(
+        reached is None or 0 < reached <= 1, f"reached {reached!r} must be above 0 and at most 1"
+    )
     kinds = []
     for name, count in counts.items():
         gpu = get_gpu(name)
-        kinds.append(Kind(gpu.name, count, reached * gpu.peak(precision), gpu.port, gpu.memory))
+        flops = reached * gpu.peak(precision) if reached else layer_flops(gpu, precision)
+        kinds.append(Kind(gpu.name, count, flops, gpu.port, gpu.memory))
     return by_speed(kinds)
 
 
@@ -99,10 +105,6 @@ def by_speed(kinds: Kinds | list[Kind]) -> Kinds:
 def speeds(kinds: Kinds) -> tuple[float, ...]:
     """Return the speed of every GPU, kind by kind."""
     return tuple(kind.speed for kind in kinds for _ in range(kind.count))
-
-
-Cut = Callable[[ModelShape, Sequence[float], int], tuple[int, ...]]
-FORWARD = 1 / 3  # of the FLOPs of an iteration; the backward pass takes the rest
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Way:
         return self.compute + self.communication
 
 
-def unlike_ways(
+def ways_to_share(
     model: ModelShape,
     kinds: Kinds,
     samples: int,
@@ -147,8 +149,7 @@ def unlike_ways(
     InputError, with the numbers that would do, for a batch or layers that do not divide.
     """
     require_whole(samples=samples, micro_batch=micro_batch)
-    if not kinds:
-        raise InputError("there are no GPUs; give at least one kind")
+    require(bool(kinds), "there are no GPUs; give at least one kind")
     if samples % micro_batch:
         below = f"{samples - samples % micro_batch} or " if samples > micro_batch else ""
         raise InputError(
@@ -158,8 +159,8 @@ def unlike_ways(
     kinds, precision = by_speed(kinds), get_precision(precision)
     everyone = speeds(kinds)
     ways = [
-        _data("equal shares", model, kinds, equal_shares(samples, len(everyone)), precision),
-        _data("shares by speed", model, kinds, share_batch(samples, everyone), precision),
+        _data(EQUAL, model, kinds, equal_shares(samples, len(everyone)), precision),
+        _data(BY_SPEED, model, kinds, share_batch(samples, everyone), precision),
     ]
     if len(kinds) > 1:
         for kind in kinds:
@@ -172,16 +173,16 @@ def unlike_ways(
             f"a pipeline of {len(everyone)} GPUs is longer than the {blocks} blocks of model "
             f"{model.name!r}; use at most {blocks} GPUs, or pipelines=False",
         )
-        for name, cut in (("pipeline, equal layers", _equal), ("pipeline by speed", _by_speed)):
-            found = [
-                _pipeline(name, model, order, cut, samples // micro_batch, micro_batch, precision)
+        for is_equal in (True, False):
+            orders = [
+                _pipeline(model, order, is_equal, samples // micro_batch, micro_batch, precision)
                 for order in permutations(kinds)
             ]
-            ways.append(min(found, key=lambda way: way.seconds))
+            ways.append(min(orders, key=lambda way: way.seconds))
     return ways
 
 
-def unlike_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.DataFrame:
+def way_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.DataFrame:
     """Return a row per way: shares in words, seconds, samples/s, and the share of what is possible.
 
     ``of_all`` is the throughput over that of all GPUs of the ways computing all the time: the
@@ -238,26 +239,21 @@ def _state(precision: Precision) -> int:
     return precision.parameter + precision.gradient + precision.optimizer
 
 
-def _equal(model: ModelShape, everyone: Sequence[float], micro_batches: int) -> tuple[int, ...]:
-    stages = pipeline_stages(model, len(everyone))
-    return tuple(sum(count for _, count in stage.layers) for stage in stages)
-
-
-def _by_speed(model: ModelShape, everyone: Sequence[float], micro_batches: int) -> tuple[int, ...]:
-    return cut_layers([layer.forward_flops for layer in model.layers], everyone, micro_batches)
-
-
 def _pipeline(
-    name: str,
     model: ModelShape,
     kinds: Kinds,
-    cut: Cut,
+    is_equal: bool,
     micro_batches: int,
     micro_batch: int,
     precision: Precision,
 ) -> Way:
     everyone = speeds(kinds)
-    held = cut(model, everyone, micro_batches)
+    if is_equal:
+        name, even = f"{PIPELINE}, equal layers", pipeline_stages(model, len(everyone))
+        held = tuple(sum(count for _, count in stage.layers) for stage in even)
+    else:
+        name, flops = f"{PIPELINE} by speed", [layer.forward_flops for layer in model.layers]
+        held = cut_layers(flops, everyone, micro_batches)
     costs = [layer.forward_flops * micro_batch / FORWARD for layer in model.layers]
     stages = stage_seconds(costs, everyone, held)
     seconds = [{"F": one * FORWARD, "B": one * (1 - FORWARD)} for one in stages]
@@ -265,10 +261,9 @@ def _pipeline(
     width = max(layer.output_elements for layer in model.layers[:-1])
     send = width * micro_batch * precision.activation / _port(kinds)
     alone = play(order, seconds).seconds
-    stops = list(accumulate(held))
     states = [
-        _state(precision) * sum(layer.parameters for layer in model.layers[stop - count : stop])
-        for count, stop in zip(held, stops, strict=True)
+        _state(precision) * sum(layer.parameters for layer in model.layers[start:stop])
+        for start, stop in pairwise(accumulate(held, initial=0))
     ]
     own = [kind.memory for kind in kinds for _ in range(kind.count)]
     most = max(range(len(held)), key=lambda stage: states[stage] / own[stage])
@@ -280,15 +275,11 @@ def _port(kinds: Kinds) -> float:
     return min(kind.port for kind in kinds)
 
 
-PIPELINE = "pipeline"
-EQUAL, BY_SPEED = "equal shares", "shares by speed"
-
-
 @dataclass(frozen=True)
 class Sharing:
-    """Every way to use unlike GPUs together, the best first; ``str`` is the answer in sentences.
+    """Every way to use GPUs of several kinds together, the best first; as text, sentences.
 
-    ``rows`` are those of `ddlnb.parallelism.heterogeneous.unlike_table`: first the ways whose
+    ``rows`` are those of `ddlnb.parallelism.heterogeneous.way_table`: first the ways whose
     states all GPUs hold, the quickest first, then the others.
     """
 
@@ -300,7 +291,7 @@ class Sharing:
         return "\n".join(self.sentences)
 
 
-def unlike(
+def balance(
     model: str | Transformer,
     gpus: Mapping[str, int],
     *,
@@ -308,23 +299,23 @@ def unlike(
     sequence: int | None = None,
     micro_batch: int = 1,
     precision: str = "bf16",
-    reached: float = REACHED,
+    reached: float | None = None,
 ) -> Sharing:
     """Return how to share the batch, or the layers, of a model among GPUs of several kinds.
 
     ``gpus`` says how many there are of each kind. ``samples`` are the sequences of an iteration, by
     default as many as divide equally and have four million tokens or fewer. Compared are equal
     shares, shares by speed, one kind alone, and one pipeline of all GPUs with equal layers and with
-    layers by speed (none where there are more GPUs than blocks). All kinds reach the same share
-    ``reached`` of their peak at this precision; seconds are simulated from data sheets. A V100 has
-    no bf16: give fp16.
+    layers by speed (none where there are more GPUs than blocks). ``reached`` is the share of its
+    peak at this precision that each GPU reaches, by default what layers of large models get on it,
+    as in `ddlnb.scale`; seconds are simulated from data sheets. A V100 has no bf16: give fp16.
 
     Raises UnknownName for unknown names, and InputError with what would do for a batch that does
     not divide.
 
     >>> import ddlnb
-    >>> found = ddlnb.unlike("llama3-1b", {"A100": 4, "V100": 4}, samples=256, sequence=2048,
-    ...                      precision="fp16")
+    >>> found = ddlnb.balance("llama3-1b", {"A100": 4, "V100": 4}, samples=256, sequence=2048,
+    ...                       precision="fp16")
     >>> found.rows["way"].iloc[0], found.rows["shares"].iloc[0]
     ('shares by speed', '4 x 46, 4 x 18')
     """
@@ -338,8 +329,8 @@ def unlike(
         samples = max(BATCH_TOKENS // long // whole, 1) * whole
     layers = replace(shape, sequence=long).shape
     pipelines = count <= len(layers.block_layers)
-    ways = unlike_ways(layers, kinds, samples, micro_batch, pipelines=pipelines)
-    rows = unlike_table(ways, samples, layers)
+    ways = ways_to_share(layers, kinds, samples, micro_batch, pipelines=pipelines)
+    rows = way_table(ways, samples, layers)
     order = rows.sort_values(["fits", "seconds"], ascending=[False, True]).index
     ranked = [ways[index] for index in order]
     return Sharing(
@@ -392,10 +383,14 @@ def _in_words(way: Way) -> str:
     return ", ".join(parts)
 
 
-def _unknowns(ways: list[Way], reached: float, pipelines: bool) -> list[str]:
+def _unknowns(ways: list[Way], reached: float | None, pipelines: bool) -> list[str]:
+    taken = (
+        f"All kinds are taken to reach {reached:.0%} of their peaks"
+        if reached
+        else "What each kind sustains is from data sheets and a fit to runs on H100"
+    )
     said = [
-        f"All kinds are taken to reach {reached:.0%} of their peaks: time a few steps on one GPU "
-        f"of each kind.",
+        f"{taken}: time a few steps on one GPU of each kind.",
         "Activations, which come on top of the states; exchanges that overlap with the backward "
         "pass; a GPU's speed that changes.",
     ]

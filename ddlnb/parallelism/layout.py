@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.parallelism.schedules import SCHEDULES
 
 AXES = ("tp", "cp", "dp", "pp")  # from neighbouring ranks to distant ones
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 RECOMPUTATIONS = ("none", "selective", "full")
 CONTEXTS = ("ring", "all-to-all")
 _SHORT = {"mb": "micro_batch", "acc": "micro_batches"}
@@ -85,14 +85,15 @@ class Layout:
             self.tp > 1 or not self.sequence_parallel,
             "sequence parallelism (sp) splits what tensor parallelism repeats: give tp above 1",
         )
-        if self.schedule == "interleaved":
+        if SCHEDULES[self.schedule].chunked:
             require(
-                self.vpp > 1, f"the interleaved schedule needs vpp of 2 or more, not {self.vpp}"
+                self.vpp > 1,
+                f"the {self.schedule} schedule needs vpp of 2 or more, not {self.vpp}",
             )
             if self.micro_batches % self.pp:
                 least = -(-self.micro_batches // self.pp) * self.pp
                 raise InputError(
-                    f"the interleaved schedule needs micro_batches that are a multiple of pp "
+                    f"the {self.schedule} schedule needs micro_batches that are a multiple of pp "
                     f"{self.pp}, not {self.micro_batches}; the next one is {least}"
                 )
         else:
@@ -139,7 +140,7 @@ class Layout:
             value = getattr(self, field.name)
             if value != field.default:
                 words.append(_written(field.name, value))
-        if self.vpp > 1:
+        if self.schedule == "interleaved":  # vpp says it
             words.remove("interleaved")
         return " ".join(words) or "dp1"
 

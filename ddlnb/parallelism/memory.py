@@ -9,14 +9,16 @@ What one rank stores: parameters, gradients, optimizer states, activations, in b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.parallelism.layout import Layout, require_divides
 from ddlnb.parallelism.model import Kept, LayerShape, ModelShape, Weight
-from ddlnb.parallelism.schedules import chunks_in_flight, in_flight
+from ddlnb.parallelism.partition import even_partition
+from ddlnb.parallelism.schedules import SCHEDULES, chunks_in_flight, in_flight
 
 
 @dataclass(frozen=True)
@@ -110,30 +112,20 @@ def require_fits(model: ModelShape, layout: Layout) -> None:
 
 @lru_cache(maxsize=4096)
 def pipeline_stages(model: ModelShape, pp: int, vpp: int = 1) -> tuple[PipelineStage, ...]:
-    """Return the stages: blocks dealt evenly, one more to later chunks where some are left over.
+    """Return the stages: blocks partitioned evenly (`even_partition`).
 
-    But never to the last chunk, which has the head. Chunk number c belongs to stage c mod pp. What
-    is before the blocks goes to the first chunk, what is behind them to the last one.
+    Chunk number c belongs to stage c mod pp. What is before the blocks goes to the first chunk,
+    what is behind them to the last one.
     """
     first, stop = model.blocks
     parts = pp * vpp
-    each, left = divmod(stop - first, parts)
-    counts = [each] * parts
-    for chunk in range(left):
-        counts[-2 - chunk if parts > 1 else 0] += 1
-    chunks: list[list[LayerShape]] = []
-    for count in counts:
-        chunks.append(list(model.layers[first : first + count]))
-        first += count
-    chunks[0][:0] = model.layers[: model.blocks[0]]
-    chunks[-1].extend(model.layers[stop:])
-    return tuple(
-        PipelineStage(index, tuple(_counted(chunks[part]) for part in range(index, parts, pp)))
-        for index in range(pp)
-    )
+    ends = list(accumulate(even_partition(stop - first, parts), initial=first))
+    ends[0], ends[-1] = 0, len(model.layers)
+    chunks = [_counted(model.layers[start:end]) for start, end in pairwise(ends)]
+    return tuple(PipelineStage(index, tuple(chunks[index::pp])) for index in range(pp))
 
 
-def _counted(layers: list[LayerShape]) -> tuple[tuple[LayerShape, int], ...]:
+def _counted(layers: Sequence[LayerShape]) -> tuple[tuple[LayerShape, int], ...]:
     """Return neighbours that are the same object once, with how many they are."""
     runs = [list(run) for _, run in groupby(layers, key=id)]
     return tuple((run[0], len(run)) for run in runs)
@@ -339,8 +331,10 @@ def _activations(
         layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage.index
     )
     in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
-    if layout.schedule == "zero-bubble":  # gradients of weights need no logits
-        until_b = min(layout.micro_batches, layout.pp - stage.index)
+    kind = SCHEDULES[layout.schedule]
+    if kind.splits:  # gradients of weights need no logits
+        ahead = kind.ahead(stage.index, layout.pp, layout.micro_batches, layout.vpp)
+        until_b = min(layout.micro_batches, ahead)
         in_flight -= (flying[0] - until_b) * _logit_bytes(stage, layout, precision)
     return in_flight + peak - before
 

@@ -1,9 +1,7 @@
-"""How to share a batch among workers of unlike speed, and what their gradients weigh.
+"""Samples and layers shared among workers: evenly, or so that those of other speed end together.
 
-How to cut layers into pipeline stages for GPUs of unlike speed.
-
-A micro batch takes t_s seconds on stage s, its forward and backward pass together. One micro batch
-alone takes their sum, and every further one the slowest stage: m of them take
+A micro batch takes t_s seconds on stage s of a pipeline, its forward and backward pass together.
+One micro batch alone takes their sum, and every further one the slowest stage: m of them take
 sum(t) + (m - 1) max(t), exactly so under GPipe.
 """
 
@@ -13,11 +11,12 @@ import heapq
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, require_positive, require_whole
+from ddlnb.errors import InputError, require, require_positive, require_whole
 
 
 def share_batch(samples: int, speeds: Sequence[float]) -> tuple[int, ...]:
@@ -33,8 +32,7 @@ def share_batch(samples: int, speeds: Sequence[float]) -> tuple[int, ...]:
     (7, 3)
     """
     require_whole(samples=samples)
-    if not speeds:
-        raise InputError("there are no workers to share the batch; give their speeds")
+    require(bool(speeds), "there are no workers to share the batch; give their speeds")
     for speed in speeds:
         require_positive(speed=speed)
     exact = [Fraction(speed) for speed in speeds]
@@ -99,15 +97,6 @@ def slowest_seconds(shares: Sequence[int], speeds: Sequence[float]) -> float:
 Numbers = NDArray[np.float64]
 
 
-def pipeline_seconds(stage_seconds: Sequence[float], micro_batches: int) -> float:
-    """Return the seconds of an iteration: sum(t) + (m - 1) max(t), without transfers.
-
-    >>> pipeline_seconds([1.0, 2.0], 3)
-    7.0
-    """
-    return sum(stage_seconds) + (micro_batches - 1) * max(stage_seconds)
-
-
 def cut_layers(
     costs: Sequence[float], speeds: Sequence[float], micro_batches: int
 ) -> tuple[int, ...]:
@@ -159,16 +148,20 @@ def stage_seconds(
     )
 
 
-def equal_cut(layers: int, stages: int) -> tuple[int, ...]:
-    """Return layers dealt evenly, one more to the first stages where some are left over.
+@lru_cache(maxsize=4096)
+def even_partition(layers: int, parts: int) -> tuple[int, ...]:
+    """Return how many layers each part holds: one more in later parts where some are left over.
 
-    >>> equal_cut(10, 4)
-    (3, 3, 2, 2)
+    But never in the last one, which has the head.
+
+    >>> even_partition(30, 4)
+    (7, 8, 8, 7)
     """
-    require_whole(layers=layers, stages=stages)
-    _require_layers(layers, stages)
-    each, left = divmod(layers, stages)
-    return tuple(each + (stage < left) for stage in range(stages))
+    each, left = divmod(layers, parts)
+    counts = [each] * parts
+    for extra in range(left):
+        counts[-2 - extra if parts > 1 else 0] += 1
+    return tuple(counts)
 
 
 def _quickest(stages: Sequence[Numbers]) -> float:
@@ -195,18 +188,13 @@ def _least_sum(stages: Sequence[Numbers], slowest: float) -> tuple[float, tuple[
 
 def _check(costs: Sequence[float], speeds: Sequence[float], micro_batches: int) -> None:
     require_whole(micro_batches=micro_batches)
-    if not speeds:
-        raise InputError("there are no stages; give the speeds of their GPUs")
+    require(bool(speeds), "there are no stages; give the speeds of their GPUs")
     for speed in speeds:
         require_positive(speed=speed)
     if min(costs, default=0.0) < 0 or not np.isfinite(np.asarray(costs, dtype=float)).all():
         raise InputError(f"costs of layers {list(costs)} must be numbers from 0")
-    _require_layers(len(costs), len(speeds))
-
-
-def _require_layers(layers: int, stages: int) -> None:
-    if stages > layers:
-        raise InputError(
-            f"{stages} stages are more than the {layers} layers; use at most {layers} GPUs, or a "
-            f"model of at least {stages} layers"
-        )
+    require(
+        len(speeds) <= len(costs),
+        f"{len(speeds)} stages are more than the {len(costs)} layers; use at most {len(costs)} "
+        f"GPUs, or a model of at least {len(speeds)} layers",
+    )

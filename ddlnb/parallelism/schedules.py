@@ -1,21 +1,20 @@
-"""Pipeline schedules as data: for every stage, its passes in order.
+"""Pipeline schedules: one entry each, which is played, counted, forecast and executed.
 
-``F`` is the forward pass of a micro batch through a chunk of layers, ``B`` its backward pass. The
-zero-bubble schedule splits the backward pass: there ``B`` gives the gradients of the inputs and
-``W`` those of the weights, which nobody waits for.
-
-When the passes of a pipeline schedule start and end, and how long stages stand idle.
+An entry gives for every stage its passes in order: ``F`` is the forward pass of a micro batch
+through a chunk of layers, ``B`` its backward pass. Where a schedule splits the backward pass, ``B``
+gives the gradients of the inputs and ``W`` those of the weights, which nobody waits for. `play`
+says when passes start and end, and how long stages stand idle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.parallelism.layout import SCHEDULES
+from ddlnb.registry import register_entry
 
 
 class Pass(NamedTuple):
@@ -29,14 +28,124 @@ class Pass(NamedTuple):
 Schedule = tuple[tuple[Pass, ...], ...]
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True)
+class PipelineSchedule:
+    """A pipeline schedule: how far a stage runs ahead, and what becomes of its backward passes.
+
+    - ahead: how many forward passes a stage starts before its first backward pass, if there are as
+      many; then one backward pass comes before each further one. Of stage, stages, micro batches
+      and chunks, numbers or arrays of them.
+    - chunked: stages hold several chunks of layers (vpp), and start micro batches in groups of as
+      many as there are stages.
+    - weights_behind: of a stage, how many backward passes the gradients of weights lie behind those
+      of inputs; None for backward passes that are whole.
+    - words: a pattern by which tables of runs name it, otherwise its name.
+    - torch: the class of torch.distributed.pipelining that executes it; without one, ranks run
+      the passes in the order of `schedule`.
+    """
+
+    name: str
+    ahead: Callable[[Any, Any, Any, Any], Any]
+    chunked: bool = False
+    weights_behind: Callable[[int], int] | None = None
+    words: str = ""
+    torch: str = ""
+
+    def __post_init__(self) -> None:
+        require(
+            not (self.chunked and self.splits),
+            f"schedule {self.name!r} has chunks and splits backward passes; only one can be played",
+        )
+
+    @property
+    def splits(self) -> bool:
+        """Whether gradients of weights are passes of their own."""
+        return self.weights_behind is not None
+
+    def passes(self, stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Pass, ...]:
+        """Return the passes of one stage in order."""
+
+        def forward(step: int) -> Pass:
+            group, within = divmod(step, stages * chunks)
+            chunk, batch = divmod(within, stages)
+            return Pass("F", group * stages + batch, chunk)
+
+        total = micro_batches * chunks
+        ahead = min(total, self.ahead(stage, stages, micro_batches, chunks))
+        order, weights = [forward(step) for step in range(ahead)], 0
+        for step in range(total):
+            _, batch, chunk = forward(step)
+            order.append(Pass("B", batch, chunks - 1 - chunk))
+            if self.weights_behind is not None and batch >= self.weights_behind(stage):
+                order.append(Pass("W", weights))
+                weights += 1
+            if step + ahead < total:
+                order.append(forward(step + ahead))
+        last = range(weights, micro_batches) if self.splits else ()
+        return (*order, *(Pass("W", number) for number in last))
+
+
+SCHEDULES = {
+    one.name: one
+    for one in (
+        # arXiv 1811.06965: all forward passes, then all backward passes.
+        PipelineSchedule(
+            "gpipe", lambda stage, stages, batches, chunks: batches, torch="ScheduleGPipe"
+        ),
+        # PipeDream-Flush (2104.04473): one forward, one backward, once the pipeline is full.
+        PipelineSchedule(
+            "1f1b", lambda stage, stages, batches, chunks: stages - stage, torch="Schedule1F1B"
+        ),
+        # 2104.04473, section 2.2: the same with chunks. One more than the warm-up of Megatron: the
+        # forward pass that precedes the first backward one.
+        PipelineSchedule(
+            "interleaved",
+            lambda stage, stages, batches, chunks: (
+                2 * (stages - stage - 1) + (chunks - 1) * stages + 1
+            ),
+            chunked=True,
+            words=r"interleav|1f1b-i",
+            torch="ScheduleInterleaved1F1B",
+        ),
+        # ZB-H1 of 2401.10241: no more memory than 1f1b, where torch's keeps more. Later stages have
+        # fewer forward passes ahead, and so keep what gradients of weights need for longer.
+        PipelineSchedule(
+            "zero-bubble",
+            lambda stage, stages, batches, chunks: stages - stage,
+            weights_behind=lambda stage: stage,
+            words=r"zero.?bubble|\bzb\b|\bzb-?[hv12]",
+        ),
+    )
+}
+
+
+INTERLEAVED = "interleaved"
+INTERLEAVES = "1f1b"  # the schedule of which chunks make the interleaved one
+
+
+def register_schedule(entry: PipelineSchedule) -> None:
+    """Add a schedule to SCHEDULES, so that its name works wherever one is named.
+
+    In layouts, memory, plays of iterations, forecasts and tables of runs, and on real ranks.
+    ``del SCHEDULES[name]`` removes it. Raises InputError for a name of another schedule.
+
+    >>> register_schedule(PipelineSchedule("eager", lambda stage, stages, *_: 2 * (stages - stage)))
+    >>> [in_flight("eager", 4, 8, 1, stage) for stage in range(4)]
+    [8, 6, 4, 2]
+    >>> del SCHEDULES["eager"]
+    """
+    register_entry("schedule", entry, SCHEDULES)
+
+
+def get_schedule(name: str) -> PipelineSchedule:
+    """Return the schedule of this name. Raises UnknownName."""
+    if name not in SCHEDULES:
+        raise UnknownName("schedule", name, SCHEDULES)
+    return SCHEDULES[name]
+
+
 def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """Return the passes of every stage.
-
-    gpipe (arXiv 1811.06965): all forward passes, then all backward passes. 1f1b (PipeDream-Flush,
-    2104.04473): one forward, one backward, once the pipeline is full. interleaved (2104.04473,
-    section 2.2): the same with ``chunks`` per stage. zero-bubble (ZB-H1 of 2401.10241): no more
-    memory than 1f1b, and gradients of weights where a stage would have to wait.
 
     Raises InputError for numbers that do not fit, UnknownName for another schedule.
 
@@ -46,86 +155,32 @@ def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Sch
     F0 B0 F1 B1 F2 B2
     """
     require_whole(stages=stages, micro_batches=micro_batches, chunks=chunks)
-    if name not in SCHEDULES:
-        raise UnknownName("schedule", name, SCHEDULES)
-    if name == "interleaved":
-        require(
-            micro_batches % stages == 0,
-            f"micro_batches {micro_batches} must be a multiple of the {stages} stages",
-        )
-        return tuple(_interleaved(s, stages, micro_batches, chunks) for s in range(stages))
-    require(chunks == 1, f"schedule {name!r} has 1 chunk per stage, not {chunks}")
-    if name == "zero-bubble":
-        return tuple(_zero_bubble(s, stages, micro_batches) for s in range(stages))
-    ahead = (lambda stage: micro_batches) if name == "gpipe" else (lambda stage: stages - stage)
-    return tuple(_one_by_one(ahead(stage), micro_batches) for stage in range(stages))
+    kind = get_schedule(name)
+    require(
+        micro_batches % stages == 0 or not kind.chunked,
+        f"micro_batches {micro_batches} must be a multiple of the {stages} stages",
+    )
+    require(chunks == 1 or kind.chunked, f"schedule {name!r} has 1 chunk per stage, not {chunks}")
+    return _ordered(kind, stages, micro_batches, chunks)
 
 
-def _one_by_one(ahead: int, micro_batches: int) -> tuple[Pass, ...]:
-    """Return forward passes until so many are ahead, then a backward pass before each of them."""
-    ahead = min(ahead, micro_batches)
-    order = [Pass("F", number) for number in range(ahead)]
-    for number in range(micro_batches):
-        order.append(Pass("B", number))
-        if number + ahead < micro_batches:
-            order.append(Pass("F", number + ahead))
-    return tuple(order)
-
-
-def _interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Pass, ...]:
-    total = micro_batches * chunks
-
-    def forward(step: int) -> Pass:
-        group, within = divmod(step, stages * chunks)
-        chunk, batch = divmod(within, stages)
-        return Pass("F", group * stages + batch, chunk)
-
-    def backward(step: int) -> Pass:
-        _, batch, chunk = forward(step)
-        return Pass("B", batch, chunks - 1 - chunk)
-
-    # One more than the warm-up of Megatron: the forward pass that precedes the first backward one.
-    ahead = min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages + 1)
-    order = [forward(step) for step in range(ahead)]
-    for step in range(total):
-        order.append(backward(step))
-        if step + ahead < total:
-            order.append(forward(step + ahead))
-    return tuple(order)
-
-
-def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
-    """Return 1f1b with W behind B: at once on the first stage, one B later on each that follows.
-
-    Later stages have fewer forward passes ahead, and so keep what W needs for longer.
-    """
-    order: list[Pass] = []
-    behind = 0
-    for one in _one_by_one(stages - stage, micro_batches):
-        order.append(one)
-        if one.kind == "B" and one.micro_batch >= stage:
-            order.append(Pass("W", behind))
-            behind += 1
-    return (*order, *(Pass("W", number) for number in range(behind, micro_batches)))
+@lru_cache(maxsize=1024)
+def _ordered(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Schedule:
+    return tuple(kind.passes(stage, stages, micro_batches, chunks) for stage in range(stages))
 
 
 def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: int) -> int:
     """Return how many chunks of micro batches a stage keeps activations of at its peak.
 
-    In closed form, but for zero-bubble: gpipe keeps all, 1f1b as many as stages follow and itself,
-    interleaved twice as many, and the other chunks of ``stages`` micro batches.
+    As many as it runs ahead; where gradients of weights come later, by counting.
 
     >>> [in_flight("1f1b", 4, 8, 1, stage) for stage in range(4)]
     [4, 3, 2, 1]
     """
-    total = micro_batches * chunks
-    if name == "gpipe":
-        return total
-    if name == "1f1b":
-        return min(total, stages - stage)
-    if name == "interleaved":
-        return min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages + 1)
-    return most_in_flight(schedule(name, stages, micro_batches, chunks)[stage])
+    kind = get_schedule(name)
+    if kind.splits:
+        return most_in_flight(schedule(name, stages, micro_batches, chunks)[stage])
+    return min(micro_batches * chunks, kind.ahead(stage, stages, micro_batches, chunks))
 
 
 def chunks_in_flight(
@@ -156,7 +211,7 @@ def most_in_flight(passes: tuple[Pass, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Played:
+class PipelineTimes:
     """One iteration of a pipeline: passes of every stage with start and stop, in seconds."""
 
     stages: tuple[tuple[tuple[Pass, float, float], ...], ...]
@@ -190,7 +245,7 @@ def play(
     seconds: Mapping[str, float] | Sequence[Mapping[str, float]],
     send_seconds: float = 0.0,
     chunks: int = 1,
-) -> Played:
+) -> PipelineTimes:
     """Return when each pass runs: in the stage's order, once what it needs has arrived.
 
     ``seconds`` of F, B and W are those of one micro batch through one whole stage, of all stages or
@@ -200,7 +255,6 @@ def play(
 
     Raises InputError if the order can never be carried out.
 
-    >>> from ddlnb.parallelism.schedules import schedule
     >>> played = play(schedule("1f1b", 4, 8), {"F": 1.0, "B": 2.0})
     >>> played.seconds, played.bubble == 3 / 11
     (33.0, True)
@@ -214,41 +268,32 @@ def play(
     for kind in sorted({one.kind for stage in passes for one in stage}):
         known = all(kind in own for own in by_stage)
         require(known, f"seconds of {kind!r} are missing; give those of F, B and W")
-    position, left = [0] * stages, sum(map(len, passes))
-    while left:
-        moved = False
+    position = [0] * stages
+    while sum(position) < sum(map(len, passes)):
+        before = sum(position)
         for stage, order in enumerate(passes):
             while position[stage] < len(order):
                 one = order[position[stage]]
-                ready = _ready(one, stage, stages, parts, ended, send_seconds)
+                part = stage + one.chunk * stages
+                ready = _ready(one, part, parts, ended, send_seconds if stages > 1 else 0.0)
                 if ready is None:
                     break
-                free = times[stage][-1][2] if times[stage] else 0.0
-                start = max(free, ready)
+                start = max(times[stage][-1][2] if times[stage] else 0.0, ready)
                 stop = start + by_stage[stage][one.kind] / chunks
                 times[stage].append((one, start, stop))
-                part = stage + one.chunk * stages
                 ended[one.kind, one.micro_batch, part] = stop
                 position[stage] += 1
-                left -= 1
-                moved = True
-        if not moved:
+        if sum(position) == before:
             waiting = [order[at] for order, at in zip(passes, position, strict=True)
                        if at < len(order)]  # fmt: skip
             raise InputError(f"this schedule never ends: its stages wait at {waiting}")
-    return Played(tuple(map(tuple, times)))
+    return PipelineTimes(tuple(map(tuple, times)))
 
 
 def _ready(
-    one: Pass,
-    stage: int,
-    stages: int,
-    parts: int,
-    ended: Mapping[tuple[str, int, int], float],
-    send_seconds: float,
+    one: Pass, part: int, parts: int, ended: Mapping[tuple[str, int, int], float], sending: float
 ) -> float | None:
-    """Return when a pass has all it needs, None if that is not known yet."""
-    part = stage + one.chunk * stages
+    """Return when a pass through a part has all it needs, None if that is not known yet."""
     if one.kind == "W":
         return ended.get(("B", one.micro_batch, part))
     behind = ended.get(("F", one.micro_batch, part)) if one.kind == "B" else 0.0
@@ -256,5 +301,4 @@ def _ready(
     if behind is None or not 0 <= near < parts:
         return behind
     arrived = ended.get((one.kind, one.micro_batch, near))
-    sent = send_seconds if stages > 1 else 0.0
-    return None if arrived is None else max(behind, arrived + sent)
+    return None if arrived is None else max(behind, arrived + sending)

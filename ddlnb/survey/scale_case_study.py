@@ -25,7 +25,7 @@ from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.forecast.cases import FULL
 from ddlnb.parallelism.forecast.fit import PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.forecast.validation import papers_forecast
 from ddlnb.parallelism.goodput.compare import spares_and_elastic
@@ -286,7 +286,7 @@ def published_runs() -> pd.DataFrame:
     runs, tables = observed(PAPERS), rows_of(PAPERS)
     fitted = forecast(runs.cases).tokens_per_s_per_gpu
     frames = []
-    for one, found in papers_forecast(kept()):
+    for one, found in papers_forecast(saved_fit()):
         own = np.flatnonzero(runs.papers == one.left_out)
         asked = one.runs.cases
         frames.append(

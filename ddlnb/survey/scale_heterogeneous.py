@@ -1,13 +1,12 @@
-"""Notebook scale_heterogeneous: a cluster of two kinds of GPUs, forecast and executed."""
+"""Notebook scale_heterogeneous: a cluster of two kinds of GPUs, forecast and measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.launch.ranks import Ranks
-from ddlnb.parallelism.executed.slowed import SlowedModel, unlike_rows
-from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, unlike_table, unlike_ways
+from ddlnb.files import DATA
+from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, way_table, ways_to_share
 from ddlnb.parallelism.model import ModelShape, llama
 from ddlnb.registry import several
 from ddlnb.survey.findings import Findings, findings
@@ -16,13 +15,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+SLOWED_RANKS = DATA / "measured" / "2026-11-22_two-cores_unlike" / "unlike_ranks.csv"
 MODEL = llama("Llama 3.2 1B", 16, 2048, 32, 8, 8192, 128256, 2048, tied=True)
 
 
 def ways_of(counts: Mapping[str, int], samples: int) -> pd.DataFrame:
     """Return what each way to use these GPUs yields for a Llama of 1 B parameters."""
     model = MODEL.shape
-    return unlike_table(unlike_ways(model, gpu_kinds(counts), samples), samples, model)
+    return way_table(ways_to_share(model, gpu_kinds(counts), samples), samples, model)
 
 
 def by_ratio(
@@ -39,18 +39,21 @@ def by_ratio(
     tables = []
     for ratio in several(ratios):
         kinds = (Kind("fast", count, ratio * slow.speed, slow.port), slow)
-        table = unlike_table(unlike_ways(model, kinds, samples), samples, model)
+        table = way_table(ways_to_share(model, kinds, samples), samples, model)
         only = table.loc[table["way"] == "only fast", "samples_per_second"].item()
         tables.append(table.assign(ratio=ratio, gain=table["samples_per_second"] / only))
     return pd.concat(tables, ignore_index=True)
 
 
-def executed(sample_seconds: float, iterations: int) -> pd.DataFrame:
-    """Return forecast and executed iterations on four real ranks, two of them slowed."""
-    with Ranks(4, imports=("torch._dynamo",)) as ranks:
-        return unlike_rows(
-            ranks, model=SlowedModel(sample_seconds=sample_seconds), iterations=iterations
-        )
+def executed() -> pd.DataFrame:
+    """Return forecast and measured iterations on four real ranks, two of them slowed on purpose.
+
+    Medians by way of the kept runs, of ``python -m benchmarks.unlike_ranks``.
+    """
+    import pandas as pd
+
+    rows = pd.read_csv(SLOWED_RANKS)
+    return rows.groupby(["way", "shares"], sort=False).median(numeric_only=True).reset_index()
 
 
 def forecast_findings(table: pd.DataFrame, ratios: pd.DataFrame) -> Findings:

@@ -29,7 +29,7 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast import fit as draws
 from ddlnb.parallelism.forecast.fit import drawn_seconds, observed
 from ddlnb.parallelism.forecast.forecast import MOMENTS, forecast
-from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.units import GIB
 from ddlnb.workloads.memory import OPTIMIZER_COPIES, Footprint
@@ -64,7 +64,7 @@ def test_each_reason_is_a_forecast_of_its_own(advice):
     found = reasons.loc["twice the bandwidth between nodes"]
     assert found["iteration_seconds"] == pytest.approx(wider["seconds"])
     assert found["layout"] == wider["layout"]
-    bare = without(kept(), ("launch",))
+    bare = without(saved_fit(), ("launch",))
     quicker = scale("llama3-8b", "H100", 4, sequence=4096, fitted=bare).rows(1)[0]
     floor = reasons.loc["no floor of starting kernels"]
     assert floor["tokens_per_s"] == pytest.approx(32 * quicker["tokens_per_s_per_gpu"])

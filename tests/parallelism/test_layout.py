@@ -28,7 +28,7 @@ DEGREES = st.integers(1, 4)
 
 @st.composite
 def layouts(draw):
-    schedule = draw(st.sampled_from(SCHEDULES))
+    schedule = draw(st.sampled_from(sorted(SCHEDULES)))
     dp, tp, pp = draw(DEGREES), draw(DEGREES), draw(DEGREES)
     return Layout(
         dp=dp,

@@ -19,12 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
+from torch.distributed import pipelining
 from torch.distributed.pipelining.schedules import (
     _Action,
     _ComputationType,
@@ -41,7 +36,7 @@ from ddlnb.parallelism.executed.sharding import Mesh, Part, ShardedAdam, split
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import pipeline_stages
 from ddlnb.parallelism.model import Transformer
-from ddlnb.parallelism.schedules import schedule
+from ddlnb.parallelism.schedules import SCHEDULES, schedule
 
 
 class ReadOnce(list[Any]):
@@ -55,11 +50,6 @@ class ReadOnce(list[Any]):
 
 RATE = 0.01
 EPSILON = 1e-4  # large, so that Adam shows gradients that are off by a factor
-_PIPELINES = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-    "interleaved": ScheduleInterleaved1F1B,
-}
 
 
 class Trainer:
@@ -145,17 +135,20 @@ class Trainer:
         layout, group = self.layout, self.mesh.group("pp")
         numbers = range(self.where["pp"], layout.pp * layout.vpp, layout.pp)
         stages = [
-            PipelineStage(part, number, layout.pp * layout.vpp, torch.device("cpu"), group=group)
+            pipelining.PipelineStage(
+                part, number, layout.pp * layout.vpp, torch.device("cpu"), group=group
+            )
             for part, number in zip(self.parts, numbers, strict=True)
         ]
-        if layout.schedule == "zero-bubble":  # torch's keeps more than ZB-H1: run ours
+        kind = SCHEDULES[layout.schedule]
+        if not kind.torch:
             runtime = _PipelineScheduleRuntime(stages, layout.micro_batches, loss_fn=mean_loss)
             runtime._prepare_schedule_with_comms(_actions(layout))
             runtime._internal_losses = ReadOnce()
             return runtime
-        kind = _PIPELINES[layout.schedule]
-        several = layout.schedule == "interleaved"
-        return kind(stages if several else stages[0], layout.micro_batches, loss_fn=mean_loss)
+        theirs = getattr(pipelining, kind.torch)
+        held = stages if kind.chunked else stages[0]
+        return theirs(held, layout.micro_batches, loss_fn=mean_loss)
 
     def _forward_and_backward(self, tokens: Tensor, targets: Tensor) -> float | None:
         with loss_parallel() if self.layout.tp > 1 else nullcontext():
@@ -232,10 +225,15 @@ def _is_repeated(parameter: nn.Parameter) -> bool:
 
 def _actions(layout: Layout) -> dict[int, list[_Action | None]]:
     """Return our schedule in torch's words."""
-    words = {"F": "F", "B": "I", "W": "W"}
+    words = {"F": "F", "B": "I" if SCHEDULES[layout.schedule].splits else "B", "W": "W"}
     orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
     return {
-        stage: [_Action(stage, _ComputationType(words[one.kind]), one.micro_batch) for one in order]
+        stage: [
+            _Action(
+                stage + one.chunk * layout.pp, _ComputationType(words[one.kind]), one.micro_batch
+            )
+            for one in order
+        ]
         for stage, order in enumerate(orders)
     }
 

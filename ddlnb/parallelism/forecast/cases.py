@@ -1,6 +1,6 @@
-"""Which pipeline stage holds how many layers: dealt evenly, or by what they cost.
+"""Cases: many models, machines and layouts as columns of numbers, forecast all at once.
 
-Cases: many models, machines and layouts as columns of numbers, forecast all at once.
+Layers are partitioned into pipeline stages evenly, or by what they cost.
 """
 
 from __future__ import annotations
@@ -13,89 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
-from ddlnb.parallelism.layout import SCHEDULES
-
-ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """Arrays (cases, stages): layers, heads (0 or 1) and embeddings; 0 where there is no stage."""
-
-    layers: NDArray[np.float64]
-    heads: NDArray[np.float64]
-    embeddings: NDArray[np.float64]
-    parameters: NDArray[np.float64]
-
-
-def dealt(
-    layers: NDArray[np.float64],
-    pp: NDArray[np.float64],
-    layer_parameters: NDArray[np.float64],
-    held_parameters: NDArray[np.float64],
-    head_parameters: NDArray[np.float64],
-    tied: NDArray[np.float64],
-    by_cost: NDArray[np.bool_],
-) -> Dealt:
-    """Deal the layers of many cases. A tied embedding is a tensor of its own on another stage.
-
-    ``layer_parameters`` are those that a token meets, ``held_parameters`` those that ranks hold.
-    """
-    head_share = np.round(head_parameters / layer_parameters, 6)
-    keys = np.stack([layers, pp, head_share, by_cost], axis=1)
-    kinds, which = np.unique(keys, axis=0, return_inverse=True)
-    held, heads = np.zeros((2, len(kinds), int(pp.max())))
-    for row, (count, stages, head, costs) in enumerate(kinds):
-        deal = deal_by_cost if costs else deal_evenly
-        held[row, : int(stages)], heads[row, : int(stages)] = deal(
-            int(count), int(stages), float(head)
-        )
-    held, heads = held[which.ravel()], heads[which.ravel()]
-    embeddings = np.zeros_like(held)
-    embeddings[:, 0] = 1 - tied * (pp == 1)
-    parameters = held * held_parameters[:, None] + (heads + embeddings) * head_parameters[:, None]
-    return Dealt(held, heads, embeddings, parameters)
-
-
-@lru_cache(maxsize=4096)
-def deal_by_cost(layers: int, pp: int, head: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return layers and heads of every stage as nanotron deals them.
-
-    The head counts as ``head`` layers. A stage takes blocks until the cost of all so far reaches
-    its share of the whole; the block that reaches it is still its own (nanotron, ``build_model``).
-
-    >>> deal_by_cost(16, 4, 4.0)
-    ((5, 5, 5, 1), (0, 0, 0, 1))
-    """
-    whole, so_far, stage = layers + head, 0.0, 0
-    held, heads = [0] * pp, [0] * pp
-    for block in range(layers + 1):
-        is_head = block == layers
-        (heads if is_head else held)[stage] += 1
-        so_far += head if is_head else 1
-        if so_far >= whole * (stage + 1) / pp * (1 - ROUNDING):
-            stage = min(stage + 1, pp - 1)
-    return tuple(held), tuple(heads)
-
-
-@lru_cache(maxsize=4096)
-def deal_evenly(layers: int, pp: int, head: float = 0.0) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return layers and heads of every stage, one layer more on middle stages where any are left.
-
-    >>> deal_evenly(30, 4)
-    ((7, 8, 8, 7), (0, 0, 0, 1))
-    """
-    each, left = divmod(layers, pp)
-    held = [each] * pp
-    for extra in range(left):
-        held[-2 - extra if pp > 1 else 0] += 1
-    return tuple(held), (*[0] * (pp - 1), 1)
-
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
+from ddlnb.parallelism.partition import even_partition
 
 Column = NDArray[np.float64]
-GPIPE, ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
+Names = NDArray[np.str_]
+ROUNDING = 1e-9
 NONE, SELECTIVE, FULL = 0, 1, 2  # what is computed again in the backward pass
+NAMED = ("schedule", "framework")  # columns of names
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
 
@@ -107,15 +32,13 @@ class Cases:
       matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding;
       experts, top_k: feed-forward parts of a layer, and how many of them a token takes.
     - tp, pp, dp, cp, ep, vpp, schedule, zero, sequence_parallel, recomputation, micro_batch,
-      micro_batches:
-      as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full), and schedule as an
-      index into `SCHEDULES`.
+      micro_batches: as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - overlap: 1 if replicas exchange beside computation, 0 if after it.
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
       is never in fp8; sustained: the share of it that matrices of any size reach; memory,
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
       to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA.
-    - framework: index into `FRAMEWORKS`.
+    - framework: by name.
     """
 
     layers: Column
@@ -135,7 +58,7 @@ class Cases:
     cp: Column
     ep: Column
     vpp: Column
-    schedule: Column
+    schedule: Names
     overlap: Column
     zero: Column
     sequence_parallel: Column
@@ -151,14 +74,17 @@ class Cases:
     inside: Column
     across: Column
     sockets: Column
-    framework: Column
+    framework: Names
 
     @classmethod
     def of(cls, **columns: Any) -> Cases:
         """Return cases of these columns, numbers repeated. Raises InputError if lengths differ."""
         missing = {field.name for field in fields(cls)} - set(columns)
         require(not missing, f"cases lack the columns {', '.join(sorted(missing))}; give them")
-        arrays = {name: np.asarray(column, dtype=float) for name, column in columns.items()}
+        arrays = {
+            name: np.asarray(column, dtype=str if name in NAMED else float)
+            for name, column in columns.items()
+        }
         try:
             wide = np.broadcast_arrays(*arrays.values(), np.zeros(1))[:-1]
         except ValueError as error:
@@ -174,6 +100,19 @@ class Cases:
     def select(self, which: NDArray[Any]) -> Cases:
         """Return the cases of a mask, or of indices."""
         return Cases(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    @cached_property
+    def by_framework(self) -> dict[str, NDArray[np.intp]]:
+        """The indices of the cases of every framework."""
+        names, which = np.unique(self.framework, return_inverse=True)
+        return {str(name): np.flatnonzero(which == at) for at, name in enumerate(names)}
+
+    def way(self, what: str) -> NDArray[Any]:
+        """Return what the framework of every case says: a field of `Framework`."""
+        found = np.empty(len(self), dtype=type(getattr(Framework(""), what)))
+        for name, which in self.by_framework.items():
+            found[which] = getattr(FRAMEWORKS[name], what)
+        return found
 
     @cached_property
     def gpus(self) -> Column:
@@ -232,18 +171,27 @@ class Cases:
         return self.layers * layer + (2 - self.tied) * self.head_parameters
 
     @cached_property
-    def stages(self) -> Dealt:
-        """Layers, heads and parameters of every pipeline stage: arrays (cases, stages)."""
-        by_cost = np.array([framework.deals_by_cost for framework in FRAMEWORKS])
-        return dealt(
-            self.layers,
-            self.pp,
-            self.layer_parameters,
-            self.held_layer_parameters,
-            self.head_parameters,
-            self.tied,
-            by_cost[self.framework.astype(int)],
-        )
+    def stages(self) -> Stages:
+        """Layers, heads and parameters of every pipeline stage: arrays (cases, stages).
+
+        A tied embedding is a tensor of its own on another stage.
+        """
+        head_share = np.round(self.head_parameters / self.layer_parameters, 6)
+        keys = np.stack([self.layers, self.pp, head_share, self.way("layers_by_cost")], axis=1)
+        kinds, which = np.unique(keys, axis=0, return_inverse=True)
+        held, heads = np.zeros((2, len(kinds), int(self.pp.max())))
+        for row, (count, stages, head, by_cost) in enumerate(kinds):
+            number = int(stages)
+            if by_cost:
+                held[row, :number], heads[row, :number] = costly_partition(int(count), number, head)
+            else:
+                held[row, :number] = even_partition(int(count), number)
+                heads[row, number - 1] = 1
+        held, heads = held[which.ravel()], heads[which.ravel()]
+        embeddings = np.zeros_like(held)
+        embeddings[:, 0] = 1 - self.tied * (self.pp == 1)
+        others = (heads + embeddings) * self.head_parameters[:, None]
+        return Stages(held, heads, held * self.held_layer_parameters[:, None] + others)
 
     @property
     def model_flops(self) -> Column:
@@ -254,3 +202,33 @@ class Cases:
         """
         matrices = self.layers * self.layer_parameters + self.head_parameters
         return 6 * matrices + 6 * self.layers * self.sequence * self.hidden
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage."""
+
+    layers: Column
+    heads: Column
+    parameters: Column
+
+
+@lru_cache(maxsize=4096)
+def costly_partition(layers: int, pp: int, head: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return layers and heads of every stage as nanotron partitions them.
+
+    The head counts as ``head`` layers. A stage takes blocks until the cost of all so far reaches
+    its share of the whole; the block that reaches it is still its own (nanotron, ``build_model``).
+
+    >>> costly_partition(16, 4, 4.0)
+    ((5, 5, 5, 1), (0, 0, 0, 1))
+    """
+    whole, so_far, stage = layers + head, 0.0, 0
+    held, heads = [0] * pp, [0] * pp
+    for block in range(layers + 1):
+        is_head = block == layers
+        (heads if is_head else held)[stage] += 1
+        so_far += head if is_head else 1
+        if so_far >= whole * (stage + 1) / pp * (1 - ROUNDING):
+            stage = min(stage + 1, pp - 1)
+    return tuple(held), tuple(heads)

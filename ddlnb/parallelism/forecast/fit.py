@@ -45,14 +45,19 @@ from ddlnb.parallelism.forecast.forecast import (
     footprint,
     spread_of,
 )
-from ddlnb.parallelism.forecast.frameworks import Fitted, Parameters, kept, names
+from ddlnb.parallelism.forecast.frameworks import (
+    FRAMEWORKS,
+    Fitted,
+    Parameters,
+    parameter_names,
+    saved_fit,
+)
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
 from ddlnb.parallelism.forecast.table import Notes, Row, cases
 from ddlnb.units import GIB
 
-H100 = PUBLISHED / "nanotron_h100_upto64.csv"
-FOUNDRY = PUBLISHED / "foundry_a100_80gb_upto16.csv"
-PAPERS = PUBLISHED / "large_scale_papers.csv"
+RUNS = {name: PUBLISHED / one.runs for name, one in FRAMEWORKS.items() if one.runs}
+H100, FOUNDRY, PAPERS = (RUNS[name] for name in ("nanotron", "fsdp", "megatron"))
 MEASURED = "ok"
 ARXIV = re.compile(r"\d{4}\.\d{5}")
 
@@ -263,7 +268,7 @@ def _least(fitted: Fitted, phase: str, off: Callable[..., Column]) -> Fitted:
     """
     from scipy.optimize import least_squares
 
-    which = names(phase)
+    which = parameter_names(phase)
     bounds = {one.name: one.metadata for one in Parameters.__dataclass_fields__.values()}
     low, high = (
         np.log([max(bounds[name][end], 1e-6) for name in which]) for end in ("low", "high")
@@ -291,7 +296,7 @@ def _chances(
     """Return the fit with the most likely chance of a slow run."""
     from scipy.optimize import minimize
 
-    which = names("chance")
+    which = parameter_names("chance")
     bounds = [
         (m["low"], m["high"])
         for m in (Parameters.__dataclass_fields__[name].metadata for name in which)
@@ -330,19 +335,14 @@ THEORY = {
     "reduction_share": 0.9,
     "reduction_growth": 0.002,
 }
-FITTED = {
-    "fsdp": (
-        FOUNDRY,
-        ("matrix_share", "attention_share", "elementwise", "reduction_share"),
-    ),
-    "megatron": (PAPERS, ("matrix_share", "elementwise")),
-}
 LOOSE = 1.0  # by how much a parameter may differ from nanotron's: a standard deviation of its log
 
 
 def with_frameworks(fitted: Fitted) -> Fitted:
     """Return the fit with what differs by framework, and the spread of its runs."""
-    for name, (path, _) in FITTED.items():
+    for name, path in RUNS.items():
+        if not FRAMEWORKS[name].fitted:
+            continue
         runs = observed(path)
         fitted = fit_framework(fitted, name, runs)
         off = np.log(runs.seconds / step(runs.cases, fitted).seconds)
@@ -354,7 +354,7 @@ def fit_framework(fitted: Fitted, name: str, runs: Observations) -> Fitted:
     """Return the fit with the parameters of a framework at their best; others are kept."""
     from scipy.optimize import least_squares
 
-    which = FITTED[name][1]
+    which = FRAMEWORKS[name].fitted
     base = np.log([getattr(fitted.parameters, one) for one in which])
 
     def of(logs: np.ndarray) -> Fitted:
@@ -392,7 +392,7 @@ def drawn_seconds(
     case: which case is faster may be surer there than the draws say.
     """
     require_whole(0, draws=draws)
-    fitted, chosen = fitted or kept(), np.asarray(which, dtype=int)
+    fitted, chosen = fitted or saved_fit(), np.asarray(which, dtype=int)
     cases, rng = outlook.cases.select(chosen), np.random.default_rng([seed, draws])
     quick, slow = outlook.step.seconds[chosen], outlook.step.slow[chosen]
     now = step(cases, fitted).seconds
@@ -408,7 +408,7 @@ def drawn_parameters(fitted: Fitted, draws: int, rng: np.random.Generator) -> li
 
     Values that a framework has of its own are off by the same factors.
     """
-    which = names("time")
+    which = parameter_names("time")
     root = np.linalg.cholesky(_covariance())
     return [
         _moved(fitted, dict(zip(which, np.exp(away).tolist(), strict=True)))
@@ -439,7 +439,7 @@ def _covariance() -> NDArray[np.float64]:
     The inverse of what the published runs say about the kept fit, and of how little is known
     without them (`_unknown`).
     """
-    which, fitted, runs = names("time"), kept(), observed()
+    which, fitted, runs = parameter_names("time"), saved_fit(), observed()
     slow = is_slow(runs, step(runs.cases, fitted))
 
     def off(one: Fitted) -> Column:

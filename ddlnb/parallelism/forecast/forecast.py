@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.parallelism.forecast.cases import FULL, GPIPE, NONE, Cases, Column
+from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, Column
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
-    NAMES,
     Fitted,
     Framework,
     Parameters,
-    kept,
+    saved_fit,
 )
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, over_sockets, spans, step
+from ddlnb.parallelism.schedules import SCHEDULES
 from ddlnb.units import GIB
 
 MOST_LINKS = 512  # beyond which the chance is kept: runs of at most 60 links say no more
@@ -45,8 +45,7 @@ def chance_of_slow(cases: Cases, fitted: Fitted, lacking: NDArray[np.bool_]) -> 
     each = np.exp(values.slow_link + values.slow_whole * whole)
     links = np.minimum(links_across(cases), MOST_LINKS)
     chance = np.where(lacking, WITHOUT_MEMORY, -np.expm1(-each * links))
-    able = np.array([framework.slow_transfers for framework in FRAMEWORKS])
-    may = able[cases.framework.astype(int)] & (cases.pp > 1) & (cases.dp > 1) & (cases.nodes > 1)
+    may = cases.way("slow_transfers") & (cases.pp > 1) & (cases.dp > 1) & (cases.nodes > 1)
     return np.asarray(np.where(may, chance, 0.0))
 
 
@@ -76,17 +75,13 @@ def footprint(cases: Cases, fitted: Fitted, bound: Column) -> NDArray[np.float64
     back the activations that they gathered.
     """
     found = np.zeros(cases.stages.layers.shape)
-    for index, framework in enumerate(FRAMEWORKS):
-        which = np.flatnonzero(cases.framework == index)
-        if len(which):
-            gib = of_framework(
-                cases.select(which), fitted.of(framework.name), framework, bound[which]
-            )
-            found[which, : gib.shape[1]] = gib
+    for name, which in cases.by_framework.items():
+        gib = _of_framework(cases.select(which), fitted.of(name), FRAMEWORKS[name], bound[which])
+        found[which, : gib.shape[1]] = gib
     return found
 
 
-def of_framework(
+def _of_framework(
     cases: Cases, values: Parameters, framework: Framework, bound: Column
 ) -> NDArray[np.float64]:
     """Return GiB of the stages of cases that share a framework."""
@@ -109,24 +104,21 @@ def of_framework(
 
 def reported(cases: Cases, gib: NDArray[np.float64]) -> Column:
     """Return GiB as runs report it, from those of every stage: of the first, or of the fullest."""
-    of_first = np.array([framework.reports_first for framework in FRAMEWORKS])
-    return np.where(of_first[cases.framework.astype(int)], gib[:, 0], gib.max(axis=1))
+    return np.where(cases.way("reports_first"), gib[:, 0], gib.max(axis=1))
 
 
 def micro_batches_kept(cases: Cases, stage: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return of how many micro batches stages keep activations at their peak: (cases, stages).
 
-    `ddlnb.parallelism.schedules.in_flight` in closed form, for whole stages instead of chunks. With
-    1F1B as many as stages follow, and itself. Interleaved, the first stage keeps 1 + (p-1)/(p v)
-    times as many (arXiv 2205.05198, section 4.2.3), and later ones hardly fewer: their first chunks
-    run ahead, too. GPipe keeps all.
+    `ddlnb.parallelism.schedules.in_flight` for whole stages instead of chunks. Interleaved, the
+    first stage keeps 1 + (p-1)/(p v) times as many as with 1F1B (arXiv 2205.05198, section 4.2.3),
+    and later ones hardly fewer: their first chunks run ahead, too.
     """
     pp, vpp, rounds = cases.pp[:, None], cases.vpp[:, None], cases.micro_batches[:, None]
-    behind = pp - stage - 1
-    interleaved = (2 * behind + (vpp - 1) * pp + 1) / vpp
-    ahead = np.where(vpp > 1, interleaved, behind + 1)
-    all_at_once = (cases.schedule == GPIPE) & (cases.pp > 1)
-    ahead = np.where(all_at_once[:, None], rounds, ahead)
+    ahead = np.ones((len(cases), len(stage)))  # without stages, one after the other
+    for name in np.unique(cases.schedule):
+        own = ((cases.schedule == name) & (cases.pp > 1))[:, None]
+        ahead = np.where(own, SCHEDULES[name].ahead(stage, pp, rounds, vpp) / vpp, ahead)
     return np.clip(np.minimum(rounds, ahead), 0, None)
 
 
@@ -166,19 +158,10 @@ USABLE = 0.95  # of a GPU's memory, for what is needed at least
 STRETCH = 1.06  # of it, for what is asked for where all that is held back counts
 MEMORY_SPREAD = 0.08  # standard deviation of the log of forecast memory
 MOST_SHOWN = 0.96  # of a GPU's memory, the most that a run ever reports
-A100, H100 = 312e12, 989.4e12  # FLOP/s
-# What each framework was fitted to: the GPU, and bytes/s between nodes of the cluster, None where
-# several papers were. NeMo was fitted to nothing.
-FITTED_ON: dict[str, tuple[float, float | None]] = {
-    "nanotron": (H100, 400e9),
-    "fsdp": (A100, 200e9),
-    "megatron": (A100, None),
-}
 ALIKE = 0.02  # relative difference of rates that are the same
 FITTED_GPUS = 64  # on more, the interval grows
 WIDER = 0.25  # by this share with every doubling
-SHARED = "nanotron"  # its cluster's network was shared: the more nodes, the less runs are alike
-SHARED_NETWORK = 0.5  # by this share of one node's spread with every doubling of the nodes
+SHARED_NETWORK = 0.5  # with every doubling of the nodes, by this share of one node's spread
 
 
 @dataclass(frozen=True)
@@ -222,13 +205,13 @@ def rate(cases: Cases, seconds: Column) -> Column:
 
 
 def forecast(cases: Cases, fitted: Fitted | None = None, spread: Column | None = None) -> Outlook:
-    """Return what is forecast of all cases, by the kept fit unless another one is given.
+    """Return what is forecast of all cases, by the saved fit unless another one is given.
 
     ``spread``: the scale of each case instead of what its framework and cluster say (`spread_of`).
     """
     from scipy.special import ndtr
 
-    fitted = fitted or kept()
+    fitted = fitted or saved_fit()
     bound = step(cases, fitted).bound
     memory = cases.memory / GIB
     asked = footprint(cases, fitted, bound)
@@ -270,24 +253,22 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
     that were left out; of a framework or GPU that nothing was fitted to, that of frameworks that
     were left out, and of both at once the sum of two such variances.
     """
-    gpus = np.array([peak for peak, _ in FITTED_ON.values()])
-    seen = alike(cases.core_peak[:, None], gpus).any(axis=1)
-    unfitted = ~np.isin(cases.framework, [NAMES.index(name) for name in FITTED_ON])
-    found = fitted.spread["elsewhere"] * np.where(unfitted & ~seen, np.sqrt(2), 1)
     beyond = by_gpus(cases)
-    found = found * beyond
-    for name, (peak, across) in FITTED_ON.items():
-        if name == SHARED:
+    measured = [one for one in FRAMEWORKS.values() if one.shared or one.name in fitted.spread]
+    seen = alike(cases.core_peak[:, None], np.array([one.gpu for one in measured])).any(axis=1)
+    known = cases.way("gpu") > 0
+    found = fitted.spread["elsewhere"] * np.where(known | seen, 1, np.sqrt(2)) * beyond
+    for one in measured:
+        if one.shared:
             own = np.where(spans(cases), fitted.spread["across"], fitted.spread["inside"])
             own = own * by_nodes(cases)
         else:
-            own = fitted.spread[name] * beyond
-        if across is None:
-            cluster = np.zeros(len(cases), bool)
-        else:
-            cluster = (cases.nodes == 1) | alike(cases.across, across) & ~over_sockets(cases)
+            own = fitted.spread[one.name] * beyond
+        cluster = np.zeros(len(cases), bool)
+        if one.network:
+            cluster = (cases.nodes == 1) | alike(cases.across, one.network) & ~over_sockets(cases)
         own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"] * beyond))
-        here = (cases.framework == NAMES.index(name)) & alike(cases.core_peak, peak)
+        here = (cases.framework == one.name) & alike(cases.core_peak, one.gpu)
         found = np.where(here, own, found)
     return np.asarray(found)
 

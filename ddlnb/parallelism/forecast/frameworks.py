@@ -1,11 +1,7 @@
-"""Frameworks: what they do differently, and the words by which tables name them.
+"""Frameworks: one entry each, with what its steps do and what of it was measured; and the fit.
 
-Chunks of layers that a pipeline stage may hold: what interleaved schedules can run.
-
-Megatron-LM (arXiv 2104.04473, section 2.2) deals the layers of every stage to ``vpp`` chunks of the
-same size, and starts micro batches in groups of as many as there are stages.
-
-The parameters of the step: what each means, its unit, and the interval it is looked for in.
+The parameters of a step have a meaning, a unit, and an interval in which they are looked for. A
+framework has some values of its own, from runs of it or from counting.
 """
 
 from __future__ import annotations
@@ -19,14 +15,19 @@ from typing import Any
 
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import CALIBRATION
+from ddlnb.registry import register_entry
+
+A100, H100 = 312e12, 989.4e12  # FLOP/s
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework: its words, and what its steps do.
+    """A framework: the words by which tables name it, what its steps do, and its runs.
 
     - gradient_bytes: of a gradient while replicas reduce it.
-    - deals_by_cost: stages get layers by cost, the head included; otherwise evenly.
+    - zero: its degree of ZeRO, where nothing else is said.
+    - splits_models: it has pipeline stages and tensor parallelism; otherwise it shards all.
+    - layers_by_cost: stages get layers by cost, the head included; otherwise evenly.
     - slow_transfers: runs may lose time in transfers between stages, as those of nanotron did.
     - overlaps: its replicas exchange gradients and sharded parameters while the GPU computes.
     - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
@@ -36,12 +37,19 @@ class Framework:
     - interleaves: its pipelines can hold several chunks of layers per stage (vpp).
     - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
     - reports_first: its runs report the memory of the first stage, others of the fullest.
+    - runs: the published table of its runs, '' where there is none; ``gpu`` the FLOP/s of their
+      GPUs, ``network`` the bytes/s between their nodes, 0 where several clusters were used, and
+      ``shared`` whether others used it, too: the more nodes, the less runs are alike then.
+    - fitted: the parameters that its runs say; all where nothing is named.
+    - parameters: values of its own, where the saved fit has none.
     """
 
     name: str
-    words: str
-    gradient_bytes: int
-    deals_by_cost: bool = False
+    words: str = ""
+    gradient_bytes: int = 4
+    zero: int = 1
+    splits_models: bool = True
+    layers_by_cost: bool = False
     slow_transfers: bool = False
     pipelined_latency: bool = False
     keeps_scores: bool = False
@@ -51,97 +59,94 @@ class Framework:
     reports_first: bool = False
     hides_transfers: bool = False
     adds_apart: bool = False
+    runs: str = ""
+    gpu: float = 0.0
+    network: float = 0.0
+    shared: bool = False
+    fitted: tuple[str, ...] = ()
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
-FRAMEWORKS = (
-    Framework(
-        "nanotron",
-        r"nanotron",
-        4,
-        True,
-        True,
-        True,
-        splits_sequences=True,
-        reports_first=True,
-        adds_apart=True,
-    ),
-    Framework("fsdp", r"fsdp|composer|foundry|torchtitan|deepspeed|zero", 2, overlaps=True),
-    Framework(
-        "nemo",
-        r"nemo|mcore|transformer.?engine",
-        4,
-        overlaps=True,
-        splits_sequences=True,
-        interleaves=True,
-        hides_transfers=True,
-    ),
-    Framework("megatron", r"megatron", 4, keeps_scores=True, interleaves=True),
-)
-NAMES = tuple(framework.name for framework in FRAMEWORKS)
-
-
-def named(words: str) -> int | None:
-    """Return the index of the framework that these words name, None if they name none.
-
-    >>> NAMES[named("Composer + PyTorch FSDP (MPT)")], named("JAX")
-    ('fsdp', None)
-    """
-    for index, framework in enumerate(FRAMEWORKS):
-        if re.search(framework.words, words, re.IGNORECASE):
-            return index
-    return None
-
-
-INTERLEAVED = "interleaved"
-INTERLEAVES = "1f1b"  # the schedule of which chunks make the interleaved one
-
-
-def chunk_degrees(layers: int, pp: int, micro_batches: int) -> list[int]:
-    """Return how many chunks a stage can hold, from 1 to a layer in each.
-
-    More than 1 where stages have the same number of layers, which the chunks divide, and micro
-    batches are a multiple of the stages.
-
-    >>> chunk_degrees(96, 8, 16), chunk_degrees(96, 8, 12), chunk_degrees(126, 4, 16)
-    ([1, 2, 3, 4, 6, 12], [1], [1])
-    """
-    each, left = divmod(layers, pp)
-    if pp == 1 or left or micro_batches % pp:
-        return [1]
-    return [chunks for chunks in range(1, each + 1) if each % chunks == 0]
-
-
-def searched_chunks(framework: Framework, schedule: str, vpp: int | None) -> bool:
-    """Return whether a search looks at interleaved pipelines.
-
-    Raises InputError where ``vpp`` asks for them, and framework or schedule have none.
-    """
-    if vpp is not None and vpp > 1:
-        able = [one.name for one in FRAMEWORKS if one.interleaves]
-        require(
-            framework.interleaves,
-            f"vpp {vpp}: {framework.name} runs no interleaved pipelines; use vpp 1, or one of the "
-            f"frameworks {', '.join(able)}",
-        )
-        require(
-            schedule == INTERLEAVES,
-            f"vpp {vpp}: the schedule {schedule} has one chunk per stage; use vpp 1, or the "
-            f"schedule {INTERLEAVES}",
-        )
-    return framework.interleaves and schedule == INTERLEAVES and vpp != 1
-
-
-def no_such_chunks(vpp: int, model: str, layers: int, gpus: int, offered: set[int]) -> InputError:
-    """Return the error for a degree that no layout has, with those that some have."""
-    return InputError(
-        f"vpp {vpp} divides the {layers} layers of {model} in no layout on {gpus} GPUs (chunks "
-        f"divide the layers of a stage, stages the micro batches); use one of "
-        f"{', '.join(map(str, sorted(offered)))}"
+FRAMEWORKS = {
+    one.name: one
+    for one in (
+        Framework(
+            "nanotron",
+            zero=0,
+            layers_by_cost=True,
+            slow_transfers=True,
+            pipelined_latency=True,
+            splits_sequences=True,
+            reports_first=True,
+            adds_apart=True,
+            runs="nanotron_h100_upto64.csv",
+            gpu=H100,
+            network=400e9,
+            shared=True,
+        ),
+        Framework(
+            "fsdp",
+            r"fsdp|composer|foundry|torchtitan|deepspeed|zero",
+            gradient_bytes=2,
+            zero=3,
+            splits_models=False,
+            overlaps=True,
+            runs="foundry_a100_80gb_upto16.csv",
+            gpu=A100,
+            network=200e9,
+            fitted=("matrix_share", "attention_share", "elementwise", "reduction_share"),
+        ),
+        Framework(
+            "nemo",
+            r"nemo|mcore|transformer.?engine",
+            overlaps=True,
+            splits_sequences=True,
+            interleaves=True,
+            hides_transfers=True,
+        ),
+        Framework(
+            "megatron",
+            keeps_scores=True,
+            interleaves=True,
+            runs="large_scale_papers.csv",
+            gpu=A100,
+            fitted=("matrix_share", "elementwise"),
+        ),
     )
+}
+
+
+def register_framework(entry: Framework) -> None:
+    """Add a framework to FRAMEWORKS, so that layouts and tables of runs are forecast with it.
+
+    ``del FRAMEWORKS[name]`` removes it. Raises InputError for a name of another framework.
+    """
+    register_entry("framework", entry, FRAMEWORKS)
+
+
+def framework_in(words: str) -> str:
+    """Return the framework that these words name, '' if they name none.
+
+    >>> framework_in("Composer + PyTorch FSDP (MPT)"), framework_in("JAX")
+    ('fsdp', '')
+    """
+    named = (
+        name
+        for name, one in FRAMEWORKS.items()
+        if re.search(one.words or re.escape(name), words, re.IGNORECASE)
+    )
+    return next(named, "")
+
+
+def get_framework(name: str) -> Framework:
+    """Return the framework of this name. Raises UnknownName."""
+    if name not in FRAMEWORKS:
+        raise UnknownName("framework", name, FRAMEWORKS)
+    return FRAMEWORKS[name]
 
 
 SLACK = 1e-6  # rounding at the ends of an interval
-KEPT = CALIBRATION / "scale.yaml"
+SAVED = CALIBRATION / "scale.yaml"
 
 
 def _one(unit: str, low: float, high: float, meaning: str, phase: str = "time") -> Any:
@@ -268,17 +273,19 @@ class Fitted:
 
     def of(self, framework: str) -> Parameters:
         """Return the parameters of one framework."""
-        return Parameters(**(asdict(self.parameters) | dict(self.frameworks.get(framework, {}))))
+        known = FRAMEWORKS[framework].parameters if framework in FRAMEWORKS else {}
+        own = self.frameworks.get(framework, known)
+        return Parameters(**(asdict(self.parameters) | dict(own)))
 
 
-def names(phase: str | None = None) -> list[str]:
+def parameter_names(phase: str | None = None) -> list[str]:
     """Return the names of the parameters, of a phase of the fit (time, chance, memory) or all."""
     return [one.name for one in fields(Parameters) if phase in (None, one.metadata["phase"])]
 
 
 def describe() -> list[dict[str, Any]]:
-    """Return one row per parameter: name, value of the kept fit, unit, bounds, meaning."""
-    values = asdict(kept().parameters)
+    """Return one row per parameter: name, value of the saved fit, unit, bounds, meaning."""
+    values = asdict(saved_fit().parameters)
     return [
         {"parameter": one.name, "value": values[one.name], **dict(one.metadata)}
         for one in fields(Parameters)
@@ -286,12 +293,12 @@ def describe() -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=1)
-def kept() -> Fitted:
-    """Return the kept fit, data/calibration/scale.yaml."""
-    return read(KEPT)
+def saved_fit() -> Fitted:
+    """Return the saved fit, data/calibration/scale.yaml."""
+    return read_fit(SAVED)
 
 
-def read(path: Path) -> Fitted:
+def read_fit(path: Path) -> Fitted:
     """Return the fit that a file holds. Raises InputError that names the file and what is wrong."""
     import yaml
 
@@ -300,14 +307,14 @@ def read(path: Path) -> Fitted:
         parameters = Parameters(**{name: float(v) for name, v in found["parameters"].items()})
         for values in found["frameworks"].values():
             for name in values:
-                if name not in names():
-                    raise UnknownName("parameter", name, names())
+                if name not in parameter_names():
+                    raise UnknownName("parameter", name, parameter_names())
         return Fitted(parameters, found["frameworks"], found["spread"])
     except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a fit of the step: {error}") from error
 
 
-def written(fitted: Fitted) -> str:
+def fit_text(fitted: Fitted) -> str:
     """Return the text of a file with this fit."""
     import yaml
 

@@ -24,25 +24,20 @@ from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
-    INTERLEAVED,
-    NAMES,
     Fitted,
     Framework,
-    chunk_degrees,
-    kept,
-    no_such_chunks,
-    searched_chunks,
+    get_framework,
+    saved_fit,
 )
 from ddlnb.parallelism.forecast.step import PARTS
-from ddlnb.parallelism.layout import SCHEDULES, Layout
+from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer, get_shape
-from ddlnb.parallelism.sustained import sustained_share
+from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
+from ddlnb.parallelism.sustained import gpu_columns
 from ddlnb.units import GIB, counted, digits
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
 MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
-FSDP = "fsdp"  # which shards all, and has no stages
-SEARCHED = ("1f1b", "zero-bubble", "gpipe")  # chunks (vpp) make 1f1b the interleaved one
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class LayoutQuestion:
     schedule: str = "1f1b"
     vpp: int | None = None
     overlap: bool | None = None
-    fitted: Fitted = field(default_factory=kept)
+    fitted: Fitted = field(default_factory=saved_fit)
 
     def __post_init__(self) -> None:
         require_whole(
@@ -92,17 +87,27 @@ class LayoutQuestion:
             f"global_batch {self.global_batch:,} must be at most {MOST_SEQUENCES:,} sequences of a "
             f"step; is it a number of tokens? Divide these by the sequence, {self.sequence:,}",
         )
-        if self.framework not in NAMES:
-            raise UnknownName("framework", self.framework, NAMES)
-        if self.schedule not in SEARCHED:
-            raise UnknownName("schedule of the search", self.schedule, SEARCHED)
+        searched = [name for name, one in SCHEDULES.items() if not one.chunked]
+        if self.schedule not in searched:  # chunks (vpp) make 1f1b the interleaved one
+            raise UnknownName("schedule of the search", self.schedule, searched)
         require(
-            self.framework != FSDP or self.schedule == SEARCHED[0],
-            f"schedule {self.schedule} is one of pipelines, and {FSDP} has none; leave it out, or "
-            f"take another framework",
+            self.ways.splits_models or self.schedule == INTERLEAVES,
+            f"schedule {self.schedule} is one of pipelines, and {self.framework} has none; leave "
+            f"it out, or take another framework",
         )
         self.gpu.peak(self.precision)
-        searched_chunks(self.ways, self.schedule, self.vpp)
+        if self.vpp is not None and self.vpp > 1:
+            able = [name for name, one in FRAMEWORKS.items() if one.interleaves]
+            require(
+                self.ways.interleaves,
+                f"vpp {self.vpp}: {self.framework} runs no interleaved pipelines; use vpp 1, or "
+                f"one of the frameworks {', '.join(able)}",
+            )
+            require(
+                self.schedule == INTERLEAVES,
+                f"vpp {self.vpp}: the schedule {self.schedule} has one chunk per stage; use vpp "
+                f"1, or the schedule {INTERLEAVES}",
+            )
 
     @classmethod
     def of(
@@ -165,7 +170,7 @@ class LayoutQuestion:
     @property
     def ways(self) -> Framework:
         """What the framework does differently from others."""
-        return FRAMEWORKS[NAMES.index(self.framework)]
+        return get_framework(self.framework)
 
     @property
     def overlaps(self) -> bool:
@@ -175,7 +180,7 @@ class LayoutQuestion:
     @property
     def interleaves(self) -> bool:
         """Whether the search looks at interleaved pipelines."""
-        return searched_chunks(self.ways, self.schedule, self.vpp)
+        return self.ways.interleaves and self.schedule == INTERLEAVES and self.vpp != 1
 
     def __str__(self) -> str:
         joined = f", {self.network.name}" if self.network and self.nodes > 1 else ""
@@ -221,7 +226,7 @@ class Ranking:
             zero=int(cases.zero[index]),
             sequence_parallel=tp > 1,
             recomputation=RECOMPUTATIONS[int(cases.recomputation[index])],
-            schedule=SCHEDULES[int(cases.schedule[index])] if cases.pp[index] > 1 else "1f1b",
+            schedule=str(cases.schedule[index]) if cases.pp[index] > 1 else "1f1b",
             micro_batch=int(cases.micro_batch[index]),
             micro_batches=int(cases.micro_batches[index]),
         )
@@ -313,7 +318,11 @@ def ranked(asked: LayoutQuestion) -> Ranking:
         offered = {int(one["vpp"]) for one in found}
         found = [one for one in found if one["vpp"] == asked.vpp]
         if not found:
-            raise no_such_chunks(asked.vpp, shape.name, shape.layers, gpus, offered)
+            raise InputError(
+                f"vpp {asked.vpp} divides the {shape.layers} layers of {shape.name} in no layout "
+                f"on {gpus} GPUs (chunks divide the layers of a stage, stages the micro batches); "
+                f"use one of {', '.join(map(str, sorted(offered)))}"
+            )
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
     cases = Cases.of(
         **columns,
@@ -321,11 +330,8 @@ def ranked(asked: LayoutQuestion) -> Ranking:
         ffn=shape.ffn, vocab=shape.vocab, sequence=asked.sequence, gated=shape.gated,
         tied=shape.tied, cp=1, ep=1, overlap=asked.overlaps,
         experts=max(1, shape.experts), top_k=max(1, shape.top_k),
-        gpus_per_node=asked.gpus_per_node, peak=device.peak(asked.precision),
-        core_peak=device.peak("bf16" if asked.precision == "fp8" else asked.precision),
-        sustained=sustained_share(device, asked.precision), memory=device.memory,
-        memory_bandwidth=device.memory_bandwidth, inside=device.inside_bandwidth,
-        across=asked.across, sockets=asked.sockets, framework=NAMES.index(asked.framework),
+        gpus_per_node=asked.gpus_per_node, **gpu_columns(device, asked.precision),
+        across=asked.across, sockets=asked.sockets, framework=asked.framework,
     )  # fmt: skip
     outlook = forecast(cases, asked.fitted)
     order = np.argsort(-outlook.tokens_per_s_per_gpu)
@@ -339,10 +345,10 @@ def ranked(asked: LayoutQuestion) -> Ranking:
     return Ranking(replace(shape, sequence=asked.sequence), outlook, order)
 
 
-def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, float]]:
+def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
     """Return the columns of every layout: all that divides, the rest is for memory to refuse."""
     shape, gpus, batch = asked.model, asked.gpus, asked.global_batch
-    sharded, interleaves = asked.framework == "fsdp", asked.interleaves
+    sharded, interleaves = not asked.ways.splits_models, asked.interleaves
     for tp in _divisors(gpus, 1 if sharded else min(MOST_TENSOR, shape.heads)):
         if shape.heads % tp or shape.ffn % tp:
             continue
@@ -359,8 +365,21 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, float]]:
                         "tp": tp, "pp": pp, "dp": dp, "zero": zero, "recomputation": again,
                         "micro_batch": micro_batch, "sequence_parallel": float(tp > 1),
                         "micro_batches": rounds, "vpp": vpp,
-                        "schedule": SCHEDULES.index(INTERLEAVED if vpp > 1 else asked.schedule),
+                        "schedule": INTERLEAVED if vpp > 1 else asked.schedule,
                     }  # fmt: skip
+
+
+def chunk_degrees(layers: int, pp: int, micro_batches: int) -> list[int]:
+    """Return how many chunks of the same size a stage can hold, from 1 to a layer in each.
+
+    More than 1 where stages have the same number of layers, which the chunks divide, and micro
+    batches are a multiple of the stages (Megatron-LM, arXiv 2104.04473, section 2.2).
+
+    >>> chunk_degrees(96, 8, 16), chunk_degrees(96, 8, 12), chunk_degrees(126, 4, 16)
+    ([1, 2, 3, 4, 6, 12], [1], [1])
+    """
+    each, left = divmod(layers, pp)
+    return [1] if pp == 1 or left or micro_batches % pp else _divisors(each, each)
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -30,14 +30,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, ZERO_BUBBLE, Cases, Column
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, Parameters
+from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases, Column
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, Framework, Parameters
+from ddlnb.parallelism.schedules import SCHEDULES
+from ddlnb.parallelism.sustained import matrix_flops
 
 LEAST = 1e-30  # seconds: against dividing by the 0 of stages that are not there
 SHARPNESS = 8  # of the maximum: a norm of this order
 
 
-def longer_of(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+def soft_maximum(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the longer of two times, more where they are alike: a norm of order `SHARPNESS`."""
     longer = np.maximum(one, other)
     ratio = np.minimum(one, other) / np.maximum(longer, LEAST)
@@ -105,7 +107,7 @@ def gathered_beside(
     whole = held * gathered[:, None]
     apart = busy + whole
     first = np.where(held > 0, gathered[:, None], 0)
-    together = np.minimum(longer_of(busy + TAKEN * whole, whole) + first, apart)
+    together = np.minimum(soft_maximum(busy + TAKEN * whole, whole) + first, apart)
     return np.where(cases.overlap[:, None] > 0, together, apart)
 
 
@@ -204,20 +206,17 @@ def step(cases: Cases, fitted: Fitted, stalled: NDArray[np.bool_] | None = None)
     """Return the seconds of every case's step; ``stalled`` marks cases that lack memory."""
     stalled = np.zeros(len(cases), bool) if stalled is None else stalled
     found = {field.name: np.empty(len(cases)) for field in fields(Step)}
-    for index, framework in enumerate(FRAMEWORKS):
-        which = np.flatnonzero(cases.framework == index)
-        if len(which):
-            part = of_framework(
-                cases.select(which), fitted.of(framework.name), index, stalled[which]
-            )
-            for name, values in found.items():
-                values[which] = getattr(part, name)
+    for name, which in cases.by_framework.items():
+        part = of_framework(cases.select(which), fitted.of(name), FRAMEWORKS[name], stalled[which])
+        for field_name, values in found.items():
+            values[which] = getattr(part, field_name)
     return Step(**found)
 
 
-def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[np.bool_]) -> Step:
+def of_framework(
+    cases: Cases, values: Parameters, framework: Framework, stalled: NDArray[np.bool_]
+) -> Step:
     """Return the steps of cases that share a framework."""
-    framework = FRAMEWORKS[index]
     layer, head = layer_seconds(cases, values), head_seconds(cases, values)
     if framework.keeps_scores:
         layer = layer + score_seconds(cases)
@@ -231,7 +230,7 @@ def of_framework(cases: Cases, values: Parameters, index: int, stalled: NDArray[
     gpu = alone + held * exchanged[:, None]
     gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
     host = held * (values.launch + latency)[:, None] + heads * values.launch
-    stage = longer_of(gpu, host)
+    stage = soft_maximum(gpu, host)
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
     slowest, work = stage.max(axis=1), alone.max(axis=1)
     rounds = cases.micro_batches
@@ -263,7 +262,8 @@ def bubble_seconds(cases: Cases, stage: NDArray[np.float64], later: NDArray[np.f
     """
     others = np.maximum(cases.pp - 1, 1)
     filled = 1 + np.minimum((cases.micro_batches - 1) / others, 1)
-    filled = np.where(cases.schedule == ZERO_BUBBLE, filled, 0)
+    splitting = [name for name, one in SCHEDULES.items() if one.splits]
+    filled = np.where(np.isin(cases.schedule, splitting), filled, 0)
     through = stage * (1 - later * filled[:, None])
     slowest = stage.argmax(axis=1)[:, None]
     rest = through.sum(axis=1) - np.take_along_axis(through, slowest, axis=1)[:, 0]
@@ -279,7 +279,7 @@ def later_share(cases: Cases, values: Parameters, gpu: NDArray[np.float64]) -> N
 
 def weight_seconds(cases: Cases, values: Parameters, parameters: Column) -> Column:
     """Return what the GPU computes for the gradients of so many weights and a micro batch."""
-    rate = cases.peak * cases.sustained * values.matrix_share
+    rate = matrix_flops(cases.peak, cases.sustained, values)
     return 2 * parameters * cases.tokens / cases.tp / rate
 
 
@@ -311,7 +311,7 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for a layer and a micro batch, forward and backward."""
     passes = passes_of(cases)
     core_passes = np.where(cases.recomputation >= SELECTIVE, 4, 3)
-    rate = cases.peak * cases.sustained * values.matrix_share
+    rate = matrix_flops(cases.peak, cases.sustained, values)
     share = cases.tokens / cases.tp
     matrices = 2 * passes * cases.layer_parameters * share / rate
     context = cases.sequence * cases.hidden  # half of what is not masked
@@ -341,7 +341,7 @@ def added_seconds(cases: Cases, parameters: Column) -> Column:
 
 def head_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for the head and the loss of a micro batch."""
-    rate = cases.peak * cases.sustained * values.matrix_share
+    rate = matrix_flops(cases.peak, cases.sustained, values)
     share = cases.tokens / cases.tp
     traffic = LOGIT_TRAFFIC * cases.vocab * share / cases.memory_bandwidth
     return 6 * cases.head_parameters * share / rate + traffic

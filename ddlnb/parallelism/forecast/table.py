@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ddlnb.clusters.named import usual_network
 from ddlnb.errors import InputError, UnknownName, reason_of
@@ -25,12 +26,11 @@ from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.parallelism.forecast import frameworks
 from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import Fitted
-from ddlnb.parallelism.layout import SCHEDULES
-from ddlnb.parallelism.sustained import sustained_share
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, Framework, framework_in
+from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
+from ddlnb.parallelism.sustained import gpu_columns
 from ddlnb.units import BITS_PER_BYTE, GB, counted
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
@@ -148,28 +148,20 @@ SHARDINGS = {  # patterns of words, the first that is found counts
     r"full|hybrid|fsdp|^(zero-?)?3(\.0)?$": 3,
     r"optim|distrib|^(zero-?)?1(\.0)?$": 1,
 }
-ZERO = {"nanotron": 0, "fsdp": 3, "megatron": 1, "nemo": 1}  # where a row does not say
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
 EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
 TOP_K = 2  # experts of a token, where nobody says
-SCHEDULE_WORDS = {  # patterns of words, the first that is found counts
-    r"zero.?bubble|\bzb\b|\bzb-?[hv12]": "zero-bubble",
-    r"interleav|1f1b-i": "interleaved",
-    r"gpipe": "gpipe",
-    r"1f1b": "1f1b",
-}
 YES = {"1", "1.0", "true", "yes"}
 NO = {"0", "0.0", "false", "no"}
 
 
-def case(row: Row) -> dict[str, float]:
+def case(row: Row) -> dict[str, Any]:
     """Return the columns of `Cases` for one row. Raises InputError that names row and column."""
     framework = _framework(row)
-    name = frameworks.NAMES[framework]
     gpu = _gpu(row)
     per_node = row.whole("gpus_per_node", default=8, told="8")
     model = _model(row)
-    layout = _layout(row, name)
+    layout = _layout(row, FRAMEWORKS[framework])
     precision = _precision(row)
     if precision not in gpu.flops:
         raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
@@ -177,12 +169,7 @@ def case(row: Row) -> dict[str, float]:
         **model,
         **layout,
         "gpus_per_node": per_node,
-        "peak": gpu.flops[precision],
-        "core_peak": gpu.flops["bf16" if precision == "fp8" else precision],
-        "sustained": sustained_share(gpu, precision),
-        "memory": gpu.memory,
-        "memory_bandwidth": gpu.memory_bandwidth,
-        "inside": gpu.inside_bandwidth,
+        **gpu_columns(gpu, precision),
         **network_of(row, gpu, per_node),
         "framework": framework,
     }
@@ -194,15 +181,15 @@ def cases(rows: Sequence[Row]) -> Cases:
     return Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
 
 
-def _framework(row: Row) -> int:
+def _framework(row: Row) -> str:
     text = row.text("framework")
-    found = frameworks.named(text) if text else 0
     if not text:
         row.notes.add("framework", "nanotron")
-    if found is None:
+        return "nanotron"
+    found = framework_in(text)
+    if not found:
         row.notes.add(f"a known framework ({text})", "megatron")
-        found = frameworks.NAMES.index("megatron")
-    return found
+    return found or "megatron"
 
 
 def _gpu(row: Row) -> Gpu:
@@ -296,7 +283,7 @@ def _experts(row: Row, model: Mapping[str, float], billions: float) -> dict[str,
     return {"experts": experts, "top_k": top_k}
 
 
-def _layout(row: Row, framework: str) -> dict[str, float]:
+def _layout(row: Row, ways: Framework) -> dict[str, Any]:
     ranks = row.whole("num_gpus", "gpus")
     tp, pp, cp = (row.whole(axis, default=1) for axis in ("tp", "pp", "cp"))
     if ranks % (tp * pp * cp):
@@ -308,7 +295,6 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         dp *= ep
     if dp * tp * pp * cp != ranks:
         raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
-    ways = frameworks.FRAMEWORKS[frameworks.NAMES.index(framework)]
     micro_batch, micro_batches = _batches(row, dp)
     schedule, chunks = _schedule(row, pp)
     sp = row.text("sp", "sequence_parallel").lower()
@@ -324,9 +310,9 @@ def _layout(row: Row, framework: str) -> dict[str, float]:
         "cp": cp,
         "ep": ep,
         "vpp": chunks,
-        "schedule": SCHEDULES.index(schedule),
+        "schedule": schedule,
         "overlap": _overlap(row, ways.overlaps),
-        "zero": _zero(row, framework),
+        "zero": _zero(row, ways),
         "sequence_parallel": float(
             sp in YES or "sequence" in checkpointing or (not sp and ways.splits_sequences)
         ),
@@ -342,18 +328,21 @@ def _schedule(row: Row, pp: int) -> tuple[str, int]:
     Interleaved stages of whose chunks nothing is said have one layer in each.
     """
     said = " ".join(row.text(one) for one in ("schedule", "framework", "table", "notes")).lower()
-    named = [name for words, name in SCHEDULE_WORDS.items() if re.search(words, said)]
+    named = [n for n, one in reversed(SCHEDULES.items()) if re.search(one.words or n, said)]
     if row.text("schedule") and not named:
         row.notes.add(f"a known schedule ({row.text('schedule')})", "1f1b")
     name = named[0] if named else "1f1b"
     chunks = row.whole("vpp", default=1)
-    if pp > 1 and name == "interleaved" and not row.text("vpp"):
-        row.notes.add("vpp (of an interleaved schedule)", "one layer per chunk")
+    is_chunked = SCHEDULES[name].chunked
+    if pp > 1 and is_chunked and not row.text("vpp"):
+        row.notes.add(f"vpp (of an {name} schedule)", "one layer per chunk")
         chunks = -(-row.whole("layers") // pp)
-    if chunks > 1 and name in ("zero-bubble", "gpipe"):
+    if chunks > 1 and not is_chunked and name != INTERLEAVES:
         row.notes.add(f"a schedule with chunks (vpp) that is {name}", "that schedule without them")
         chunks = 1
-    return ("interleaved" if chunks > 1 else name), chunks
+    if is_chunked != (chunks > 1):
+        name = INTERLEAVES if is_chunked else INTERLEAVED
+    return name, chunks
 
 
 def _overlap(row: Row, usual: bool) -> float:
@@ -385,11 +374,11 @@ def _batches(row: Row, dp: int) -> tuple[int, int]:
     return micro, accumulated
 
 
-def _zero(row: Row, framework: str) -> int:
+def _zero(row: Row, ways: Framework) -> int:
     """Return the degree of ZeRO that a row says, in a number or in words, or its framework's."""
     column = next((one for one in ("zero_stage", "zero", "sharding") if row.text(one)), None)
     if column is None:
-        return ZERO[framework]
+        return ways.zero
     text = row.text(column).lower()
     for pattern, degree in SHARDINGS.items():
         if re.search(pattern, text):

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.fit import (
-    FITTED,
     H100,
     PAPERS,
+    RUNS,
     START,
     THEORY,
     Observations,
@@ -34,7 +34,7 @@ from ddlnb.parallelism.forecast.fit import (
     observed,
 )
 from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL, Outlook, by_gpus, forecast
-from ddlnb.parallelism.forecast.frameworks import Fitted, kept
+from ddlnb.parallelism.forecast.frameworks import Fitted, saved_fit
 from ddlnb.parallelism.forecast.step import step
 
 
@@ -209,7 +209,6 @@ def scores(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 SHARED = ("matrix_share", "attention_share", "elementwise")
 WITH_PAPERS = "megatron"  # the framework of which there are several papers
 LATER = "nemo"  # the framework of which there is no run
-RUNS = {"nanotron": H100} | {name: path for name, (path, _) in FITTED.items()}
 
 
 @dataclass(frozen=True)
@@ -352,7 +351,7 @@ def unseen_rows(fitted: Fitted | None = None) -> list[dict[str, Any]]:
 
     Columns kind, left_out, forecast, model, gpus, measured, tokens_per_s_per_gpu, low, high.
     """
-    fitted = fitted or kept()
+    fitted = fitted or saved_fit()
     rows: list[dict[str, Any]] = []
     left_out = (papers_forecast, frameworks_forecast, more_gpus_forecast)
     for one, found in (pair for forecasts in left_out for pair in forecasts(fitted)):

@@ -24,7 +24,7 @@ from ddlnb.parallelism.memory import (
     share_of,
 )
 from ddlnb.parallelism.model import ModelShape
-from ddlnb.parallelism.schedules import Pass, schedule
+from ddlnb.parallelism.schedules import SCHEDULES, Pass, schedule
 from ddlnb.parallelism.simulated.seconds import Links, Piece, Wait, pieces_of
 from ddlnb.parallelism.volumes import Exchange, exchanges
 from ddlnb.results.timeline import Span, Timeline
@@ -222,7 +222,7 @@ class _Player:
 
     def _backward(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
         backwards = pieces[::-1]
-        is_split = self.layout.schedule == "zero-bubble"
+        is_split = SCHEDULES[self.layout.schedule].splits
         gathered = self._gathered(stage, backwards[:1])
         for number, piece in enumerate(backwards):
             stage.wait("data", gathered)

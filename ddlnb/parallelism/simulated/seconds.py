@@ -28,7 +28,7 @@ from ddlnb.networks.topologies import Star, Topology, get_topology, with_islands
 from ddlnb.parallelism.layout import Layout, group_size, groups
 from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
 from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
-from ddlnb.parallelism.sustained import sustained_share
+from ddlnb.parallelism.sustained import layer_flops
 from ddlnb.parallelism.volumes import ALGORITHMS, Exchange, within_layer
 from ddlnb.plans.transfers import Collective, Primitive
 
@@ -37,7 +37,7 @@ from ddlnb.plans.transfers import Collective, Primitive
 class Machines:
     """GPUs in nodes on a network: what `play_iteration` needs of them.
 
-    ``flops`` is what one GPU sustains in large matrices, per second.
+    ``flops`` is what one GPU sustains in the layers of a model, per second (`layer_flops`).
     """
 
     gpu: Gpu
@@ -62,7 +62,7 @@ def machines_of(
 
     >>> machines = machines_of("H100", 4)
     >>> machines.network.ranks, round(machines.flops / 1e12)
-    (32, 712)
+    (32, 548)
     """
     require_whole(nodes=nodes, gpus_per_node=gpus_per_node)
     gpu = get_gpu(gpu)
@@ -84,7 +84,7 @@ def machines_of(
         gpu.inside_bandwidth * inside.share.value,
         inside.latency.value / 2,
     )
-    return Machines(gpu, whole, gpu.peak(precision) * sustained_share(gpu, precision))
+    return Machines(gpu, whole, layer_flops(gpu, precision))
 
 
 @dataclass

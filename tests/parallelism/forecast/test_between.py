@@ -12,7 +12,7 @@ from ddlnb.hardware.catalogue import get_interconnect
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import spread_of
-from ddlnb.parallelism.forecast.frameworks import NAMES, kept
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import LayoutQuestion, scale
 from ddlnb.parallelism.forecast.step import replica_rates, step
 from ddlnb.parallelism.forecast.table import Notes, Row, case
@@ -27,14 +27,14 @@ def cases_on(network: str, gpus_per_node: int = 1, **options: object) -> Cases:
     return found.outlook.cases
 
 
-@pytest.mark.parametrize("framework", NAMES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("network", ["1GbE", "10GbE", "25GbE", "100GbE", "4x100GbE"])
 def test_an_all_reduce_on_two_nodes_takes_as_long_as_in_a_forecast(
     network: str, framework: str
 ) -> None:
     cases = cases_on(network, framework=framework)
     both = cases.select(np.flatnonzero(cases.dp == 2)[:1])
-    inside, across = replica_rates(both, kept().of(framework))
+    inside, across = replica_rates(both, saved_fit().of(framework))
     alone = cluster_of("A100-PCIe", nodes=2, gpus_per_node=1, network=network)
     expected = MESSAGE / alone.effects.between_bandwidth
     assert 2 * MESSAGE * (inside + across) == pytest.approx(expected, rel=0.02)
@@ -55,7 +55,7 @@ def test_sockets_never_help_and_slow_down_all_that_crosses_nodes() -> None:
     cases = observed().cases
     cases = cases.select(cases.nodes > 1)
     slow = replace(cases, sockets=np.full(len(cases), 1.25e9))
-    fast, found = step(cases, kept()), step(slow, kept())
+    fast, found = step(cases, saved_fit()), step(slow, saved_fit())
     assert (found.seconds >= fast.seconds).all()
     assert (found.reduction > fast.reduction)[cases.dp > cases.gpus_per_node].all()
     assert (found.transfers > fast.transfers)[cases.pp > 1].all()
@@ -67,7 +67,7 @@ def test_a_stage_sends_its_activations_through_the_port_of_its_node() -> None:
     cases = cases.select(cases.pp > 1)
     one = cases.select(np.flatnonzero((cases.nodes > 1) & (cases.tp * cases.dp >= 8))[:1])
     slow = replace(one, sockets=np.full(1, 1e9))
-    times = step(slow, kept()).transfers - step(one, kept()).transfers
+    times = step(slow, saved_fit()).transfers - step(one, saved_fit()).transfers
     each = 8 / one.tp * 2 * one.tokens * one.hidden / 1e9  # split sequences: a tensor's part
     assert float(one.sequence_parallel[0]) == 1
     many = times / each
@@ -79,8 +79,8 @@ def test_no_cluster_with_sockets_is_the_one_that_was_fitted() -> None:
     home = observed().cases
     home = home.select(home.nodes > 1)
     over, elsewhere = replace(home, sockets=home.across), replace(home, across=home.across / 4)
-    assert (spread_of(over, kept()) == spread_of(elsewhere, kept())).all()
-    assert (spread_of(over, kept()) > spread_of(home, kept())).any()
+    assert (spread_of(over, saved_fit()) == spread_of(elsewhere, saved_fit())).all()
+    assert (spread_of(over, saved_fit()) > spread_of(home, saved_fit())).any()
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ddlnb.parallelism.forecast.fit import AWAY, LIMITS, drawn_parameters
-from ddlnb.parallelism.forecast.frameworks import NAMES, kept, names
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, parameter_names, saved_fit
 
 DRAWS = 200
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return drawn_parameters(kept(), DRAWS, np.random.default_rng(0))
+    return drawn_parameters(saved_fit(), DRAWS, np.random.default_rng(0))
 
 
 def values(drawn, framework: str, name: str) -> np.ndarray:
@@ -22,11 +22,11 @@ def values(drawn, framework: str, name: str) -> np.ndarray:
 
 
 def usual(framework: str, name: str) -> float:
-    return float(getattr(kept().of(framework), name))
+    return float(getattr(saved_fit().of(framework), name))
 
 
-@pytest.mark.parametrize("framework", NAMES)
-@pytest.mark.parametrize("name", names("time"))
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", parameter_names("time"))
 def test_parameters_of_every_framework_are_off_by_the_same_factors(drawn, framework, name):
     own, shared = values(drawn, framework, name), values(drawn, "nanotron", name)
     low, high = LIMITS[name]
@@ -45,4 +45,4 @@ def test_what_is_counted_varies_no_more_than_the_fit_lets_it(drawn, framework):
 
 
 def test_what_is_of_memory_stays(drawn):
-    assert {one.of("nemo").kept for one in drawn} == {kept().of("nemo").kept}
+    assert {one.of("nemo").kept for one in drawn} == {saved_fit().of("nemo").kept}

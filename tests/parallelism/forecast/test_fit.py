@@ -20,7 +20,7 @@ from ddlnb.parallelism.forecast.fit import (
     with_frameworks,
 )
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.table import cases
 from ddlnb.parallelism.forecast.validation import with_unseen
 
@@ -28,10 +28,10 @@ from ddlnb.parallelism.forecast.validation import with_unseen
 @pytest.mark.slow
 def test_the_kept_fit_is_what_the_fit_gives() -> None:
     found = with_unseen(with_frameworks(fit(observed())))
-    assert asdict(found.parameters) == pytest.approx(asdict(kept().parameters), rel=0.02)
-    for name, values in kept().frameworks.items():
+    assert asdict(found.parameters) == pytest.approx(asdict(saved_fit().parameters), rel=0.02)
+    for name, values in saved_fit().frameworks.items():
         assert found.frameworks[name] == pytest.approx(values, rel=0.02)
-    assert found.spread == pytest.approx(kept().spread, rel=0.05)
+    assert found.spread == pytest.approx(saved_fit().spread, rel=0.05)
 
 
 def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, observed
-from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.step import Step, exposed, step
 
 
 def with_overlap(cases: Cases, overlap: float) -> Step:
-    return step(replace(cases, overlap=np.full(len(cases), overlap)), kept())
+    return step(replace(cases, overlap=np.full(len(cases), overlap)), saved_fit())
 
 
 @pytest.mark.parametrize("path", [H100, FOUNDRY])  # without ZeRO, with ZeRO-1, with ZeRO-3

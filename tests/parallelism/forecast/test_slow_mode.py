@@ -10,7 +10,7 @@ import pytest
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import WITHOUT_MEMORY, chance_of_slow, links_across
-from ddlnb.parallelism.forecast.frameworks import kept
+from ddlnb.parallelism.forecast.frameworks import saved_fit
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def cases() -> Cases:
 
 
 def chance(cases: Cases, lacking: bool = False) -> np.ndarray:
-    return chance_of_slow(cases, kept(), np.full(len(cases), lacking))
+    return chance_of_slow(cases, saved_fit(), np.full(len(cases), lacking))
 
 
 def counted(tp: int, dp: int, pp: int, per_node: int) -> int:
@@ -43,7 +43,7 @@ def test_only_runs_of_several_stages_replicas_and_nodes_can_be_slow(cases: Cases
     able = (cases.pp > 1) & (cases.dp > 1) & (cases.nodes > 1)
     assert (chance(cases) > 0).tolist() == able.tolist()
     assert (chance(cases, lacking=True)[able] == WITHOUT_MEMORY).all()
-    assert not chance(replace(cases, framework=np.full(len(cases), 1.0)), lacking=True).any()
+    assert not chance(replace(cases, framework=np.full(len(cases), "fsdp")), lacking=True).any()
 
 
 def test_runs_whose_links_are_independent_stay_quick_together(cases: Cases) -> None:

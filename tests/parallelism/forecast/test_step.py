@@ -11,7 +11,7 @@ import pytest
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import NAMES, kept, names
+from ddlnb.parallelism.forecast.frameworks import parameter_names, saved_fit
 from ddlnb.parallelism.forecast.step import score_seconds, step
 
 
@@ -21,7 +21,7 @@ def cases() -> Cases:
 
 
 def seconds(cases: Cases) -> np.ndarray:
-    return step(cases, kept()).seconds
+    return step(cases, saved_fit()).seconds
 
 
 @pytest.mark.parametrize("better", ["inside", "across", "peak", "memory_bandwidth"])
@@ -34,7 +34,7 @@ def test_more_of_what_a_machine_has_never_hurts(cases: Cases, better: str) -> No
 
 
 def test_one_stage_has_no_bubble_and_no_transfers(cases: Cases) -> None:
-    found, alone = step(cases, kept()), cases.pp == 1
+    found, alone = step(cases, saved_fit()), cases.pp == 1
     for seconds_of in (found.bubble, found.transfers, found.slow):
         assert (seconds_of[alone] == 0).all()
     assert (found.bubble[~alone] > 0).all()
@@ -42,8 +42,8 @@ def test_one_stage_has_no_bubble_and_no_transfers(cases: Cases) -> None:
 
 def test_the_bubble_of_equal_stages_is_that_of_1f1b(cases: Cases) -> None:
     equal = replace(cases.select(np.array([0])), layers=np.array([64.0]), pp=np.array([4.0]),
-                    vocab=np.array([1e-6]), framework=np.array([1.0]))  # fmt: skip
-    found, rounds = step(equal, kept()), equal.micro_batches
+                    vocab=np.array([1e-6]), framework=np.array(["fsdp"]))  # fmt: skip
+    found, rounds = step(equal, saved_fit()), equal.micro_batches
     assert found.bubble / (found.compute + found.tensor) == pytest.approx(3 / rounds, rel=0.02)
 
 
@@ -70,11 +70,11 @@ def test_attention_that_keeps_scores_moves_them(cases: Cases) -> None:
     for again in (SELECTIVE, FULL):
         computed_again = replace(one, recomputation=np.full(len(one), float(again)))
         assert score_seconds(computed_again) == pytest.approx(45 / 32 * score_seconds(one))
-    keeps = replace(one, framework=np.full(len(one), float(NAMES.index("megatron"))))
+    keeps = replace(one, framework=np.full(len(one), "megatron"))
     free = replace(keeps, memory_bandwidth=1e6 * keeps.memory_bandwidth)
-    moved = step(keeps, kept()).compute - step(free, kept()).compute
+    moved = step(keeps, saved_fit()).compute - step(free, saved_fit()).compute
     assert (moved > 0.9 * one.micro_batches * score_seconds(one)).all()
 
 
 def test_there_are_twenty_four_parameters() -> None:
-    assert len(names()) == 24
+    assert len(parameter_names()) == 24

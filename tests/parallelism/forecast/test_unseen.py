@@ -14,7 +14,7 @@ from ddlnb.calibration.roofline import fit_roofline, measured
 from ddlnb.files import DATA
 from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, spread_of
-from ddlnb.parallelism.forecast.frameworks import NAMES, kept
+from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.step import layer_seconds
 from ddlnb.parallelism.forecast.validation import (
     RUNS,
@@ -48,7 +48,7 @@ def test_intervals_grow_with_nodes_as_errors_do(scored) -> None:
     assert (ours["held"].drop("all") > 0.85).all()
     home = observed(H100).cases.select(np.array([40]))
     spreads = [
-        spread_of(replace(home, dp=np.array([gpus / home.tp[0] / home.pp[0]])), kept())[0]
+        spread_of(replace(home, dp=np.array([gpus / home.tp[0] / home.pp[0]])), saved_fit())[0]
         for gpus in (8.0, 64.0, 512.0)
     ]
     assert spreads == sorted(spreads)
@@ -66,7 +66,7 @@ def test_nanotron_from_ampere_is_too_fast_as_fsdp_gets_more_of_what_matrices_sus
     off = rows["tokens_per_s_per_gpu"] / rows["measured"] - 1
     assert (off.min(), off.max()) == pytest.approx((0.07, 0.26), abs=0.005)
     fsdp, megatron, nanotron = (
-        kept().of(name).matrix_share for name in ("fsdp", "megatron", "nanotron")
+        saved_fit().of(name).matrix_share for name in ("fsdp", "megatron", "nanotron")
     )
     assert fsdp > 1.25 * max(megatron, nanotron)
     assert megatron == pytest.approx(nanotron, rel=0.02)
@@ -98,7 +98,7 @@ def test_the_interval_of_the_next_paper_holds_nine_tenths(among: float, within: 
 
 def test_the_less_is_known_the_wider_is_the_interval() -> None:
     home = observed(H100).cases.select(np.array([40]))
-    fsdp, nemo = (np.array([NAMES.index(name) * 1.0]) for name in ("fsdp", "nemo"))
+    fsdp, nemo = (np.array([name]) for name in ("fsdp", "nemo"))
     other_network, b200 = home.across / 4, np.array([2250e12])
     by_knowledge = [
         home,
@@ -106,24 +106,26 @@ def test_the_less_is_known_the_wider_is_the_interval() -> None:
         replace(home, framework=fsdp),  # which was fitted on A100
         replace(home, framework=nemo, core_peak=b200),
     ]
-    widths = [spread_of(one, kept())[0] for one in by_knowledge]
+    widths = [spread_of(one, saved_fit())[0] for one in by_knowledge]
     assert widths == sorted(widths)
     assert len(set(widths)) == 4
 
 
 def test_a_framework_without_runs_has_the_mean_of_the_others() -> None:
-    found = with_mean(kept(), "nemo", list(RUNS)).of("nemo")
+    found = with_mean(saved_fit(), "nemo", list(RUNS)).of("nemo")
     for name in SHARED:
-        values = [getattr(kept().of(one), name) for one in RUNS]
+        values = [getattr(saved_fit().of(one), name) for one in RUNS]
         assert getattr(found, name) == pytest.approx(np.prod(values) ** (1 / 3))
-        assert getattr(kept().of("nemo"), name) == pytest.approx(getattr(found, name), rel=1e-3)
+        assert getattr(saved_fit().of("nemo"), name) == pytest.approx(
+            getattr(found, name), rel=1e-3
+        )
 
 
 @pytest.mark.parametrize("path", [H100, FOUNDRY, PAPERS])
 def test_splitting_sequences_is_never_slower_to_compute(path) -> None:
     def seconds(split: float) -> np.ndarray:
         split_cases = replace(cases, sequence_parallel=np.full(len(cases), split))
-        return layer_seconds(split_cases, kept().parameters)
+        return layer_seconds(split_cases, saved_fit().parameters)
 
     cases = observed(path).cases
     several = cases.tp > 1

@@ -1,0 +1,124 @@
+"""A schedule or a framework of one's own: one entry, and it is there wherever one is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import ddlnb
+from ddlnb.cli.app import app
+from ddlnb.errors import InputError, UnknownName
+from ddlnb.networks.topologies import Star
+from ddlnb.parallelism.executed.table import DENSE
+from ddlnb.parallelism.executed.trainer import run_strategies
+from ddlnb.parallelism.forecast.frameworks import (
+    FRAMEWORKS,
+    Framework,
+    register_framework,
+    saved_fit,
+)
+from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.step import weight_seconds
+from ddlnb.parallelism.forecast.table import forecast_table
+from ddlnb.parallelism.heterogeneous import gpu_kinds
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.memory import memory
+from ddlnb.parallelism.schedules import (
+    SCHEDULES,
+    PipelineSchedule,
+    most_in_flight,
+    play,
+    register_schedule,
+    schedule,
+)
+from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
+from ddlnb.parallelism.simulated.seconds import machines_of
+from tests.parallelism.forecast.tables import write_table
+
+# Twice as far ahead as 1F1B, so that a late message holds up nobody.
+EAGER = PipelineSchedule("eager", lambda stage, stages, *_: 2 * (stages - stage) - 1)
+# Nobody's: its layers get less of a GPU than others'.
+OWN = Framework("jaxpipe", r"jax", overlaps=True, parameters={"matrix_share": 0.5})
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    register_schedule(EAGER)
+    yield
+    del SCHEDULES["eager"]
+
+
+@pytest.fixture
+def own() -> Iterator[None]:
+    register_framework(OWN)
+    yield
+    del FRAMEWORKS["jaxpipe"]
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_schedule_of_ones_own_is_played_counted_and_forecast(tmp_path):
+    layout = Layout.parse("pp4 eager acc8")
+    assert Layout.parse(str(layout)) == layout
+    assert [most_in_flight(stage) for stage in schedule("eager", 4, 8)] == [7, 5, 3, 1]
+    assert play(schedule("eager", 4, 8), {"F": 1.0, "B": 2.0}).bubble == pytest.approx(3 / 11)
+    model = ddlnb.get_shape("llama3-8b").shape
+    usual = memory(model, Layout.parse("pp4 acc8"))
+    assert memory(model, layout).activations > 1.5 * usual.activations
+    line = play_iteration(model, layout, Star(4).network(bandwidth=1e11), 1e14)
+    assert parts_of(line)["bubble"] > 0
+    found = scale("llama3-70b", "H100", 16, schedule="eager", framework="megatron").outlook
+    staged = found.cases.pp > 1
+    assert (found.cases.schedule == "eager").all()
+    plain = scale("llama3-70b", "H100", 16, framework="megatron", vpp=1).outlook
+    assert (found.most_gib[staged] > plain.most_gib[staged]).any()
+    path = write_table(tmp_path / "runs.csv", {"schedule": "Eager 1F1B"})
+    assert not any("known schedule" in note for note in forecast_table(path).notes)
+    with pytest.raises(UnknownName, match="eager"):
+        schedule("lazy", 4, 8)
+
+
+def execute_eager(context, seed):
+    """Train the small model with the schedule, on one rank."""
+    register_schedule(EAGER)
+    return run_strategies(context, [(DENSE, Layout(pp=4, micro_batches=8, schedule="eager"))], seed)
+
+
+@pytest.mark.ranks
+def test_a_schedule_of_ones_own_is_executed_on_real_ranks(four_ranks):
+    for (counted,) in four_ranks.run(execute_eager, 1):
+        assert max(counted.loss_error, counted.parameter_error) < 1e-12
+        assert sum(counted.times.values()) == (8 if counted.stage in (0, 3) else 16)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_framework_of_ones_own_is_forecast_with_what_its_entry_says(tmp_path):
+    fast, slow = (
+        scale("llama3-8b", "H100", 4, framework=name, overlap=True) for name in ("nemo", "jaxpipe")
+    )
+    assert slow.rows(1)[0]["seconds"] > fast.rows(1)[0]["seconds"]
+    assert (slow.outlook.cases.vpp == 1).all()  # its entry names no chunks
+    path = write_table(tmp_path / "runs.csv", {"framework": "JAX 0.7"})
+    assert not any("known framework" in note for note in forecast_table(path).notes)
+    done = CliRunner().invoke(
+        app, ["scale", "--model", "llama3-8b", "--framework", "jaxpipe", "--nodes", "2"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "(jaxpipe)" in done.output
+    advice = ddlnb.advise_layouts("llama3-8b", "H100", 2, framework="jaxpipe", draws=0)
+    assert any("Nothing is fitted to runs of jaxpipe" in said for said in advice.unknowns)
+    with pytest.raises(InputError, match="registered with other choices"):
+        register_framework(Framework("jaxpipe"))
+
+
+def test_a_gpu_sustains_the_same_in_every_forecast_of_a_large_model():
+    """FLOP/s that matrices of layers get: of a search, of a play, of GPUs that share a batch."""
+    played = machines_of("H100", 2).flops
+    shared = gpu_kinds({"H100": 2}, "bf16")[0].speed
+    one = scale("llama3-8b", "H100", 8).outlook.cases.select(np.array([0]))
+    seconds = weight_seconds(one, saved_fit().of("nanotron"), one.layer_parameters)
+    searched = 2 * one.layer_parameters * one.tokens / one.tp / seconds
+    assert played == pytest.approx(shared)
+    assert searched[0] == pytest.approx(played)
