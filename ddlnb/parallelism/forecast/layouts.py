@@ -30,10 +30,10 @@ from ddlnb.parallelism.forecast.frameworks import (
     saved_fit,
 )
 from ddlnb.parallelism.forecast.step import PARTS
+from ddlnb.parallelism.forecast.sustained import gpu_columns
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer, get_shape
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
-from ddlnb.parallelism.sustained import gpu_columns
 from ddlnb.units import GIB, counted, digits
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says

@@ -29,8 +29,8 @@ from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, Framework, framework_in
+from ddlnb.parallelism.forecast.sustained import gpu_columns
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
-from ddlnb.parallelism.sustained import gpu_columns
 from ddlnb.units import BITS_PER_BYTE, GB, counted
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}

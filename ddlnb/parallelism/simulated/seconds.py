@@ -25,10 +25,10 @@ from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play, share
 from ddlnb.networks.topologies import Star, Topology, get_topology, with_islands
+from ddlnb.parallelism.forecast.sustained import layer_flops
 from ddlnb.parallelism.layout import Layout, group_size, groups
 from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
 from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
-from ddlnb.parallelism.sustained import layer_flops
 from ddlnb.parallelism.volumes import ALGORITHMS, Exchange, within_layer
 from ddlnb.plans.transfers import Collective, Primitive
 

@@ -16,6 +16,7 @@ from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, spread_of
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.step import layer_seconds
+from ddlnb.parallelism.forecast.sustained import SUSTAINED
 from ddlnb.parallelism.forecast.validation import (
     RUNS,
     SHARED,
@@ -24,7 +25,6 @@ from ddlnb.parallelism.forecast.validation import (
     unseen_scores,
     with_mean,
 )
-from ddlnb.parallelism.sustained import SUSTAINED
 
 
 @pytest.fixture(scope="module")
