@@ -17,10 +17,10 @@ import pandas as pd
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.job import Report
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
-from ddlnb.engines.targets import Contender
+from ddlnb.engines.targets import Target
 from ddlnb.files import provenance, write_atomically
 from ddlnb.launch.capacity import watched_load
-from ddlnb.launch.options import NetworkChange, Site, emulated
+from ddlnb.launch.options import LaunchOptions, NetworkChange, emulated
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Plan
@@ -98,9 +98,9 @@ def run_drift(name: str, folder: Path, repetitions: int) -> None:
             _add(folder, "costs", _measured_costs(name, ranks))
         first, then = kept_costs(name, folder)
         contenders = {
-            STAYS: Contender(STAYS, "torch", method_of(drift.plan(first))),
-            ANEW: Contender(ANEW, "torch", SEARCHED_METHOD),
-            ORACLE: Contender(ORACLE, "torch", method_of(drift.plan(then))),
+            STAYS: Target(STAYS, "torch", method_of(drift.plan(first))),
+            ANEW: Target(ANEW, "torch", SEARCHED_METHOD),
+            ORACLE: Target(ORACLE, "torch", method_of(drift.plan(then))),
         }
         bench = Bench(replayed(drift.profile), ranks, drift.settings(first))
         for repetition, contender in missing:
@@ -135,9 +135,9 @@ def _measured_costs(name: str, ranks: Ranks) -> list[dict[str, Any]]:
     return found
 
 
-def _become(ranks: Ranks, site: Site) -> None:
+def _become(ranks: Ranks, site: LaunchOptions) -> None:
     assert ranks.network is not None
-    ranks.network.become(site.wiring(ranks.count).slowed(site.scale))
+    ranks.network.become(site.topology(ranks.count).slowed(site.scale))
 
 
 def kept_costs(name: str, folder: Path) -> list[AlphaBeta]:

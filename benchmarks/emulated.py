@@ -23,7 +23,7 @@ from ddlnb.calibration.micro_benchmark import read_micro_benchmark
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.figures import over_baselines
 from ddlnb.files import BUILD
-from ddlnb.launch.options import Site, emulated
+from ddlnb.launch.options import LaunchOptions, emulated
 from ddlnb.workloads.replay import replayed
 
 BASELINES = ("DDP", "horovod")
@@ -38,7 +38,7 @@ class Case:
     scale: float
     profiles: tuple[str, ...]
 
-    def site(self, network: str) -> Site:
+    def site(self, network: str) -> LaunchOptions:
         """Return where the case is run."""
         return emulated(network, self.scale)
 

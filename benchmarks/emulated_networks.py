@@ -39,7 +39,7 @@ from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
-from ddlnb.networks.emulated import wiring
+from ddlnb.networks.emulated import emulated_network
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network, changed
 from ddlnb.networks.play import play, share
@@ -105,7 +105,7 @@ def payload(network: Network) -> Network:
 def run(case: Case, name: str, repetitions: int, done: set[tuple]) -> Iterator[dict]:
     """Yield a row per cell of a case that is not done yet: emulated seconds and the forecast."""
     whole = case.network()
-    with Ranks(whole.ranks, launcher="emulated", network=wiring(whole)) as ranks:
+    with Ranks(whole.ranks, launcher="emulated", network=emulated_network(whole)) as ranks:
         costs = {
             "transfers": _flow_startup(ranks, whole),
             "all-reduce": _collective_startup(ranks, whole),
@@ -113,7 +113,7 @@ def run(case: Case, name: str, repetitions: int, done: set[tuple]) -> Iterator[d
         }
         for change in ("", *case.changes):
             assert ranks.network is not None
-            ranks.network.become(wiring(case.network(change)))
+            ranks.network.become(emulated_network(case.network(change)))
             cells = chain(
                 _transfers(ranks, case, change, repetitions),
                 _collectives(ranks, case, change, repetitions),

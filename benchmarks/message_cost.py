@@ -92,7 +92,7 @@ def costs(context: RankContext, size: int, count: int, rounds: int) -> list[dict
                 work.wait()
 
         gloo, mesh = (transport_for(context, None, plan, name) for name in ("ring", "mesh"))
-        bursts = (alone, *(_courier(plan, one) for one in (gloo, mesh, Instant())))
+        bursts = (alone, *(_scheduler(plan, one) for one in (gloo, mesh, Instant())))
         ways = list(zip(WAYS, bursts, strict=True))
         for _, burst in ways:
             burst()
@@ -105,7 +105,7 @@ def costs(context: RankContext, size: int, count: int, rounds: int) -> list[dict
     return found
 
 
-def _courier(plan: Plan, transport: Any) -> Callable[[], None]:
+def _scheduler(plan: Plan, transport: Any) -> Callable[[], None]:
     """Return a burst of the plan's messages, as an iteration of training makes them."""
     import torch
 

@@ -18,7 +18,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.files import DATA
-from ddlnb.launch.options import EMULATED, Site
+from ddlnb.launch.options import EMULATED, LaunchOptions
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.plans.plan_file import method_of
@@ -66,21 +66,21 @@ class Cell:
         """What is replayed, in seconds at full speed."""
         return read_profile(self.profile)
 
-    def site(self, nodes: int) -> Site:
+    def site(self, nodes: int) -> LaunchOptions:
         """Return where the cell is run with so many nodes, servers among them."""
         if self.change == "unlike":
             rate, latency = self.network.split()
             half = f"{1000 / SLOW_NODE:g}Mb/s" if rate == "1Gb/s" else ""
             links = (f"{half} {latency}", *[self.network] * (nodes - 1))
-            return Site(EMULATED, network=links, scale=NETWORKS[self.network].scale)
+            return LaunchOptions(EMULATED, network=links, scale=NETWORKS[self.network].scale)
         return self.links
 
     @property
-    def links(self) -> Site:
+    def links(self) -> LaunchOptions:
         """Where the links are measured for the twin: on the network itself, if they are alike."""
         case = NETWORKS[self.network]
         if self.change == "loss":
-            return Site(EMULATED, network=f"{self.network} loss {LOSS}", scale=case.scale)
+            return LaunchOptions(EMULATED, network=f"{self.network} loss {LOSS}", scale=case.scale)
         return case.site(self.network)
 
     def twin(self, folder: Path) -> Cluster:
@@ -162,7 +162,7 @@ def _servers(method: Method, cell: Cell) -> int | None:
     return cell.workers if method.architecture == "PS" else None
 
 
-def measure_links(site: Site, workers: Sequence[int], folder: Path) -> None:
+def measure_links(site: LaunchOptions, workers: Sequence[int], folder: Path) -> None:
     """Measure the links of a network on this machine, for the twins of the cells in the folder."""
     probing = MeasurementSettings(
         site=site,
@@ -183,7 +183,7 @@ def measure_links(site: Site, workers: Sequence[int], folder: Path) -> None:
     )
 
 
-def _calibrated(folder: Path, site: Site, workers: int) -> Cluster:
+def _calibrated(folder: Path, site: LaunchOptions, workers: int) -> Cluster:
     """Return the twin, by the links that were measured for the folder, or else by the kept ones."""
     path = folder / "twins" / f"{site.name}-{workers}-workers.yaml"
     if not path.exists():

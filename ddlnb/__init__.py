@@ -134,7 +134,7 @@ _HOME = {
 _SUPPLIED = {
     "collective": ("networks.collectives.catalogue", "get_collective"),
     "compressed messages": ("compression.messages", "MessageCompressing"),
-    "emulated topology": ("networks.emulated", "wiring_of"),
+    "emulated topology": ("networks.emulated", "emulated_of"),
     "method searched": ("search.search", "SEARCHED_METHOD"),
     "re-planning": ("replanning.replanner", "replanning_of"),
     "searched plan": ("replanning.searched", "searched_plan"),

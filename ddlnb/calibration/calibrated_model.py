@@ -1,4 +1,4 @@
-"""Calibrate the simulated twin of this machine, or of a network emulated on it (see `Site`)."""
+"""Calibrate the simulated twin of this machine, or of a network emulated on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.files import machine
-from ddlnb.launch.options import HERE, Site
+from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.simulator.simulate import Cell
 
@@ -21,7 +21,7 @@ LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however al
 ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
 
 
-def twin(workers: int, planning: AlphaBeta | None = None, site: Site = HERE) -> Cluster:
+def twin(workers: int, planning: AlphaBeta | None = None, site: LaunchOptions = HERE) -> Cluster:
     """Return this machine with a number of workers, joined as the site says, without effects.
 
     Every worker is a node of one GPU; the parameter servers are processes beside them, or nodes.
@@ -42,7 +42,7 @@ def twin(workers: int, planning: AlphaBeta | None = None, site: Site = HERE) -> 
     )
 
 
-def here_parameters(clusters: Sequence[Cluster], site: Site = HERE) -> list[Parameter]:
+def here_parameters(clusters: Sequence[Cluster], site: LaunchOptions = HERE) -> list[Parameter]:
     """Return what is fitted; only how cores are shared depends on the number of workers.
 
     A hop takes no time of its own between processes of one machine. On an emulated network it

@@ -31,11 +31,11 @@ from torch import nn
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
-from ddlnb.engines.targets import contenders, ranks_needed
+from ddlnb.engines.targets import ranks_needed, targets_of
 from ddlnb.errors import ResultsError, require, require_whole
 from ddlnb.files import machine, write_atomically
 from ddlnb.launch.capacity import Load, watched_load
-from ddlnb.launch.options import HERE, Site
+from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
@@ -133,7 +133,7 @@ PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
 CARRIED = 2.0  # times the gradient: what a link carries while a replayed probe computes
 
 
-def probes(site: Site) -> tuple[Task, ...]:
+def probes(site: LaunchOptions) -> tuple[Task, ...]:
     """Return the made-up models as they are trained at this site."""
     if not site.is_emulated:
         return PROBES
@@ -179,7 +179,7 @@ class MicroBenchmark:
     rows: pd.DataFrame
     workloads: dict[tuple[str, int], Workload]
     all_reduces: tuple[AllReduceTimes, ...]
-    site: Site = HERE
+    site: LaunchOptions = HERE
 
     def planning_cost(self, workers: int) -> AlphaBeta:
         """Return the time of an all-reduce, while the workers compute if known; plans use it."""
@@ -219,7 +219,7 @@ def micro_benchmark(
         for count in workers
         if not profile_path(folder, task.name, count).exists()
     ]
-    needed = ranks_needed(contenders("all"), most, servers)
+    needed = ranks_needed(targets_of("all"), most, servers)
     with (
         keeping_load(folder / ROWS),
         Ranks.at(site, needed, imports=MEASURING) as ranks,
@@ -273,7 +273,7 @@ def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> 
     return workload
 
 
-def read_micro_benchmark(folder: str | Path, site: Site = HERE) -> MicroBenchmark:
+def read_micro_benchmark(folder: str | Path, site: LaunchOptions = HERE) -> MicroBenchmark:
     """Return what `micro_benchmark` kept in a folder. Raises ResultsError if it lacks parts."""
     folder = Path(folder)
     rows = read_rows(folder / ROWS)

@@ -16,10 +16,10 @@ from ddlnb.engines.settings import (
     get_measurement_profile,
 )
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.options import EMULATED, HERE, Site, meanings
+from ddlnb.launch.options import EMULATED, HERE, LaunchOptions, meanings
 from ddlnb.units import counted
 
-_MEANINGS = meanings(MeasurementSettings) | meanings(Site)
+_MEANINGS = meanings(MeasurementSettings) | meanings(LaunchOptions)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -139,7 +139,7 @@ def measure(
         becomes=becomes or (),
         timeout_seconds=timeout,
         start_timeout_seconds=start_timeout,
-        site=Site(
+        site=LaunchOptions(
             launcher=launcher,
             host=host,
             hosts=tuple(on or ()),

@@ -16,10 +16,10 @@ from ddlnb.engines.probes import (
     time_all_reduces,
 )
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, get_optimizer, optimizer_name
-from ddlnb.engines.targets import Contender, is_searched
+from ddlnb.engines.targets import Target, is_searched
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import DdlnbError, InputError, require
-from ddlnb.launch.options import Site
+from ddlnb.launch.options import LaunchOptions
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
@@ -36,7 +36,7 @@ ALL_REDUCE_SIZES = (4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB)
 
 
 class Bench:
-    """Runs contenders on one model with a fixed number of workers and servers.
+    """Runs targets on one model with a fixed number of workers and servers.
 
     ``ranks`` must have at least workers + servers processes; PS methods use the ranks after the
     workers as servers. Layer times and the cost of an all-reduce are measured on first use, on the
@@ -123,7 +123,7 @@ class Bench:
         return method.plan(self.workload, cost=cost, servers=self.settings.server_count)
 
     def run(
-        self, contender: Contender, *, iterations: int, warmup: int = 0, traced: int = 0
+        self, target: Target, *, iterations: int, warmup: int = 0, traced: int = 0
     ) -> tuple[Job, list[Report]]:
         """Run once; return the job and the workers' reports, in real seconds (see `Report.scaled`).
 
@@ -132,32 +132,32 @@ class Bench:
         """
         job = Job(
             task=self.task,
-            engine=contender.engine,
-            workers=1 if contender.engine == "single" else self.settings.workers,
+            engine=target.engine,
+            workers=1 if target.engine == "single" else self.settings.workers,
             local_batch=self.local_batch,
             iterations=iterations,
             warmup=warmup,
             traced=traced,
-            plan=self.plan(contender.method) if contender.method else None,
+            plan=self.plan(target.method) if target.method else None,
             make_optimizer=get_optimizer(self.settings.optimizer),
             device=self.settings.device,
             backend=self.settings.backend,
             topology=self.settings.topology,
-            collective=self.settings.listed if contender.reduces_itself else None,
+            collective=self.settings.listed if target.reduces_itself else None,
             ranks_per_node=self.settings.site.ranks_per_node,
-            replanning=self._replanning(contender),
+            replanning=self._replanning(target),
             changes=tuple(change.iteration for change in self.settings.changes),
         )
         if job.ranks > self.ranks.count:
             raise InputError(
-                f"{contender.name} with {job.workers} workers and {job.servers} servers needs "
+                f"{target.name} with {job.workers} workers and {job.servers} servers needs "
                 f"{job.ranks} ranks, but there are {self.ranks.count}; start Ranks({job.ranks})"
             )
         answers = self._answers(job)
         reports = [report for report in answers if report is not None]
         if len({report.digest for report in reports}) != 1:
             raise DdlnbError(
-                f"{contender.name} is not lossless here: workers ended with different parameters "
+                f"{target.name} is not lossless here: workers ended with different parameters "
                 f"{[report.digest for report in reports]}"
             )
         for report in reports:
@@ -172,9 +172,9 @@ class Bench:
         """
         site, up = self.settings.site, self.ranks
 
-        def become(at: Site) -> None:
+        def become(at: LaunchOptions) -> None:
             assert up.network is not None
-            up.network.become(at.wiring(up.count).slowed(site.scale))
+            up.network.become(at.topology(up.count).slowed(site.scale))
 
         changes = self.settings.changes
         answers = up.run(
@@ -188,21 +188,21 @@ class Bench:
             become(site)
         return answers
 
-    def _replanning(self, contender: Contender) -> Replans | None:
-        """Return how this contender plans anew, None where it keeps to its plan."""
-        if self.settings.replan is None or not contender.plans_anew:
+    def _replanning(self, target: Target) -> Replans | None:
+        """Return how this target plans anew, None where it keeps to its plan."""
+        if self.settings.replan is None or not target.plans_anew:
             return None
-        assert contender.method is not None
+        assert target.method is not None
         rules: Replans = supplied("re-planning")(
-            contender.method.planner, self.workload, self.settings, self.ranks.site.scale
+            target.method.planner, self.workload, self.settings, self.ranks.site.scale
         )
         return rules
 
-    def timeline(self, contender: Contender, *, iterations: int = 3, warmup: int = 3) -> Timeline:
+    def timeline(self, target: Target, *, iterations: int = 3, warmup: int = 3) -> Timeline:
         """Return what every rank did in some iterations of a run."""
-        _, reports = self.run(contender, iterations=1, warmup=warmup, traced=iterations)
+        _, reports = self.run(target, iterations=1, warmup=warmup, traced=iterations)
         spans = tuple(span for report in reports for span in report.spans)
-        return Timeline(contender.name, self.ranks.site.source, spans)
+        return Timeline(target.name, self.ranks.site.source, spans)
 
 
 def slowed(task: Task, scale: float) -> Task:

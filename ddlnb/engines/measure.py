@@ -15,12 +15,12 @@ from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.settings import DEFAULTS, MEASURING, MeasurementSettings
 from ddlnb.engines.targets import (
-    Contender,
     Methods,
+    Target,
     cells_of,
-    contenders,
     missing_runs,
     ranks_needed,
+    targets_of,
 )
 from ddlnb.errors import MissingPart, require, require_whole
 from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file
@@ -64,9 +64,9 @@ def measure(
     list. Every repetition runs all methods once, each time starting with another one, so that a
     drift of the machine hits all alike. Each run starts from the same parameters. ``options``
     change the settings: ``measure("small-conv", workers=4, iterations=10)``; they are the fields of
-    `MeasurementSettings` and of its `Site`. With ``ranks`` it uses processes that are already up,
-    at their site. With ``out``, a CSV file, every finished run is on disk at once, and a second
-    call runs only what is missing.
+    `MeasurementSettings` and of its `LaunchOptions`. With ``ranks`` it uses processes that are
+    already up, where they are. With ``out``, a CSV file, every finished run is on disk at once, and
+    a second call runs only what is missing.
 
     The columns say what ran (model, local_batch, network, method, gpus, engine, settings, machine
     and more), what came out as the median over repetitions (throughput_samples_per_s;
@@ -95,7 +95,7 @@ def measure(
 
 def _measured(
     task: Task,
-    chosen: list[Contender],
+    chosen: list[Target],
     settings: MeasurementSettings,
     ranks: Ranks | None,
     out: str | Path | None,
@@ -209,9 +209,9 @@ def expected_seconds(
         at_count = settings.changed(workers=count)
         seconds = kept.compute_seconds * (max(1, count / cores()) if site.scale == 1 else 1)
         if site.is_emulated:
-            slowest = min(wire.link.bandwidth for wire in site.wiring(count).wires)
+            slowest = min(wire.link.bandwidth for wire in site.topology(count).wires)
             seconds += 2 * kept.gradient_bytes / slowest
-        cells = cells_of(task, contenders(methods, at_count), at_count)
+        cells = cells_of(task, targets_of(methods, at_count), at_count)
         runs = len(missing_runs(cells, settings.repetitions, done))
         iterations = (settings.warmup + settings.iterations) / site.scale
         total += runs * (RUN_SECONDS + iterations * seconds)
@@ -244,7 +244,7 @@ def record_timelines(
     """
     options |= {"iterations": iterations, "warmup": warmup, "baselines": False}
     settings = settings.changed(**options)
-    chosen = contenders(methods, settings)
+    chosen = targets_of(methods, settings)
     with _ranks_or(ranks, chosen, settings) as up:
         bench = Bench(model, up, settings)
         steps = _with_progress([(0, i) for i in range(len(chosen))], chosen, progress)
@@ -256,7 +256,7 @@ def record_timelines(
 
 def _checked(
     model: str | Task, methods: Methods, settings: MeasurementSettings, out: str | Path | None
-) -> tuple[Task, list[Contender]]:
+) -> tuple[Task, list[Target]]:
     """Return what is to run, before anything starts; raise what `measure` raises then."""
     if out is not None:
         require_writable_file(out, "rows.csv")  # before hours of work
@@ -264,8 +264,8 @@ def _checked(
     settings.batch_of(task)
     _require_device(settings)
     slowed(task, settings.site.scale)  # refuses a scale for what really computes
-    chosen = contenders(methods, settings)
-    for name in {contender.engine for contender in chosen}:
+    chosen = targets_of(methods, settings)
+    for name in {target.engine for target in chosen}:
         require_installed(name)
     return task, chosen
 
@@ -317,9 +317,9 @@ def _require_device(settings: MeasurementSettings) -> None:
 
 @contextmanager
 def _ranks_or(
-    ranks: Ranks | None, chosen: Sequence[Contender], settings: MeasurementSettings
+    ranks: Ranks | None, chosen: Sequence[Target], settings: MeasurementSettings
 ) -> Iterator[Ranks]:
-    """Lend the ranks, or start as many as these contenders need."""
+    """Lend the ranks, or start as many as these targets need."""
     if ranks is not None:
         yield ranks
         return
@@ -335,7 +335,7 @@ def _ranks_or(
 
 
 def _with_progress(
-    steps: list[tuple[int, int]], chosen: list[Contender], show: Show
+    steps: list[tuple[int, int]], chosen: list[Target], show: Show
 ) -> Iterator[tuple[int, int]]:
     with bar(steps, unit="run", progress=show) as runs:
         for repetition, index in runs:

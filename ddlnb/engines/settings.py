@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.launch.options import HERE, NetworkChange, Site, network_changes, wired
+from ddlnb.launch.options import HERE, LaunchOptions, NetworkChange, network_changes, wired
 from ddlnb.registry import supplied
 from ddlnb.units import bytes_from
 
@@ -163,7 +163,7 @@ class MeasurementSettings:
         default=120.0,
         metadata={"meaning": "Seconds that processes may take to start, such as in a queue."},
     )
-    site: Site = HERE
+    site: LaunchOptions = HERE
 
     def __post_init__(self) -> None:
         require_whole(
@@ -254,7 +254,7 @@ class MeasurementSettings:
         >>> MeasurementSettings().changed(workers=4, launcher="mpi").site.launcher
         'mpi'
         """
-        own, of_site = ([one.name for one in fields(kind)] for kind in (type(self), Site))
+        own, of_site = ([one.name for one in fields(kind)] for kind in (type(self), LaunchOptions))
         for name in options:
             if name not in (*own, *of_site):
                 raise UnknownName("option", name, [*own, *of_site])
@@ -262,7 +262,7 @@ class MeasurementSettings:
         at_site = {name: options.pop(name) for name in of_site if name in options}
         return replace(self, site=replace(site, **at_site), **options)
 
-    def at(self, site: Site) -> MeasurementSettings:
+    def at(self, site: LaunchOptions) -> MeasurementSettings:
         """Return these settings at the site of ranks that are up; a network named here stays."""
         return replace(self, site=replace(site, network=self.site.network or site.network))
 

@@ -22,7 +22,7 @@ Methods = str | Method | Sequence[str | Method]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Target:
     """A method on an engine, or a baseline."""
 
     name: str
@@ -49,7 +49,7 @@ class Contender:
         """Return how the run differs from a plain one, for the tidy column ``settings``.
 
         >>> method = get_method("ByteScheduler-PS").tuned(partition="1MB", credit="4MB")
-        >>> Contender(method.name, "torch", method).settings_text(DEFAULTS, replayed=True)
+        >>> Target(method.name, "torch", method).settings_text(DEFAULTS, replayed=True)
         'partition=1000000B credit=4000000B replayed'
         """
         words = []
@@ -72,9 +72,7 @@ class Contender:
         return " ".join(words)
 
 
-def contenders(
-    methods: Methods = "all", settings: MeasurementSettings = DEFAULTS
-) -> list[Contender]:
+def targets_of(methods: Methods = "all", settings: MeasurementSettings = DEFAULTS) -> list[Target]:
     """Return what to run for these methods ("all", one, or a list): baselines first.
 
     Of the settings count ``engine``, ``baselines``, ``partition``, ``credit``, ``collective``,
@@ -98,12 +96,12 @@ def contenders(
     chosen = _methods(methods, able, settings)
     of_baselines = _baselines(settings.baselines, engines)
     of_baselines += [one.name for one in engines if one.baseline and not able]
-    listed = [Contender(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
+    listed = [Target(str(ENGINES[n].baseline), n) for n in dict.fromkeys(of_baselines)]
     require_tunable(chosen, partition=settings.partition, credit=settings.credit)
     for method in chosen:
         tuned = method.tuned(partition=settings.partition, credit=settings.credit)
         listed += [
-            Contender(method.name, one.name, tuned)
+            Target(method.name, one.name, tuned)
             for one in able
             if not one.refuses(tuned, settings.device)
         ]
@@ -118,8 +116,8 @@ def contenders(
 def left_out_on_gpus(settings: MeasurementSettings) -> list[str]:
     """Return the methods that engines of the settings run on CPUs alone, and "all" leaves out."""
     settings = settings.changed(baselines=False, replan=None)
-    on_cpus = contenders("all", settings.changed(device="cpu", backend="gloo"))
-    here = {one.name for one in contenders("all", settings)}
+    on_cpus = targets_of("all", settings.changed(device="cpu", backend="gloo"))
+    here = {one.name for one in targets_of("all", settings)}
     return [one.name for one in on_cpus if one.name not in here]
 
 
@@ -128,8 +126,8 @@ def is_searched(method: Method) -> bool:
     return hasattr(method.planner, "space")
 
 
-def ranks_needed(chosen: Iterable[Contender], workers: int, servers: int) -> int:
-    """Return how many processes these contenders need at most."""
+def ranks_needed(chosen: Iterable[Target], workers: int, servers: int) -> int:
+    """Return how many processes these targets need at most."""
     return workers + (servers if any(one.uses_servers for one in chosen) else 0)
 
 
@@ -189,7 +187,7 @@ def _require_own_name(method: Method) -> None:
 
 
 def cells_of(
-    task: Task, chosen: Sequence[Contender], settings: MeasurementSettings
+    task: Task, chosen: Sequence[Target], settings: MeasurementSettings
 ) -> list[dict[str, object]]:
     """Return the columns of each target's cell. Raises ModelError for what cannot be trained."""
     local_batch = settings.batch_of(task)

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from ddlnb.errors import InputError
-from ddlnb.launch.options import EMULATED, Site
+from ddlnb.launch.options import EMULATED, LaunchOptions
 
 # Private memory of a rank that trains small-conv, the smallest model of the catalogue: measured as
 # psutil's USS with torch 2 on the CPUs of a Linux x86-64 machine. Larger models take more.
@@ -45,7 +45,7 @@ def require_room(count: int, launcher: str, address: str) -> None:
 
 
 def fitting_workers(
-    counts: Sequence[int], site: Site, device: str = "cpu"
+    counts: Sequence[int], site: LaunchOptions, device: str = "cpu"
 ) -> tuple[list[int], str]:
     """Return the numbers of workers that the site has room for, and a sentence on the others.
 
@@ -71,7 +71,7 @@ def fitting_workers(
     return kept, f"{sentence}."
 
 
-def _places(site: Site, device: str) -> tuple[int, str]:
+def _places(site: LaunchOptions, device: str) -> tuple[int, str]:
     """Return how many workers this machine has a place for, and in words what the places are."""
     if device == "cuda":
         import torch

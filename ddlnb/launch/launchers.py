@@ -20,7 +20,7 @@ import psutil
 from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import forked, reaper, slurm
 from ddlnb.launch.emulation.network import lacking
-from ddlnb.launch.emulation.topology import Wiring
+from ddlnb.launch.emulation.topology import EmulatedTopology
 from ddlnb.launch.options import EMULATED
 
 # The program without which a launcher cannot start anything, and where it comes from.
@@ -52,7 +52,7 @@ class RankSpec:
     hosts: tuple[str, ...]
     threads: int
     timeout_seconds: float
-    wiring: Wiring | None = None  # of an emulated network, slowed to its scale
+    topology: EmulatedTopology | None = None  # of an emulated network, slowed to its scale
     ranks_per_node: int = 1
     imports: tuple[str, ...] = ()  # modules that ranks of this machine share
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.emulation.topology import Link, Wiring, get_link, links_of, star
+from ddlnb.launch.emulation.topology import EmulatedTopology, Link, get_link, links_of, star
 from ddlnb.registry import several, supplied
 
 EMULATED = "emulated"  # the launcher of local processes on nodes of an emulated network
-Network = str | Link | Sequence[str | Link] | Wiring
+Network = str | Link | Sequence[str | Link] | EmulatedTopology
 
 
 def meanings(of: type) -> dict[str, str]:
@@ -23,7 +23,7 @@ def meanings(of: type) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Site:
+class LaunchOptions:
     """A launcher, and what it has to know of machines and the network between them."""
 
     launcher: str = field(
@@ -59,7 +59,7 @@ class Site:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", tuple(self.hosts))
-        if self.network is not None and not isinstance(self.network, str | Link | Wiring):
+        if self.network is not None and not isinstance(self.network, str | Link | EmulatedTopology):
             object.__setattr__(self, "network", tuple(self.network))
         require(
             (self.launcher == "ssh") == bool(self.hosts),
@@ -91,7 +91,7 @@ class Site:
         """What a table calls the network between the ranks."""
         if self.network is None:
             return "loopback" if self.launcher == "local" else self.launcher
-        if isinstance(self.network, Wiring):
+        if isinstance(self.network, EmulatedTopology):
             return self.network.name
         if isinstance(self.network, str | Link):
             return str(self.network)
@@ -112,14 +112,14 @@ class Site:
         )
         return get_link(self.network)  # type: ignore[arg-type]
 
-    def wiring(self, ranks: int) -> Wiring:
+    def topology(self, ranks: int) -> EmulatedTopology:
         """Return the network to emulate at full speed, for so many ranks.
 
         Raises InputError if it has another number of hosts than the ranks need.
         """
         hosts = -(-ranks // self.ranks_per_node)
         network = self.network
-        if not isinstance(network, Wiring):
+        if not isinstance(network, EmulatedTopology):
             assert network is not None
             return star(links_of(network, hosts), self.network_name)
         require(
@@ -132,17 +132,17 @@ class Site:
         return network
 
 
-HERE = Site()
+HERE = LaunchOptions()
 
 
-def emulated(network: str | Link | Wiring, scale: float = 1.0) -> Site:
+def emulated(network: str | Link | EmulatedTopology, scale: float = 1.0) -> LaunchOptions:
     """Return the site of an emulated network, a node for each rank, slowed to the scale.
 
     Raises InputError for a network that makes no sense.
     """
-    if not isinstance(network, Wiring):
+    if not isinstance(network, EmulatedTopology):
         get_link(network)
-    return Site(EMULATED, network=network, scale=scale)
+    return LaunchOptions(EMULATED, network=network, scale=scale)
 
 
 HOW = "write the network and the iteration, such as '100Mb/s 50us from 30'"
@@ -153,7 +153,8 @@ class NetworkChange:
     """Before ``iteration`` a network becomes ``network``: the drift that a run is to see.
 
     Iterations are counted from 0 and begin with the warm-up, as those of plans that take over. The
-    network is one at full speed, as `Site` takes it. Raises InputError for what makes no sense.
+    network is one at full speed, as `LaunchOptions` takes it. Raises InputError for what makes no
+    sense.
 
     >>> network_change("100Mb/s 50us from 30")
     NetworkChange(network='100Mb/s 50us', iteration=30)
@@ -170,14 +171,14 @@ class NetworkChange:
         """What owner and ranks call the barrier between two iterations at which it happens."""
         return barrier_before(self.iteration)
 
-    def site(self, site: Site) -> Site:
+    def site(self, site: LaunchOptions) -> LaunchOptions:
         """Return the site with the network that it has from that iteration on."""
         return wired(replace(site, network=self.network))
 
     @property
     def name(self) -> str:
         """What tables call the network that there is from then on."""
-        return Site(EMULATED, network=self.network).network_name
+        return LaunchOptions(EMULATED, network=self.network).network_name
 
     @property
     def word(self) -> str:
@@ -205,7 +206,10 @@ def network_change(asked: str | NetworkChange) -> NetworkChange:
 
 
 def network_changes(
-    asked: str | NetworkChange | Iterable[str | NetworkChange], site: Site, workers: int, last: int
+    asked: str | NetworkChange | Iterable[str | NetworkChange],
+    site: LaunchOptions,
+    workers: int,
+    last: int,
 ) -> tuple[NetworkChange, ...]:
     """Return the changes that are asked for, in the order of their iterations.
 
@@ -232,13 +236,13 @@ def network_changes(
         f"an earlier one, or time more iterations",
     )
     ranks = _ranks(site, workers)
-    made = site.wiring(ranks)
+    made = site.topology(ranks)
     for one in found:
-        made.require_can_become(one.site(site).wiring(ranks))
+        made.require_can_become(one.site(site).topology(ranks))
     return tuple(found)
 
 
-def wired(site: Site) -> Site:
+def wired(site: LaunchOptions) -> LaunchOptions:
     """Return the site with the network that its text describes, if that names a topology."""
     if not isinstance(site.network, str) or " of " not in site.network:
         return site
@@ -254,11 +258,11 @@ def barrier_before(iteration: int) -> str:
     return f"before iteration {iteration}"
 
 
-def _ranks(site: Site, workers: int) -> int:
+def _ranks(site: LaunchOptions, workers: int) -> int:
     """Return for how many ranks the network of a site is surely described."""
     if isinstance(site.network, str | Link):
         return workers
-    if isinstance(site.network, Wiring):
+    if isinstance(site.network, EmulatedTopology):
         return len(site.network.hosts) * site.ranks_per_node
     assert site.network is not None
     return len(site.network) * site.ranks_per_node

@@ -1,6 +1,6 @@
 """Ranks on other machines: they end with their owner, and neighbours are numbered in a row.
 
-Where the reaper (see reaper.py) cannot reach, every rank holds a lifeline: a connection to its
+Where the reaper (see reaper.py) cannot reach, every rank holds a heartbeat: a connection to its
 owner over which nothing is ever sent. It breaks when the owner lets go, and when it dies; then the
 rank ends at once, also in the midst of a collective, and takes its folder with it.
 
@@ -45,8 +45,8 @@ Item = TypeVar("Item")
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # seconds, seconds, times
 
 
-class Lifeline:
-    """The owner's end of the lifelines of its ranks.
+class Heartbeat:
+    """The owner's end of the heartbeats of its ranks.
 
     Connections are never accepted: the system keeps them in the queue, and breaks them all when
     the listener is closed, which a death does too.
@@ -137,7 +137,7 @@ class RankProcesses:
         self._launch = launch
         self.store: Any = None
         self.network: EmulatedNetwork | None = None
-        self._lifeline: Lifeline | None = None
+        self._heartbeat: Heartbeat | None = None
         self.ended = False
         self._cancel = slurm.cancel_command(self.folder.name) if launch.in_slurm else []
         owner = [self.token, str(os.getpid()), str(self.folder)]
@@ -166,9 +166,9 @@ class RankProcesses:
         deadline = time.monotonic() + self._launch.timeout_seconds
         self.folder.mkdir(mode=0o700)
         before: list[str] = []
-        if self._launch.wiring is not None:
+        if self._launch.topology is not None:
             token = {reaper.TOKEN_VARIABLE: self.token}
-            self.network = EmulatedNetwork(self._launch.wiring, token)
+            self.network = EmulatedNetwork(self._launch.topology, token)
             before = self.network.enter_user
         self._cluster = cluster(self._launch, self.token, self.folder, before)
         self._cluster.start_controller_sync()
@@ -228,8 +228,8 @@ class RankProcesses:
 
     def _tie_to_owner(self, deadline: float) -> None:
         """Make remote ranks end when this process does, and number those of a machine in a row."""
-        self._lifeline = Lifeline(self._launch.host, self._launch.count)
-        end = (str(self.folder), *self._lifeline.address)
+        self._heartbeat = Heartbeat(self._launch.host, self._launch.count)
+        end = (str(self.folder), *self._heartbeat.address)
         answers = [self.call(rank, hold, *end) for rank in range(self._launch.count)]
         done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
         if late:
@@ -314,8 +314,8 @@ class RankProcesses:
     def end(self) -> None:
         """End every process, remove the folder; safe to call twice."""
         self.ended = True
-        if self._lifeline is not None:
-            self._lifeline.close()
+        if self._heartbeat is not None:
+            self._heartbeat.close()
         for rank in range(len(self._local)):
             self.signal(rank, signal.SIGKILL)
         if self._client is not None:

@@ -29,7 +29,7 @@ from ddlnb.errors import InputError, RankError, require, require_whole
 from ddlnb.launch.capacity import require_room
 from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
-from ddlnb.launch.options import Network, Site
+from ddlnb.launch.options import LaunchOptions, Network
 from ddlnb.launch.processes import RankProcesses
 from ddlnb.launch.rank import Callbacks, Failure, RankContext, call, calling_back, stack_file
 from ddlnb.launch.verify_links import verify
@@ -198,7 +198,7 @@ class Ranks:
         require_whole(threads=threads)
         _require_seconds("start_timeout_seconds", start_timeout_seconds)
         _require_seconds("timeout_seconds", timeout_seconds)
-        self.site = Site(launcher, host, tuple(hosts), network, scale, ranks_per_node)
+        self.site = LaunchOptions(launcher, host, tuple(hosts), network, scale, ranks_per_node)
         require(
             self.site.is_emulated or network is None,
             f"launcher {launcher!r} with network={network!r}: give network='10GbE' or the like "
@@ -208,15 +208,15 @@ class Ranks:
         self.count = count
         address = _own_address(host)
         require_room(count, launcher, address)
-        wiring = self.site.wiring(count) if self.site.is_emulated else None
-        self.launch = RankSpec(
+        topology = self.site.topology(count) if self.site.is_emulated else None
+        self._spec = RankSpec(
             launcher,
             count,
             address,
             self.site.hosts,
             threads,
             start_timeout_seconds,
-            wiring and wiring.slowed(scale),
+            topology and topology.slowed(scale),
             ranks_per_node,
             tuple(imports),
         )
@@ -235,7 +235,7 @@ class Ranks:
     @classmethod
     def at(
         cls,
-        site: Site,
+        site: LaunchOptions,
         count: int,
         *,
         imports: Iterable[str] = (),
@@ -301,14 +301,14 @@ class Ranks:
                 store_host=processes.store_address[0],
                 store_port=processes.store_address[1],
                 prefix=f"run{self._runs}",
-                host=self.launch.host,
-                threads=self.launch.threads,
+                host=self._spec.host,
+                threads=self._spec.threads,
                 timeout_seconds=timeout_seconds,
                 barriers=tuple(callbacks or ()),
             )
             own = replace(  # how this process, which is on no emulated node, reaches the store
                 context,
-                store_host=self.launch.host,
+                store_host=self._spec.host,
                 store_port=processes.store.port,
                 timeout_seconds=2 * timeout_seconds,  # whatever happens, the run has ended then
             )
@@ -332,7 +332,7 @@ class Ranks:
             self._end()
         if self._processes is None or self._processes.ended:
             self._processes = None
-            self._processes = RankProcesses(self.launch)
+            self._processes = RankProcesses(self._spec)
             self._end = weakref.finalize(self, self._processes.end)  # also at exit
         return self._processes
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import DdlnbError, require
 from ddlnb.launch.emulation.network import EmulatedNetwork
-from ddlnb.launch.emulation.topology import Route, Wiring
+from ddlnb.launch.emulation.topology import EmulatedTopology, Route
 from ddlnb.launch.rank import RankContext
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def fair_shares(bandwidths: Sequence[float], routes: Sequence[Route]) -> list[fl
 class Trial:
     """Every host sends to the one ``shift`` places after it, along the routes of this ``turn``."""
 
-    wiring: Wiring
+    topology: EmulatedTopology
     hosts: int
     shift: int
     turn: int
@@ -71,7 +71,7 @@ class Trial:
 
     def route(self, source: int, target: int) -> Route:
         """Return the only route from one host to another during the trial."""
-        ways = self.wiring.routes[source, target]
+        ways = self.topology.routes[source, target]
         return ways[self.turn % len(ways)]
 
     @cached_property
@@ -82,12 +82,12 @@ class Trial:
     def round_trip(self, host: int) -> float:
         """Return the seconds to a host's target and back."""
         back = self.route(self.target(host), host)
-        return sum(self.wiring.wires[wire].link.latency for wire in (*self.routes[host], *back))
+        return sum(self.topology.wires[wire].link.latency for wire in (*self.routes[host], *back))
 
     @cached_property
     def shares(self) -> list[float]:
         """Return the fair bytes per second of every host's transfer, headers included."""
-        return fair_shares([wire.link.bandwidth for wire in self.wiring.wires], self.routes)
+        return fair_shares([wire.link.bandwidth for wire in self.topology.wires], self.routes)
 
     def senders(self, wire: int) -> list[int]:
         """Return the hosts whose transfers pass a wire."""
@@ -102,12 +102,12 @@ class Trial:
         """Return the wires that the trial fills, each with its number of transfers."""
         return {
             wire: len(self.senders(wire))
-            for wire in range(len(self.wiring.wires))
-            if self.load(wire) >= FULL * self.wiring.wires[wire].link.bandwidth
+            for wire in range(len(self.topology.wires))
+            if self.load(wire) >= FULL * self.topology.wires[wire].link.bandwidth
         }
 
 
-def trials(wiring: Wiring, hosts: int) -> list[Trial]:
+def trials(topology: EmulatedTopology, hosts: int) -> list[Trial]:
     """Return trials that fill what can be filled, by several transfers where half send across.
 
     First the ring, then the one in which all send to the other half, if that shares any wire; then
@@ -115,7 +115,7 @@ def trials(wiring: Wiring, hosts: int) -> list[Trial]:
     """
     chosen: list[Trial] = []
     filled: dict[int, int] = {}
-    for trial in _candidates(wiring, hosts):
+    for trial in _candidates(topology, hosts):
         news = (
             wire not in filled or (trial.is_across and count > filled[wire])
             for wire, count in trial.full.items()
@@ -124,15 +124,15 @@ def trials(wiring: Wiring, hosts: int) -> list[Trial]:
             chosen.append(trial)
             for wire, count in trial.full.items():
                 filled[wire] = max(count, filled.get(wire, 0))
-    return chosen or [Trial(wiring, hosts, 1, 0)]
+    return chosen or [Trial(topology, hosts, 1, 0)]
 
 
-def _candidates(wiring: Wiring, hosts: int) -> Iterator[Trial]:
-    require(len(wiring.hosts) > 1, "a wiring of one host has nothing to try; take at least two")
-    require(not wiring.apart(), wiring.why_apart())
-    turns = max(map(len, wiring.routes.values()))
+def _candidates(topology: EmulatedTopology, hosts: int) -> Iterator[Trial]:
+    require(len(topology.hosts) > 1, "a topology of one host has nothing to try; take at least two")
+    require(not topology.apart(), topology.why_apart())
+    turns = max(map(len, topology.routes.values()))
     shifts = dict.fromkeys((1, hosts // 2, *range(2, hosts)))
-    return (Trial(wiring, hosts, shift, turn) for shift in shifts for turn in range(turns))
+    return (Trial(topology, hosts, shift, turn) for shift in shifts for turn in range(turns))
 
 
 Run = Callable[..., list]  # as `Ranks.run`: calls a function on every rank
@@ -162,16 +162,16 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
     """
     import pandas as pd
 
-    wiring = network.wiring
-    if hosts < 2 or any(wire.link.loss for wire in wiring.wires):
+    topology = network.topology
+    if hosts < 2 or any(wire.link.loss for wire in topology.wires):
         return pd.DataFrame()
-    planned = trials(wiring, hosts)
+    planned = trials(topology, hosts)
     for _ in range(ATTEMPTS):
         found = []
         for trial in planned:
-            network.route(wiring.with_one_route(trial.turn).routes)
+            network.route(topology.with_one_route(trial.turn).routes)
             found.append(run(_measure, _orders(trial), ranks_per_node)[::ranks_per_node])
-        network.route(wiring.routes)
+        network.route(topology.routes)
         table = _table(planned, found, network.statistics()["late"])
         if _off(table).max() <= UNUSABLE:
             break
@@ -196,9 +196,9 @@ def _table(
     """Return one row per wire in use: what was asked and what was found."""
     import pandas as pd
 
-    wiring = planned[0].wiring
+    topology = planned[0].topology
     rows = []
-    for number, wire in enumerate(wiring.wires):
+    for number, wire in enumerate(topology.wires):
         using = [index for index, trial in enumerate(planned) if trial.senders(number)]
         if not using:
             continue

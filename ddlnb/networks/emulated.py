@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from itertools import permutations
 
 from ddlnb.errors import require
-from ddlnb.launch.emulation import topology as emulated_links
-from ddlnb.launch.emulation import topology as emulation
+from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Route, Wire, get_link
 from ddlnb.networks.network import Network
 from ddlnb.networks.routes import NoRoute, route
 from ddlnb.networks.topologies import Topology, get_topology
@@ -15,7 +14,7 @@ from ddlnb.networks.topologies import Topology, get_topology
 MOST_WAYS = 64  # of one pair of endpoints, when the routing splits flows
 
 
-def wiring(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulation.Wiring:
+def emulated_network(network: Network, jitter: float = 0.0, loss: float = 0.0) -> EmulatedTopology:
     """Return what to emulate: the endpoints as hosts, every link as a wire, and all routes.
 
     Endpoints come in the order of ranks. Where the routing splits flows over several paths, a
@@ -24,15 +23,15 @@ def wiring(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulatio
 
     Raises InputError when two endpoints have more than `MOST_WAYS` routes.
 
-    >>> wiring(get_topology("two-tier(2, 2, 2)").network(12.5e6, 1e-3)).hosts
+    >>> emulated_network(get_topology("two-tier(2, 2, 2)").network(12.5e6, 1e-3)).hosts
     ('host0', 'host1', 'host2', 'host3')
     """
     names = [device.name for device in network.devices]
     wires = tuple(
-        emulation.Wire(
+        Wire(
             names[link.start],
             names[link.end],
-            emulated_links.Link(link.bandwidth, link.latency, jitter, loss),
+            Link(link.bandwidth, link.latency, jitter, loss),
         )
         for link in network.links
     )
@@ -41,34 +40,34 @@ def wiring(network: Network, jitter: float = 0.0, loss: float = 0.0) -> emulatio
         for pair in permutations(range(network.ranks), 2)
     }
     hosts = tuple(names[endpoint] for endpoint in network.endpoints)
-    return emulation.Wiring(network.name, hosts, wires, routes)
+    return EmulatedTopology(network.name, hosts, wires, routes)
 
 
-def emulated_wiring(topology: str | Topology, link: str | emulated_links.Link) -> emulation.Wiring:
+def emulated_topology(topology: str | Topology, link: str | Link) -> EmulatedTopology:
     """Return a topology all of whose cables have this link, to be emulated.
 
     The latency of the link is that of one cable. Raises InputError for a text of either that makes
     no sense.
 
-    >>> emulated_wiring("torus(3, 3)", "100Mb/s 1ms").name
+    >>> emulated_topology("torus(3, 3)", "100Mb/s 1ms").name
     'torus(3, 3) of 100Mb/s 1000us'
     """
-    each = emulated_links.get_link(link)
+    each = get_link(link)
     made = get_topology(topology)
-    found = wiring(made.network(each.bandwidth, each.latency), each.jitter, each.loss)
-    return emulation.Wiring(f"{made} of {each}", found.hosts, found.wires, found.routes)
+    found = emulated_network(made.network(each.bandwidth, each.latency), each.jitter, each.loss)
+    return EmulatedTopology(f"{made} of {each}", found.hosts, found.wires, found.routes)
 
 
-def wiring_of(text: str) -> emulation.Wiring:
+def emulated_of(text: str) -> EmulatedTopology:
     """Return what a text such as ``two-tier(2, 2, 2) of 100Mb/s 1ms`` describes.
 
     Raises InputError for a topology or a link that makes no sense.
     """
     topology, _, link = text.partition(" of ")
-    return emulated_wiring(topology, link)
+    return emulated_topology(topology, link)
 
 
-def _ways(network: Network, source: int, target: int) -> Iterator[emulation.Route]:
+def _ways(network: Network, source: int, target: int) -> Iterator[Route]:
     """Yield all paths that the route between two devices consists of."""
     try:
         links = route(network, source, target).links
@@ -77,7 +76,7 @@ def _ways(network: Network, source: int, target: int) -> Iterator[emulation.Rout
     leaving: dict[int, list[int]] = {}
     for link in links:
         leaving.setdefault(network.links[link].start, []).append(link)
-    paths: list[tuple[emulation.Route, int]] = [((), source)]
+    paths: list[tuple[Route, int]] = [((), source)]
     count = 0
     while paths:
         path, here = paths.pop()

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.emulated import NETWORKS, against, agreement, summary
 from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
 from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.engines.targets import contenders
+from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars, over_baselines
 from ddlnb.launch.emulation.topology import get_link
@@ -98,10 +98,10 @@ def test_probes_are_replayed_on_emulated_links_with_as_much_to_compute_as_to_car
 
 
 def test_baselines_are_chosen_by_name():
-    chosen = contenders("BSP-A2A", MeasurementSettings(baselines=["DDP", "horovod"]))
+    chosen = targets_of("BSP-A2A", MeasurementSettings(baselines=["DDP", "horovod"]))
     assert [one.name for one in chosen] == ["DDP", "horovod", "BSP-A2A"]
     with pytest.raises(UnknownName, match="DDP"):
-        contenders("BSP-A2A", MeasurementSettings(baselines=["DPD"]))
+        targets_of("BSP-A2A", MeasurementSettings(baselines=["DPD"]))
 
 
 def test_the_figures_draw_every_cell():

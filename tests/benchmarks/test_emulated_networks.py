@@ -20,7 +20,7 @@ from benchmarks.emulated_networks import (
 from ddlnb.files import ROOT
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.networks.collectives.catalogue import get_algorithm
-from ddlnb.networks.emulated import wiring
+from ddlnb.networks.emulated import emulated_network
 
 KEYS = ["case", "change", "kind", "what", "bytes"]
 
@@ -54,7 +54,7 @@ def test_every_case_can_be_built_whole_and_changed(name):
     case = CASES[name]
     for change in ("", *case.changes):
         network = case.network(change)
-        assert wiring(network).apart() == []
+        assert emulated_network(network).apart() == []
         assert payload(network).bandwidths == pytest.approx(PAYLOAD_SHARE * network.bandwidths)
 
 

@@ -7,7 +7,7 @@ import pytest
 from ddlnb.calibration.calibrate import calibrate
 from ddlnb.clusters.file import read_cluster
 from ddlnb.engines.settings import DEFAULTS
-from ddlnb.engines.targets import contenders
+from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError
 from ddlnb.files import CLUSTERS
 from ddlnb.training.cost.estimate import iteration_cost
@@ -96,8 +96,8 @@ def test_a_size_counts_if_one_of_the_methods_has_it():
 def test_a_measurement_refuses_a_size_that_no_method_has():
     sizes = DEFAULTS.changed(partition="1MB")
     with pytest.raises(InputError, match="partition '1MB' changes nothing: WFBP-A2A has none"):
-        contenders("WFBP-A2A", sizes)
-    assert any(one.name == "ByteScheduler-A2A" for one in contenders("all", sizes))
+        targets_of("WFBP-A2A", sizes)
+    assert any(one.name == "ByteScheduler-A2A" for one in targets_of("all", sizes))
 
 
 def test_a_calibration_refuses_what_it_has_no_use_for():

@@ -8,7 +8,7 @@ import pytest
 
 from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
 from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.engines.targets import contenders, left_out_on_gpus
+from ddlnb.engines.targets import left_out_on_gpus, targets_of
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS
 
@@ -32,7 +32,7 @@ def test_our_own_engine_runs_every_method():
 @pytest.mark.parametrize("engine", WITH_METHODS, ids=lambda engine: engine.name)
 def test_the_support_matrix_is_what_contenders_offers(engine):
     expected = [m for m, e, reason in support() if e == engine.name and not reason]
-    offered = contenders("all", MeasurementSettings(engine=engine.name, baselines=False))
+    offered = targets_of("all", MeasurementSettings(engine=engine.name, baselines=False))
     assert [one.name for one in offered] == expected
     assert {one.engine for one in offered} == {engine.name}
 
@@ -43,7 +43,7 @@ def test_what_an_engine_cannot_run_it_refuses_with_the_reason(method, engine, re
         require_runs(engine, METHODS[method])
         return
     with pytest.raises(InputError, match=r"engines that can: .*torch") as caught:
-        contenders(method, MeasurementSettings(engine=engine))
+        targets_of(method, MeasurementSettings(engine=engine))
     assert reason in str(caught.value)
 
 
@@ -51,33 +51,33 @@ def test_credit_that_gpus_cannot_observe_is_refused_before_any_work():
     settings = MeasurementSettings(device="cuda", backend="nccl", baselines=False)
     assert left_out_on_gpus(settings) == ["ByteScheduler-A2A"]
     assert left_out_on_gpus(settings.changed(device="cpu", backend="gloo")) == []
-    offered = {one.name for one in contenders("all", settings)}
+    offered = {one.name for one in targets_of("all", settings)}
     assert offered == {*METHODS} - {"ByteScheduler-A2A"}
     with pytest.raises(InputError, match=r"'ByteScheduler-A2A': .* or take device 'cpu'"):
-        contenders(["BSP-A2A", "ByteScheduler-A2A"], settings)
+        targets_of(["BSP-A2A", "ByteScheduler-A2A"], settings)
 
 
 def test_several_engines_run_a_method_each():
     names = [engine.name for engine in WITH_METHODS]
-    offered = contenders("BSP-A2A", MeasurementSettings(engine=names, baselines=False))
+    offered = targets_of("BSP-A2A", MeasurementSettings(engine=names, baselines=False))
     able = [e.name for e in WITH_METHODS if not e.refuses(METHODS["BSP-A2A"])]
     assert [one.engine for one in offered] == able
 
 
 def test_engines_without_methods_run_their_baseline_only():
     assert [
-        c.name for c in contenders("all", MeasurementSettings(engine="ddp", baselines=False))
+        c.name for c in targets_of("all", MeasurementSettings(engine="ddp", baselines=False))
     ] == ["DDP"]
 
 
 def test_a_baseline_asked_for_as_a_method_is_explained():
     with pytest.raises(InputError, match="'DDP' is a baseline"):
-        contenders("DDP")
+        targets_of("DDP")
 
 
 def test_an_unknown_engine_is_named():
     with pytest.raises(UnknownName, match="horrovod"):
-        contenders("all", MeasurementSettings(engine="horrovod"))
+        targets_of("all", MeasurementSettings(engine="horrovod"))
 
 
 def test_an_engine_says_what_is_missing(monkeypatch):

@@ -16,7 +16,7 @@ from ddlnb.engines.job import Report
 from ddlnb.engines.measure import measure, record_timelines
 from ddlnb.engines.settings import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
-from ddlnb.launch.options import HERE, Site
+from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.tables import speedups
@@ -199,7 +199,7 @@ class Answers:
 
     losses: tuple[float, ...]
     count: int = 6
-    site: Site = HERE
+    site: LaunchOptions = HERE
 
     def run(self, function, *arguments, count, timeout_seconds, callbacks):
         return [Report(rank, 1.0, 0.0, 0.0, self.losses, "same") for rank in range(count)]

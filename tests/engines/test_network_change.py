@@ -8,7 +8,7 @@ import pytest
 
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.settings import DEFAULTS
-from ddlnb.engines.targets import Contender, contenders
+from ddlnb.engines.targets import Target, targets_of
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.options import NetworkChange, emulated
@@ -55,7 +55,7 @@ def test_changes_come_in_the_order_of_their_iterations_and_stand_in_the_settings
     asked = [NetworkChange(NETWORK, 12), "10Mb/s 1ms from 3"]
     settings = EMULATED.changed(becomes=asked)
     assert [change.iteration for change in settings.changes] == [3, 12]
-    for one in contenders("MG-WFBP", settings):  # baselines see the same network
+    for one in targets_of("MG-WFBP", settings):  # baselines see the same network
         said = one.settings_text(settings, replayed=True)
         assert said == "becomes=10Mb/s-1ms@3 becomes=100Mb/s-1ms@12 replayed"
 
@@ -65,7 +65,7 @@ def test_a_tree_becomes_another_one():
     (change,) = tree.changed(becomes=f"{TREE.replace('100', '20')} from 3").changes
     assert str(change) == f"{TREE.replace('100', '20')} from 3"
     assert change.word == "two-tier(2,2,2)-of-20Mb/s-1ms@3"
-    assert change.site(tree.site).wiring(4).wires[0].link.bandwidth == 2.5e6
+    assert change.site(tree.site).topology(4).wires[0].link.bandwidth == 2.5e6
 
 
 LATER, WARMUP, WINDOW = "100Mb/s 30ms", 1, 10
@@ -92,7 +92,7 @@ def test_all_ranks_take_up_a_plan_for_the_network_that_theirs_became():
         becomes=NetworkChange(LATER, CHANGE),
         cost=QUICK,
     )
-    searched = Contender("searched", "torch", SEARCHED_METHOD)
+    searched = Target("searched", "torch", SEARCHED_METHOD)
     with Ranks.at(settings.site, 2) as ranks:
         bench = Bench(replayed(MADE_UP), ranks, settings)
         job, reports = bench.run(searched, iterations=settings.iterations, warmup=WARMUP)

@@ -19,7 +19,7 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.launch import capacity
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.options import HERE, Site, emulated
+from ddlnb.launch.options import HERE, LaunchOptions, emulated
 from tests.command_line import ddlnb
 
 ALL = [1, 2, 4, 8, 16, 32]
@@ -67,10 +67,10 @@ def test_an_unknown_profile_is_answered_with_the_nearest():
 
 @pytest.mark.parametrize("launcher", ["local", "mpi"])
 def test_workers_of_this_machine_take_a_core_each(launcher, four_cores):
-    kept, said = fitting_workers(ALL, Site(launcher))
+    kept, said = fitting_workers(ALL, LaunchOptions(launcher))
     assert kept == [1, 2, 4]
     assert said.startswith("8, 16 and 32 workers are left out: this machine has 4 cores")
-    assert fitting_workers([1, 4], Site(launcher)) == ([1, 4], "")
+    assert fitting_workers([1, 4], LaunchOptions(launcher)) == ([1, 4], "")
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
@@ -93,7 +93,12 @@ def test_workers_of_an_emulated_network_take_memory_only(monkeypatch, four_cores
 
 
 @pytest.mark.parametrize(
-    "site", [Site("slurm"), Site("ssh", hosts=("a", "b")), Site("mpi", "10.1.0.5")]
+    "site",
+    [
+        LaunchOptions("slurm"),
+        LaunchOptions("ssh", hosts=("a", "b")),
+        LaunchOptions("mpi", "10.1.0.5"),
+    ],
 )
 def test_other_machines_are_left_to_their_launcher(site, four_cores):
     assert fitting_workers(ALL, site) == (ALL, "")

@@ -10,9 +10,9 @@ import pytest
 
 from ddlnb.engines.measure import measure, measure_scaling
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
-from ddlnb.engines.targets import contenders
+from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.launch.options import Site, emulated, meanings
+from ddlnb.launch.options import LaunchOptions, emulated, meanings
 from ddlnb.plans.methods import METHODS
 
 
@@ -23,9 +23,9 @@ def test_an_option_that_there_is_not_is_one_error_with_the_nearest():
 
 def test_options_of_the_site_are_changed_by_name():
     changed = DEFAULTS.changed(launcher="ssh", hosts=["a", "b"], workers=4)
-    assert changed.site == Site("ssh", hosts=("a", "b"))
+    assert changed.site == LaunchOptions("ssh", hosts=("a", "b"))
     assert (changed.workers, changed.server_count) == (4, 2)
-    assert DEFAULTS.site == Site()
+    assert DEFAULTS.site == LaunchOptions()
 
 
 def test_settings_at_ranks_that_are_up_keep_only_the_name_of_the_network():
@@ -35,7 +35,7 @@ def test_settings_at_ranks_that_are_up_keep_only_the_name_of_the_network():
 
 
 def test_every_option_has_a_meaning():
-    for kind in (MeasurementSettings, Site):
+    for kind in (MeasurementSettings, LaunchOptions):
         assert {one.name for one in fields(kind)} - {"site"} == meanings(kind).keys()
 
 
@@ -53,7 +53,7 @@ def test_every_option_has_a_meaning():
 def test_the_settings_column_says_what_differs_from_a_plain_run(options, text):
     name = "ByteScheduler-A2A" if "partition" in options else "WFBP-A2A"
     settings = DEFAULTS.changed(baselines=False, **options)
-    (contender,) = contenders(name, settings)
+    (contender,) = targets_of(name, settings)
     assert contender.settings_text(settings, replayed=False) == text
     assert "replayed" in contender.settings_text(settings, replayed=True).split()
 
@@ -74,7 +74,7 @@ def test_the_settings_load_neither_torch_nor_pandas():
 
 def test_a_network_text_may_name_a_topology():
     settings = MeasurementSettings(
-        site=Site("emulated", network="two-tier(2, 2, 2) of 100Mb/s 1ms"), workers=4
+        site=LaunchOptions("emulated", network="two-tier(2, 2, 2) of 100Mb/s 1ms"), workers=4
     )
     assert settings.site.network.hosts == ("host0", "host1", "host2", "host3")
     assert settings.site.network_name == "two-tier(2, 2, 2) of 100Mb/s 1000us"
@@ -86,21 +86,21 @@ def test_a_network_text_may_name_a_topology():
 @pytest.mark.parametrize("text", ["two-tear(2, 2) of 1GbE", "star(2) of 1GBE", "star(2) of 1ms"])
 def test_a_network_text_that_makes_no_sense_is_refused(text):
     with pytest.raises(InputError):
-        MeasurementSettings(site=Site("emulated", network=text))
+        MeasurementSettings(site=LaunchOptions("emulated", network=text))
 
 
 def test_a_collective_goes_with_methods_that_all_reduce():
     settings = DEFAULTS.changed(collective="halving-doubling", baselines=False)
-    names = {contender.name for contender in contenders("all", settings)}
+    names = {contender.name for contender in targets_of("all", settings)}
     assert names == {name for name, method in METHODS.items() if method.exchange == "all_reduce"}
     with pytest.raises(InputError, match="'WFBP-PS' has no all-reduce that could be 'halving-doub"):
-        contenders(["WFBP-A2A", "WFBP-PS"], settings)
+        targets_of(["WFBP-A2A", "WFBP-PS"], settings)
 
 
 @pytest.mark.parametrize("engine", ["horovod", "ddp", ["torch", "horovod"]])
 def test_a_collective_goes_with_our_own_engine(engine):
     with pytest.raises(InputError, match="of our own engine travel; take engine"):
-        contenders("all", DEFAULTS.changed(collective="ring", engine=engine))
+        targets_of("all", DEFAULTS.changed(collective="ring", engine=engine))
 
 
 @pytest.mark.parametrize(

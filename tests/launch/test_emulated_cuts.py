@@ -13,7 +13,7 @@ from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.networks.emulated import emulated_wiring
+from ddlnb.networks.emulated import emulated_topology
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
@@ -27,7 +27,7 @@ SPINES = ("spine0", "spine1")
 @pytest.fixture(scope="module")
 def tree():
     """Two leaves of two hosts, joined by two spines."""
-    network = emulated_wiring("two-tier(2, 2, 2, 2)", "20Mb/s 2ms")
+    network = emulated_topology("two-tier(2, 2, 2, 2)", "20Mb/s 2ms")
     with Ranks(4, launcher="emulated", network=network, imports=MEASURING) as ranks:
         yield ranks
 

@@ -10,7 +10,7 @@ from benchmarks.socket_transfers import transfer_seconds
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.networks.emulated import emulated_wiring, wiring
+from ddlnb.networks.emulated import emulated_network, emulated_topology
 from ddlnb.networks.network import changed
 from ddlnb.networks.topologies import get_topology
 
@@ -25,13 +25,15 @@ PAYLOAD = 2.5e6 * 1448 / 1538
 @pytest.fixture(scope="module")
 def tree():
     """Two leaves of two hosts; the cable of each to either spine is half as wide as a host's."""
-    with Ranks(4, launcher="emulated", network=emulated_wiring("two-tier(2, 2, 2, 2)", LINK)) as up:
+    with Ranks(
+        4, launcher="emulated", network=emulated_topology("two-tier(2, 2, 2, 2)", LINK)
+    ) as up:
         yield up
 
 
 @pytest.fixture(scope="module")
 def torus():
-    with Ranks(9, launcher="emulated", network=emulated_wiring("torus(3, 3)", LINK)) as ranks:
+    with Ranks(9, launcher="emulated", network=emulated_topology("torus(3, 3)", LINK)) as ranks:
         yield ranks
 
 
@@ -75,8 +77,8 @@ def test_packets_of_others_pass_a_host_of_a_torus(torus):
 
 
 def test_transfers_over_a_shared_uplink_take_as_long_as_fair_shares_say(tree):
-    one_spine = {pair: ways[:1] for pair, ways in tree.network.wiring.routes.items()}
-    whole = tree.network.wiring.routes
+    one_spine = {pair: ways[:1] for pair, ways in tree.network.topology.routes.items()}
+    whole = tree.network.topology.routes
     tree.network.route(one_spine)
     size = 600_000
     both = seconds(tree, (0, 2, size), (1, 3, size))
@@ -89,17 +91,17 @@ def test_a_network_becomes_a_changed_one(tree):
     asked = get_topology("two-tier(2, 2, 2, 2)").network(2.5e6, 2e-3)
     slow = changed(asked, ["cut(leaf0, spine0)", "scale(leaf0, spine1, 0.5)"])
     size = 300_000
-    tree.network.become(wiring(slow))
+    tree.network.become(emulated_network(slow))
     assert max(seconds(tree, (0, 2, size))) == pytest.approx(size / (PAYLOAD / 4), rel=0.2)
-    tree.network.become(wiring(asked))
+    tree.network.become(emulated_network(asked))
     assert max(seconds(tree, (0, 2, size))) == pytest.approx(size / (PAYLOAD / 2), rel=0.2)
     with pytest.raises(InputError, match="has other hosts or cables"):
-        tree.network.become(emulated_wiring("star(4)", LINK))
+        tree.network.become(emulated_topology("star(4)", LINK))
 
 
 def test_a_network_that_is_too_small_or_unconnected_is_refused():
     with pytest.raises(InputError, match="has 4 hosts and 5 ranks need 5"):
-        Ranks(5, launcher="emulated", network=emulated_wiring("star(4)", LINK))
+        Ranks(5, launcher="emulated", network=emulated_topology("star(4)", LINK))
     cut = changed(get_topology("star(4)").network(1e6), ["cut(host0, switch0)"])
     with pytest.raises(InputError, match=r"host0 and host1, .* have lost each other"):
-        Ranks(4, launcher="emulated", network=wiring(cut))
+        Ranks(4, launcher="emulated", network=emulated_network(cut))

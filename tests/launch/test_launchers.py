@@ -21,7 +21,7 @@ import pytest
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
 from ddlnb.files import ROOT
-from ddlnb.launch.processes import Lifeline, hold, neighbours_together
+from ddlnb.launch.processes import Heartbeat, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.slurm import jobs_in_queue
 from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
@@ -414,7 +414,7 @@ def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
 def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
     folder = tmp_path / "ranks"
     folder.mkdir()
-    lifeline = Lifeline("127.0.0.1", 2)
+    lifeline = Heartbeat("127.0.0.1", 2)
     host, port = lifeline.address
     program = (
         "import sys, time; from ddlnb.launch.processes import hold; "

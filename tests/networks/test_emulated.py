@@ -8,7 +8,7 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.launch.verify_links import trials
-from ddlnb.networks.emulated import emulated_wiring, wiring
+from ddlnb.networks.emulated import emulated_network, emulated_topology
 from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import TOPOLOGIES, get_topology
@@ -32,7 +32,7 @@ def test_every_topology_has_an_example():
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_routes_are_those_of_the_network(text):
     network = get_topology(text).network(12.5e6, 1e-3)
-    made = wiring(network)
+    made = emulated_network(network)
     assert len(made.hosts) == network.ranks
     assert made.apart() == []
     for one, other in permutations(range(network.ranks), 2):
@@ -44,7 +44,7 @@ def test_routes_are_those_of_the_network(text):
 def test_trials_fill_the_links_of_the_hosts(text):
     """What no trial fills is only wider than what the hosts behind it can send."""
     network = get_topology(text).network(12.5e6, 1e-3)
-    made = wiring(network)
+    made = emulated_network(network)
     filled = {wire for trial in trials(made, network.ranks) for wire in trial.full}
     narrow = {
         leaving
@@ -56,7 +56,7 @@ def test_trials_fill_the_links_of_the_hosts(text):
 
 
 def test_oversubscribed_uplinks_are_filled_by_several_transfers():
-    made = emulated_wiring("two-tier(2, 4, 2)", "100Mb/s 1ms")
+    made = emulated_topology("two-tier(2, 4, 2)", "100Mb/s 1ms")
     up = made.cable("leaf0", "spine0")[0]
     assert made.wires[up].link.bandwidth == pytest.approx(25e6)
     ring, across = trials(made, 8)
@@ -67,7 +67,7 @@ def test_oversubscribed_uplinks_are_filled_by_several_transfers():
 
 def test_a_cable_that_is_cut_leaves_its_routes_out():
     network = changed(get_topology("torus(3, 3)").network(1e7), ["cut(host0, host1)"])
-    made = wiring(network)
+    made = emulated_network(network)
     assert (0, 1) in made.apart()
     assert (3, 4) not in made.apart()
     assert made.why_apart() == (
@@ -77,11 +77,11 @@ def test_a_cable_that_is_cut_leaves_its_routes_out():
 
 
 def test_a_text_of_links_gives_jitter_and_loss_to_all():
-    made = emulated_wiring("star(2)", "10Mb/s 1ms jitter 100us loss 1%")
+    made = emulated_topology("star(2)", "10Mb/s 1ms jitter 100us loss 1%")
     assert {wire.link for wire in made.wires} == {made.wires[0].link}
     assert (made.wires[0].link.jitter, made.wires[0].link.loss) == pytest.approx((1e-4, 0.01))
 
 
 def test_too_many_routes_are_refused():
     with pytest.raises(InputError, match=r"more than 64 routes.*'ecmp hash'"):
-        emulated_wiring("two-tier(2, 1, 1.0, 65)", "1GbE")
+        emulated_topology("two-tier(2, 1, 1.0, 65)", "1GbE")

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ddlnb.engines.job import Job
 from ddlnb.engines.settings import MEASURING, OPTIMIZERS, MeasurementSettings
-from ddlnb.engines.targets import contenders
+from ddlnb.engines.targets import targets_of
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, PlanError, RankError
 from ddlnb.launch.ranks import Ranks
@@ -224,12 +224,12 @@ def test_all_searches_of_a_re_plan_together_take_no_longer_than_allowed(
 
 def test_only_searched_plans_of_our_engine_are_made_anew():
     settings = MeasurementSettings(replan=10, iterations=21)
-    listed = contenders(["searched", "MG-WFBP"], settings)
+    listed = targets_of(["searched", "MG-WFBP"], settings)
     said = {one.name: one.settings_text(settings, replayed=False) for one in listed}
     assert said["searched"] == "replan=10"
     assert said["MG-WFBP"] == said["DDP"] == ""
     with pytest.raises(InputError, match="replan=10 lets method 'searched' of our own engine"):
-        contenders("MG-WFBP", settings)
+        targets_of("MG-WFBP", settings)
 
 
 @pytest.mark.parametrize(

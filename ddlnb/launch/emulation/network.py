@@ -25,7 +25,7 @@ from typing import Any
 
 from ddlnb.errors import MissingPart
 from ddlnb.launch.emulation.build import node_address
-from ddlnb.launch.emulation.topology import Link, Routes, Wiring
+from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Routes
 
 BLOCK = 1 << 16
 
@@ -140,22 +140,22 @@ def lacking() -> str:
 class EmulatedNetwork:
     """Nodes in namespaces of their own, joined by wires inside one switch process.
 
-    The network lives in that child process; when it ends, nothing remains. ``wiring`` is what it is
-    made of. Raises MissingPart, with the way out, where this machine cannot make one.
+    The network lives in that child process; when it ends, nothing remains. ``topology`` is what it
+    is made of. Raises MissingPart, with the way out, where this machine cannot make one.
     """
 
-    def __init__(self, wiring: Wiring, environment: dict[str, str] | None = None):
+    def __init__(self, topology: EmulatedTopology, environment: dict[str, str] | None = None):
         if lack := lacking():
             raise MissingPart(lack)
-        self.wiring = wiring
+        self.topology = topology
         self._cut: set[int] = set()
         mine, theirs = socket.socketpair()
-        description = _descriptor_of("".join(f"{line}\n" for line in _description(wiring)))
+        description = _descriptor_of("".join(f"{line}\n" for line in _description(topology)))
         asked = {
-            "ports": [_ports(wiring, node) for node in range(len(wiring.hosts))],
-            "ways": [_ways(wiring, node) for node in range(len(wiring.hosts))],
-            "links": len(wiring.wires),
-            "loses": any(wire.link.loss for wire in wiring.wires),
+            "ports": [_ports(topology, node) for node in range(len(topology.hosts))],
+            "ways": [_ways(topology, node) for node in range(len(topology.hosts))],
+            "links": len(topology.wires),
+            "loses": any(wire.link.loss for wire in topology.wires),
             "text": description,
             "channel": theirs.fileno(),
             "own_user": os.geteuid() != 0,
@@ -223,23 +223,23 @@ class EmulatedNetwork:
 
     def carried(self) -> dict[str, int]:
         """Return the bytes that have entered every wire so far, headers and framing included."""
-        return dict(zip(map(str, self.wiring.wires), self._ask("carried"), strict=True))
+        return dict(zip(map(str, self.topology.wires), self._ask("carried"), strict=True))
 
     def cut(self, node: int) -> None:
         """Lose every packet on the cables of a node, until it is restored."""
-        self._set_cut(self.wiring.at(self.wiring.hosts[node]), True)
+        self._set_cut(self.topology.at(self.topology.hosts[node]), True)
 
     def restore(self, node: int) -> None:
         """Undo `cut`."""
-        self._set_cut(self.wiring.at(self.wiring.hosts[node]), False)
+        self._set_cut(self.topology.at(self.topology.hosts[node]), False)
 
     def cut_cable(self, one: str, other: str) -> None:
         """Cut the cable between two devices, by name: connections take the routes that are left."""
-        self._set_cut(self.wiring.cable(one, other), True)
+        self._set_cut(self.topology.cable(one, other), True)
 
     def restore_cable(self, one: str, other: str) -> None:
         """Undo `cut_cable`."""
-        self._set_cut(self.wiring.cable(one, other), False)
+        self._set_cut(self.topology.cable(one, other), False)
 
     def _set_cut(self, wires: tuple[int, ...], cut: bool) -> None:
         for number in wires:
@@ -249,42 +249,44 @@ class EmulatedNetwork:
     def change(self, node: int, link: Link) -> None:
         """Give a node of a star another link. Its own queue keeps the bandwidth it was made for."""
         half = replace(link, latency=link.latency / 2, jitter=link.jitter / 2)
-        for number in self.wiring.at(self.wiring.hosts[node]):
+        for number in self.topology.at(self.topology.hosts[node]):
             self._ask(_link_line(number, half))
 
-    def become(self, wiring: Wiring) -> None:
+    def become(self, topology: EmulatedTopology) -> None:
         """Turn into another network of the same hosts that has no cable which this one lacks.
 
         Wires take the links of that network, those that it does not have are cut, and routes are
         its own. The queues of the hosts keep the bandwidth they were made for, so that those of a
-        slower network form in the switch. Raises InputError for what `Wiring.require_can_become`
-        refuses.
+        slower network form in the switch. Raises InputError for what
+        `EmulatedTopology.require_can_become` refuses.
         """
-        self.wiring.require_can_become(wiring)
-        old, new = ({str(wire): n for n, wire in enumerate(f.wires)} for f in (self.wiring, wiring))
+        self.topology.require_can_become(topology)
+        old, new = (
+            {str(wire): n for n, wire in enumerate(f.wires)} for f in (self.topology, topology)
+        )
         number_of = {number: old[name] for name, number in new.items()}
         for name, number in old.items():
             if name in new:
-                self._ask(_link_line(number, wiring.wires[new[name]].link))
+                self._ask(_link_line(number, topology.wires[new[name]].link))
         self._set_cut(tuple(number_of.values()), False)
         self._set_cut(tuple(set(old.values()) - set(number_of.values())), True)
         self.route(
             {
                 pair: tuple(tuple(number_of[number] for number in way) for way in ways)
-                for pair, ways in wiring.routes.items()
+                for pair, ways in topology.routes.items()
             }
         )
 
     def route(self, routes: Routes) -> None:
         """Lead packets along other routes over the same wires, from now on."""
-        self.wiring = replace(self.wiring, routes=routes)
+        self.topology = replace(self.topology, routes=routes)
         self._ask("forget")
         for line in _route_lines(routes):
             self._ask(line)
 
     def why_apart(self) -> str:
         """Return a sentence on the hosts that cut cables keep from each other; "" if none."""
-        return self.wiring.why_apart(self._cut)
+        return self.topology.why_apart(self._cut)
 
     def _ask(self, command: str) -> Any:
         assert self._process.stdin is not None
@@ -311,28 +313,29 @@ class EmulatedNetwork:
                 pipe.close()
 
 
-def _ports(wiring: Wiring, node: int) -> list[tuple[float, int]]:
+def _ports(topology: EmulatedTopology, node: int) -> list[tuple[float, int]]:
     """Return the bandwidth of each cable of a node, and the wire that arrives there."""
     return [
-        (wiring.wires[leaving].link.bandwidth, arriving) for leaving, arriving in wiring.ports(node)
+        (topology.wires[leaving].link.bandwidth, arriving)
+        for leaving, arriving in topology.ports(node)
     ]
 
 
-def _ways(wiring: Wiring, node: int) -> dict[int, int]:
+def _ways(topology: EmulatedTopology, node: int) -> dict[int, int]:
     """Return at which of its ports a node sends to each other one."""
-    port_of = {leaving: port for port, (leaving, _) in enumerate(wiring.ports(node))}
+    port_of = {leaving: port for port, (leaving, _) in enumerate(topology.ports(node))}
     return {
         target: port_of[ways[0][0]]
-        for (source, target), ways in wiring.routes.items()
+        for (source, target), ways in topology.routes.items()
         if source == node and ways
     }
 
 
-def _description(wiring: Wiring) -> Iterator[str]:
-    """Yield the lines by which the switch learns the links and routes of a wiring."""
-    for number, wire in enumerate(wiring.wires):
+def _description(topology: EmulatedTopology) -> Iterator[str]:
+    """Yield the lines by which the switch learns the links and routes of a topology."""
+    for number, wire in enumerate(topology.wires):
         yield _link_line(number, wire.link)
-    yield from _route_lines(wiring.routes)
+    yield from _route_lines(topology.routes)
 
 
 def _link_line(number: int, link: Link) -> str:

@@ -158,7 +158,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Wiring:
+class EmulatedTopology:
     """Hosts by name, the wires between them and switches, and the routes from host to host.
 
     ``routes`` has, for a pair of hosts by their numbers, one route or several; a connection keeps
@@ -228,7 +228,7 @@ class Wiring:
         )
         return ends[one, other], ends[other, one]
 
-    def require_can_become(self, other: Wiring) -> None:
+    def require_can_become(self, other: EmulatedTopology) -> None:
         """Raise InputError unless a network that was built as this one can turn into the other.
 
         The other has the same hosts and no further cable. None of its cables is faster, because
@@ -255,12 +255,12 @@ class Wiring:
             f"none; begin with one that loses some, such as 'loss 0.0001%'",
         )
 
-    def slowed(self, scale: float) -> Wiring:
+    def slowed(self, scale: float) -> EmulatedTopology:
         """Return the network slowed to ``scale`` of its real speed."""
         wires = (replace(wire, link=wire.link.slowed(scale)) for wire in self.wires)
         return replace(self, wires=tuple(wires))
 
-    def with_one_route(self, turn: int) -> Wiring:
+    def with_one_route(self, turn: int) -> EmulatedTopology:
         """Return the network in which every pair has one of its routes, another one each turn."""
         one = {pair: (many[turn % len(many)],) for pair, many in self.routes.items()}
         return replace(self, routes=one)
@@ -297,7 +297,7 @@ def _pairs(hosts: int) -> Iterator[tuple[int, int]]:
     return ((a, b) for a in range(hosts) for b in range(hosts) if a != b)
 
 
-def star(links: Sequence[Link], name: str = "star") -> Wiring:
+def star(links: Sequence[Link], name: str = "star") -> EmulatedTopology:
     """Return nodes with these links to one switch; the latency of each is half on either side."""
     nodes = tuple(f"host{number}" for number in range(len(links)))
     wires = [
@@ -306,4 +306,4 @@ def star(links: Sequence[Link], name: str = "star") -> Wiring:
         for ends in ((node, "switch0"), ("switch0", node))
     ]
     routes = {(a, b): ((2 * a, 2 * b + 1),) for a, b in _pairs(len(nodes))}
-    return Wiring(name, nodes, tuple(wires), routes)
+    return EmulatedTopology(name, nodes, tuple(wires), routes)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.topology import Link, Wire, Wiring, star
+from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Wire, star
 from ddlnb.launch.verify_links import fair_shares, trials
 from tests.networks.oracles import Flow, max_min_rates
 
@@ -33,9 +33,9 @@ CHAIN_ROUTES = {
 RING = wires_of("a-b", "b-c", "c-a")
 
 
-def chain() -> Wiring:
+def chain() -> EmulatedTopology:
     """Return three hosts in a row, of which the middle one passes on."""
-    return Wiring("chain", ("a", "b", "c"), CHAIN, CHAIN_ROUTES)
+    return EmulatedTopology("chain", ("a", "b", "c"), CHAIN, CHAIN_ROUTES)
 
 
 def test_a_star_has_half_of_the_latency_on_either_side():
@@ -57,7 +57,7 @@ def test_a_star_has_half_of_the_latency_on_either_side():
 )
 def test_a_network_that_cannot_be_built_is_refused(wires, routes, says):
     with pytest.raises(InputError, match=says):
-        Wiring("wrong", ("a", "b", "c"), wires, routes)
+        EmulatedTopology("wrong", ("a", "b", "c"), wires, routes)
 
 
 def test_cables_are_found_by_the_names_of_their_ends():
@@ -85,7 +85,7 @@ def test_cut_cables_say_who_has_lost_whom():
 
 def test_a_pair_with_another_route_has_not_lost_each_other():
     ways = {(0, 1): ((0,), (5, 3)), (1, 0): ((1,), (2, 4))}
-    made = Wiring("ring", ("a", "b"), RING, ways)
+    made = EmulatedTopology("ring", ("a", "b"), RING, ways)
     assert made.apart(made.cable("a", "b")) == []
     assert made.apart([*made.cable("a", "b"), 3]) == [(0, 1)]
     assert made.with_one_route(3).routes == {(0, 1): ((5, 3),), (1, 0): ((2, 4),)}
