@@ -33,9 +33,9 @@ from benchmarks.drift_runs import (
     run_drift,
     table,
 )
+from benchmarks.pictures import drift_iterations
 from benchmarks.searched_emulated import ratio
 from ddlnb.errors import UnknownName
-from ddlnb.figures import drift_iterations
 from ddlnb.files import DATA
 from ddlnb.plans.plan import Plan
 from ddlnb.replanning.replanner import LEAST_GAIN

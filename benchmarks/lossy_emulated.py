@@ -21,6 +21,7 @@ from statistics import mean
 import pandas as pd
 from tqdm.auto import tqdm
 
+from benchmarks.pictures import lossy_against_emulated
 from ddlnb.calibration.calibrated_model import calibrate_here
 from ddlnb.calibration.micro_benchmark import (
     PROBING,
@@ -32,7 +33,6 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.profile import CompressionProfile
 from ddlnb.engines.settings import TRAINING
 from ddlnb.errors import ResultsError, UnknownName, require_whole
-from ddlnb.figures import lossy_against_emulated
 from ddlnb.files import BUILD, provenance, write_atomically
 from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks

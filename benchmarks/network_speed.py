@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from ddlnb.figures import simulation_speed
+from benchmarks.pictures import simulation_speed
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network

@@ -140,7 +140,7 @@ _SUPPLIED = {
     "searched plan": ("replanning.searched", "searched_plan"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-_RENAMED = {"unlike": "balance"}  # since 0.2.0; old names keep working
+_RENAMED = {"studies": "survey", "unlike": "balance"}  # since 0.2.0; old names keep working
 _NAMESPACES = ("figures", "survey")  # packages that are public as a whole
 
 __all__ = sorted([*_MODULE_OF, *_NAMESPACES])

@@ -8,8 +8,17 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddlnb.figures.colours import DARK, GREY, METHOD_COLOURS, colour_of
-from ddlnb.figures.style import POINT, beside, in_order, note, styled
+from ddlnb.figures.style import (
+    DARK,
+    GREY,
+    METHOD_COLOURS,
+    POINT,
+    beside,
+    colour_of,
+    in_order,
+    note,
+    styled,
+)
 from ddlnb.units import show_seconds
 
 RATE, TOKENS = "throughput_samples_per_s", "throughput_tokens_per_s"

@@ -1,4 +1,7 @@
-"""The same cells simulated and measured, and by how much they differ."""
+"""The same cells simulated and measured, and by how much they differ.
+
+A panel of Fig. 4: published bars beside forecast ones with their intervals.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,21 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import OTHER_COLOUR, PALE, colour_of
 from ddlnb.figures.style import (
+    BAR_GROUP,
+    OTHER_COLOUR,
+    PALE,
     POINT,
+    bar,
+    colour_of,
     in_order,
     legend,
+    legend_line,
     legend_mark,
     legend_methods,
+    legend_published,
     names_down,
+    on_bar,
     say_source,
     styled,
 )
@@ -28,6 +38,7 @@ from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 BAND = 0.15  # of relative error: what a simulation is expected to stay within
 BAND_COLOUR = "#e9e4d4"
@@ -158,3 +169,181 @@ def spread_out(count: int, width: float = 0.6) -> np.ndarray:
     ([-0.25, 0.0, 0.25], [0.0])
     """
     return np.linspace(-width / 2, width / 2, count) if count > 1 else np.zeros(count)
+
+
+PANEL = ["model", "local_batch", "network"]
+LABEL_ROOM = 1.2  # of the highest bar, for the number on it
+PAIRED_WIDTH = 1.5  # of a part whose methods have two bars
+
+
+@styled
+def forecast_bars(
+    forecast_rows: pd.DataFrame, published_rows: pd.DataFrame | None = None
+) -> Figure:
+    """Throughput forecast for one model on one network, beside the published cells if there are.
+
+    ``forecast_rows`` are those of `ddlnb.simulator.forecast`, ``published_rows`` those of Fig. 4,
+    of which only the panel's are drawn. One part for every number of GPUs, whose axes end at the
+    same share of linear speed-up: bars of one height scale equally well. A number on a bar is the
+    speed-up over one GPU, a line on it the 90 % interval of the forecast or one published std.
+    """
+    rows = forecast_rows[forecast_rows["method"] != "single"]
+    require(not rows.empty, "there are no rows to draw")
+    panels = rows[PANEL].drop_duplicates()
+    require(len(panels) == 1, f"the rows are of {len(panels)} panels; draw one at a time")
+    published = _of_panel(published_rows, rows)
+    methods = in_order([*rows["method"], *published["method"]])
+    counts = sorted(rows["gpus"].unique())
+    single = float((rows[RATE] / rows["speedup"]).median())
+    tops = [*_tops(rows), *_tops(published[published["gpus"].isin(counts)])]
+    top_share = LABEL_ROOM * max(top / gpus / single for gpus, top in tops)
+    figure, axes = plt.subplots(
+        1,
+        len(counts),
+        figsize=(2.6 + 2.7 * len(counts), 4.6),
+        width_ratios=[PAIRED_WIDTH if gpus in set(published["gpus"]) else 1 for gpus in counts],
+        squeeze=False,
+    )
+    for ax, gpus in zip(axes[0], counts, strict=True):
+        linear = gpus * single
+        theirs = published[published["gpus"] == gpus]
+        _part(ax, rows[rows["gpus"] == gpus], theirs, methods, _single_of(published))
+        ax.axhline(linear, color="black", linestyle="--", linewidth=1, zorder=1)
+        ax.set_ylim(0, top_share * linear)
+        ax.set_xlabel(counted(gpus, "GPU"))
+    axes[0][0].set_ylabel("throughput (samples/s)")
+    share = axes[0][-1].secondary_yaxis(
+        "right", functions=(lambda rate: 100 * rate / linear, lambda part: part * linear / 100)
+    )
+    share.set_ylabel("share of linear speed-up (%), in all parts")
+    model, batch, network = panels.iloc[0]
+    what = "published beside forecast" if len(published) else "forecast (simulated)"
+    how = ", methods as the survey ran them" if _is_as_run(rows) else ""
+    figure.suptitle(f"{model}, {batch} per GPU, {network}: {what}{how}")
+    handles = _handles(methods, rows, published, linear_is_seen=top_share > 1)
+    legend(figure, handles)
+    note = f"number on a bar: speed-up over one GPU | {_missing(published, methods, counts)}"
+    say_source(figure, _joined(rows, published), note)
+    return figure
+
+
+def _is_as_run(rows: pd.DataFrame) -> bool:
+    """Return whether the rows are those of `forecast_fig4`, and not of the methods proper."""
+    return "settings" in rows and bool(rows["settings"].str.startswith("as-run").all())
+
+
+def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the published rows of the panel, those of one GPU, which name no network, included."""
+    if published is None or published.empty:
+        return rows.iloc[:0]
+    panel = rows[PANEL].iloc[0]
+    trained = ["model", "local_batch"]
+    is_of_model = (published[trained] == panel[trained]).all(axis=1)
+    return published[is_of_model & published["network"].isin([panel["network"], ""])]
+
+
+def _tops(rows: pd.DataFrame) -> list[tuple[int, float]]:
+    """Return the number of GPUs, and where the bar with its line ends, of every row."""
+    return [(row["gpus"], row[RATE] + _reach(row)[1]) for row in rows.to_dict("records")]
+
+
+def _reach(row: dict[str, Any]) -> tuple[float, float]:
+    """Return how far the line on a bar reaches down and up: its interval, else one std, else 0."""
+    rate = row[RATE]
+    if "low" in row and np.isfinite(row["low"]) and np.isfinite(row["high"]):
+        return max(0.0, rate - row["low"]), max(0.0, row["high"] - rate)
+    std = row["std"] if "std" in row and np.isfinite(row["std"]) else 0.0
+    return std, std
+
+
+def _single_of(published: pd.DataFrame) -> float | None:
+    """Return the published throughput of one GPU alone, if it is there."""
+    alone = published.loc[published["method"] == "single", RATE]
+    return float(alone.median()) if len(alone) else None
+
+
+def _part(
+    ax: Axes,
+    rows: pd.DataFrame,
+    published: pd.DataFrame,
+    methods: list[str],
+    published_single: float | None,
+) -> None:
+    """Draw the bars of one number of GPUs; with published ones every method has room for two."""
+    drawn = [name for name in methods if name != "single"]
+    paired = not published.empty
+    width = BAR_GROUP / 2 if paired else BAR_GROUP
+    for row in rows.to_dict("records"):
+        x = drawn.index(row["method"]) + (width / 2 if paired else 0)
+        _bar(ax, x, width, row, row["speedup"], published=False)
+    for row in published.to_dict("records"):
+        if row["method"] != "single":
+            x = drawn.index(row["method"]) - width / 2
+            rate = row[RATE]
+            speedup = rate / published_single if published_single else None
+            _bar(ax, x, width, row, speedup, published=True)
+    ax.set_xlim(-0.6, len(drawn) - 0.4)
+    ax.set_xticks([])
+    ax.grid(False, axis="x")
+
+
+def _bar(
+    ax: Axes, x: float, width: float, row: dict[str, Any], speedup: float | None, *, published: bool
+) -> None:
+    rate, (down, up) = row[RATE], _reach(row)
+    bar(ax, x, rate, width, colour_of(row["method"]), published=published)
+    if down or up:
+        reach = [[down], [up]]
+        ax.errorbar(x, rate, yerr=reach, color="black", linewidth=1, capsize=2, zorder=3)
+    if speedup is not None:
+        label = on_bar(ax, x, rate + up, f"{speedup:.{1 if speedup >= 10 else 2}f}", lift=4)
+        label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
+
+
+def _handles(
+    methods: list[str], rows: pd.DataFrame, published: pd.DataFrame, *, linear_is_seen: bool
+) -> list[Any]:
+    handles = legend_methods(name for name in methods if name != "single")
+    handles.append(Patch(color=OTHER_COLOUR, label="forecast (simulated)"))
+    if len(published):
+        handles.append(legend_published())
+    lines = {"90 % interval": rows, "1 std (published)": published}
+    said = [what for what, part in lines.items() if any(map(any, map(_reach, _records(part))))]
+    if said:
+        handles.append(legend_mark("black", "|", ",\n".join(said)))
+    return [*handles, legend_line("black", "linear speed-up", "--")] if linear_is_seen else handles
+
+
+def _records(rows: pd.DataFrame) -> list[dict[Any, Any]]:
+    return rows[rows["method"] != "single"].to_dict("records")
+
+
+def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> str:
+    """Say which published cells are not there."""
+    there = set(zip(published["method"], published["gpus"], strict=True))
+    if not there:
+        return "no published cells of this panel in this edition"
+    lacking = {
+        gpus: [m for m in methods if m != "single" and (m, gpus) not in there] for gpus in counts
+    }
+    full = [name for name in methods if name != "single"]
+    whole = [str(gpus) for gpus, names in lacking.items() if names == full]
+    said = [f"no published cells with {_listed(whole)} GPUs"] if whole else []
+    said += [
+        f"none of {_listed(names)} with {gpus}"
+        for gpus, names in lacking.items()
+        if names and names != full
+    ]
+    return "; ".join(said) or "every cell has a published one"
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[:-1] else words)
+
+
+def _joined(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    columns = [c for c in ("source", "machine") if c in rows]
+    parts = [part.reindex(columns=columns) for part in (rows, published) if len(part)]
+    return pd.concat(parts) if len(parts) > 1 else parts[0]

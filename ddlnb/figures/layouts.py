@@ -1,7 +1,17 @@
-"""Layouts of large models: forecast against published, errors by degree, and a map of them all."""
+"""Layouts of large models: forecast against published, errors by degree, and a map of them all.
+
+Pipeline schedules, stage by stage, and where the time of layouts goes.
+
+Figures of time lost on large clusters: where it goes, checkpoint intervals, failure rates.
+
+Figures of clusters of unlike GPUs: what each way to share yields, and when slow GPUs pay.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -9,18 +19,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
+from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import GREY, PALETTE
-from ddlnb.figures.style import legend, say_source, styled
+from ddlnb.figures.style import (
+    DARK,
+    GREY,
+    PALETTE,
+    POINT,
+    beside,
+    legend,
+    names_down,
+    note,
+    say_source,
+    styled,
+)
+from ddlnb.results.timeline import Span, Timeline
+from ddlnb.units import MS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 NEAR = 0.2
-KINDS = {"model": "a model", "gpus": "most GPUs"}
-NO_LAYOUT = "#f0f0f0"
 
 
 @styled
@@ -57,70 +78,212 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
     return figure
 
 
-@styled
-def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
-    """Median error of forecasts by the degree that was left out, beside trivial forecasts.
+FORWARD, BACKWARD, WEIGHTS = "#9ad0f0", "#0072B2", "#009E73"
+PASSES = {"forward": FORWARD, "backward": BACKWARD, "gradients of weights": WEIGHTS}
+PART_COLOURS = {
+    "computation": FORWARD,
+    "update": WEIGHTS,
+    "bubble": "#dddddd",
+    "tp": "#D55E00",
+    "cp": "#E69F00",
+    "ep": "#CC79A7",
+    "data": "#56329c",
+    "ends": "#8c6d31",
+    "pp": "#F0E442",
+    "fixed": "#999999",
+}
+MEANINGS = {
+    "tp": "waits for tensor ranks",
+    "cp": "waits for context ranks",
+    "ep": "waits for experts",
+    "data": "waits for replicas",
+    "ends": "waits for the tied embedding",
+    "bubble": "bubble",
+    "pp": "transfers between stages",
+    "fixed": "the rest of a step",
+}
+ROOM = 1.5  # of the longest bar, for the text behind it
+# The end of a span's name: its chunk, unless that is the first; micro batch; which gradients.
+PASS = re.compile(r"(?: chunk (\d+),)? (\d+)( weights)?$")
+LATER_CHUNKS = 0.6  # their opacity
 
-    ``scores`` have the columns kind, left_out, forecast and median; a panel per kind, a bar per
-    degree and forecast.
+
+@styled
+def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
+    """What every pipeline stage does in one iteration, a panel for every schedule.
+
+    Boxes are passes of micro batches, with their numbers, paler in later chunks of a stage; white
+    is the bubble. ``timelines`` are those of `play_iteration`, by name; all panels share one axis.
     """
-    require(not scores.empty, "there are no rows to draw")
-    kinds = list(dict.fromkeys(scores["kind"]))
-    names = list(dict.fromkeys(scores["forecast"]))
-    counts = [scores.loc[scores["kind"] == kind, "left_out"].nunique() for kind in kinds]
+    require(bool(timelines), "there are no schedules to draw")
+    stages = [len({span.rank for span in line.spans}) for line in timelines.values()]
     figure, axes = plt.subplots(
-        1, len(kinds), figsize=(1.0 * sum(counts) + 3, 3.8), squeeze=False, sharey=True,
-        width_ratios=counts,
-    )  # fmt: skip
-    for ax, kind in zip(axes[0], kinds, strict=True):
-        part = scores[scores["kind"] == kind]
-        degrees = list(dict.fromkeys(part["left_out"]))
-        _bars(ax, part, degrees, names)
-        ax.set(yscale="log", title=f"left out: {KINDS.get(kind, kind)}")
-    axes[0, 0].set_ylabel("median error (%)")
-    marks = [Line2D([], [], color=PALETTE[i + 1], linewidth=6, label=name)
-             for i, name in enumerate(names)]  # fmt: skip
-    legend(figure, marks)
-    say_source(figure, source, "a rule that only picks has no error")
+        len(timelines),
+        1,
+        figsize=(11, 0.8 + sum(0.55 + 0.27 * count for count in stages)),
+        height_ratios=[0.8 + count for count in stages],
+        sharex=True,
+        squeeze=False,
+    )
+    end = max(span.stop_seconds for line in timelines.values() for span in line.spans)
+    for ax, (name, line), count in zip(axes[:, 0], timelines.items(), stages, strict=True):
+        _draw_stages(ax, line, end)
+        idle = sum(span.seconds for span in line.spans if span.name == "bubble")
+        whole = count * max(span.stop_seconds for span in line.spans)
+        ax.set_title(f"{name}: bubble {idle / whole:.0%}", loc="left", fontsize=10)
+        ax.set_yticks(range(count), [f"stage {stage}" for stage in range(count)])
+        ax.set_ylim(count - 0.4, -0.6)
+        ax.grid(False)
+    axes[-1, 0].set_xlim(0, end / MS)
+    axes[-1, 0].set_xlabel("time (ms)")
+    drawn = {_pass(span)[0] for line in timelines.values() for span in line.spans}
+    handles = [Patch(color=color, label=name) for name, color in PASSES.items() if name in drawn]
+    legend(figure, handles)
+    note(figure, "source: " + ", ".join(sorted({line.source for line in timelines.values()})))
     return figure
 
 
-def _bars(ax: Axes, part: pd.DataFrame, degrees: list[str], names: list[str]) -> None:
-    width = 0.8 / len(names)
-    for i, name in enumerate(names):
-        of = part[part["forecast"] == name].set_index("left_out")["median"]
-        heights = [100 * of.get(degree, np.nan) for degree in degrees]
-        places = np.arange(len(degrees)) + (i - (len(names) - 1) / 2) * width
-        ax.bar(places, heights, width, color=PALETTE[i + 1])
-    labels = [degree.removeprefix("llama-").replace(" GPUs", "") for degree in degrees]
-    ax.set_xticks(range(len(degrees)), labels)
-    ax.set_xlabel("what was left out")
+def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
+    for stage in sorted({span.rank for span in line.spans}):
+        spans = [s for s in line.on(stage).spans if s.kind in ("forward", "backward")]
+        spans.sort(key=lambda span: span.start_seconds)
+        for (kind, chunk, number), run in groupby(spans, key=_pass):
+            own = list(run)
+            start, stop = own[0].start_seconds / MS, own[-1].stop_seconds / MS
+            ax.add_patch(
+                Rectangle(
+                    (start, stage - 0.4),
+                    stop - start,
+                    0.8,
+                    facecolor=PASSES[kind],
+                    alpha=LATER_CHUNKS if chunk else 1.0,
+                    edgecolor="white",
+                    linewidth=0.6,
+                )
+            )
+            if stop - start > (0.003 + 0.009 * len(number)) * end / MS:
+                colour = "black" if kind == "forward" else "white"
+                middle = (start + stop) / 2
+                ax.text(middle, stage, number, ha="center", va="center", color=colour, fontsize=7)
+
+
+def _pass(span: Span) -> tuple[str, str, str]:
+    """Return the kind of pass, the later chunk if it is one, and the micro batch of a span."""
+    found = PASS.search(span.name)
+    if found is None:
+        return span.kind, "", ""
+    return ("gradients of weights" if found[3] else span.kind), found[1] or "", found[2]
 
 
 @styled
-def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
-    """Throughput of the best layout of every split, by degrees of tensor and pipeline parallelism.
+def layout_times(table: pd.DataFrame, source: str) -> Figure:
+    """Where the time of an iteration goes under every layout.
 
-    ``rates`` has tp in its index, pp in its columns, and tokens/s per GPU, NaN where nothing fits.
+    ``table`` is that of `ddlnb.survey.scale_strategies.split_table`, which averages over pipeline
+    stages, or of `ddlnb.survey.scale_case_study.time_table`: a row per layout, seconds by reason,
+    ``seconds`` in all, ``tokens_per_second`` of a GPU and ``memory_gib`` of a rank.
     """
-    require(not rates.empty, "there are no rows to draw")
-    size = (0.85 * len(rates.columns) + 2.6, 0.5 * len(rates) + 1.6)
-    figure, ax = plt.subplots(figsize=size)
-    values = rates.to_numpy(float)
-    ax.set_facecolor(NO_LAYOUT)
-    shown = ax.imshow(values, cmap="viridis", vmin=0, aspect="auto")
-    half = np.nanmax(values) / 2
-    for (y, x), value in np.ndenumerate(values):
-        said = f"{value:.0f}" if np.isfinite(value) else "-"
-        bright = np.isfinite(value) and value < half
-        ax.text(x, y, said, ha="center", va="center", fontsize=8,
-                color="white" if bright else "black")  # fmt: skip
-    ax.set_xticks(range(len(rates.columns)), [str(int(pp)) for pp in rates.columns])
-    ax.set_yticks(range(len(rates)), [str(int(tp)) for tp in rates.index])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set(xlabel="stages of the pipeline (pp)", ylabel="ranks of a tensor (tp)")
-    ax.set_title(f"{title}: tokens/s per GPU")
-    ax.grid(False)
-    figure.colorbar(shown, ax=ax)
-    say_source(figure, source, "grey: nothing fits")
+    require(not table.empty, "there are no layouts to draw")
+    figure, ax = plt.subplots(figsize=(9.5, 1.3 + 0.4 * len(table)))
+    parts = [part for part in PART_COLOURS if part in table]
+    for y, (_, row) in enumerate(table.iterrows()):
+        left = 0.0
+        for part in parts:
+            ax.barh(y, row[part], 0.72, left=left, color=PART_COLOURS[part], linewidth=0)
+            left += row[part]
+        text = f"{row['tokens_per_second']:,.0f} tokens/s, {row['memory_gib']:.0f} GiB"
+        beside(ax, left, y, text)
+    names_down(ax, list(table.index))
+    ax.set_xlim(0, ROOM * table["seconds"].max())
+    ax.set_xlabel("time of an iteration (s)")
+    ax.grid(False, axis="y")
+    handles = [Patch(color=PART_COLOURS[one], label=MEANINGS.get(one, one)) for one in parts]
+    legend(figure, handles)
+    say_source(figure, source, "behind a bar: tokens per second and GPU, and memory of a rank")
     return figure
+
+
+PARTS = {
+    "useful": "#009E73",
+    "slowed": "#E69F00",
+    "shrunk": "#F0E442",
+    "checkpoints": "#56B4E9",
+    "redone": "#D55E00",
+    "restarts": "#CC79A7",
+    "waiting": "#999999",
+}
+
+
+WORDS = {
+    "useful": "useful",
+    "slowed": "stragglers",
+    "shrunk": "missing replicas",
+    "checkpoints": "checkpoints",
+    "redone": "work redone",
+    "restarts": "restarts",
+    "waiting": "waiting for nodes",
+}
+
+
+@styled
+def time_spent(table: pd.DataFrame, labels: Sequence[str]) -> Figure:
+    """Where the time of a job goes in a month: mean shares, with the interval of what is useful.
+
+    ``table`` is that of `goodput_table`, ``labels`` name its rows. The line is the 90 % interval of
+    the goodput over clusters that differ in their rate of failures and in their stragglers.
+    """
+    figure, ax = plt.subplots(figsize=(9, 1.6 + 0.42 * len(table)))
+    left = np.zeros(len(table))
+    places = np.arange(len(table))
+    for part, colour in PARTS.items():
+        shares = 100 * table[part].to_numpy()
+        if shares.max() > 0.05:
+            ax.barh(places, shares, left=left, color=colour, label=WORDS[part])
+        left += shares
+    ax.hlines(places, 100 * table["low"], 100 * table["high"], color="black", linewidth=1.2)
+    ax.plot(100 * table["goodput"], places, marker="o", color="black", **POINT)
+    ax.set_yticks(places, labels)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("share of the time of a month (%)")
+    ax.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    note(figure, "source: simulated; point and line: median goodput and 90 % of clusters")
+    return figure
+
+
+PALE = 0.3  # bars of ways whose states do not fit
+
+
+WAY_COLOURS = {
+    "equal shares": "#D55E00",
+    "shares by speed": "#009E73",
+    "pipeline, equal layers": "#E69F00",
+    "pipeline by speed": "#0072B2",
+}
+
+
+@styled
+def unlike_ways(table: pd.DataFrame) -> Figure:
+    """What ways to share a batch or layers among unlike GPUs yield; pale where memory is too small.
+
+    ``table`` is that of `way_table`. Dashed: the sum of all speeds.
+    """
+    figure, ax = plt.subplots(figsize=(7.5, 1.3 + 0.38 * len(table)))
+    draw_ways(ax, table)
+    note(figure, "source: simulated from data sheets")
+    return figure
+
+
+def draw_ways(ax: Axes, table: pd.DataFrame) -> None:
+    bars = ax.barh(
+        range(len(table)),
+        table["samples_per_second"],
+        color=[WAY_COLOURS.get(way, GREY) for way in table["way"]],
+    )
+    for bar, fits in zip(bars, table["fits"], strict=True):
+        bar.set_alpha(1.0 if fits else PALE)
+    together = (table["samples_per_second"] / table["of_all"]).iloc[0]
+    ax.axvline(together, color=DARK, linestyle="--", linewidth=1)
+    ax.set_yticks(range(len(table)), table["way"])
+    ax.invert_yaxis()
+    ax.set_xlabel("throughput (samples/s); dashed: sum of speeds")

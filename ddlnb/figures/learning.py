@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
@@ -11,36 +12,40 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.figures.colours import PALETTE, line_look
 from ddlnb.figures.style import (
-    doubling_axis,
+    BAR_GROUP,
+    METHOD_COLOURS,
     legend,
+    line_look,
     note,
-    over_seeds,
-    say_source,
     short,
     styled,
 )
-from ddlnb.units import MB
+from ddlnb.units import MB, counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 AXES = {
     "step": ("gradients of every worker", 1.0),
     "bytes": ("MB through the link of a worker, both ways", MB),
     "seconds": ("seconds", 1.0),
 }
+
+
 MEASURES = {
     "test_loss": "test loss",
     "test_accuracy": "test accuracy (%)",
     "train_loss": "training loss",
     "consensus_distance": "squared distance from the mean model",
 }
+
+
 BAND = 0.18  # the opacity of the range over seeds
+
+
 LEGEND_COLUMNS = (1, 3)  # above one panel, and above several
-QUALITIES = {"test_loss": ("test loss", 1.0), "test_accuracy": ("test accuracy (%)", 100.0)}
-APART = 1.02  # between neighbouring recipes, so that their intervals do not hide one another
 
 
 @styled
@@ -141,63 +146,66 @@ def _draw_curve(
         ax.plot(x[-1], middle[measure].iloc[-1], marker="x", color=look["color"], markersize=8)
 
 
-@styled
-def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
-    """Final test loss and accuracy against the global batch, a line per recipe.
+# Times to a target, which iterations measured on one task and seconds simulated for a model make.
+FIXED, ADAPTIVE = METHOD_COLOURS["WFBP-A2A"], METHOD_COLOURS["ByteScheduler-A2A"]
+BOTH = {"sharex": True, "sharey": True}
+SOURCE = "iterations measured, seconds simulated"
 
-    ``quality`` is that of `ddlnb.survey.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
-    seeds, cut where no loss or accuracy can be. Where runs diverged the mean loss is infinite: a
-    cross on the upper edge, no point.
+
+def target_label(unit: str, table: pd.DataFrame) -> str:
+    """Return the label of an axis of times to a target, in this unit.
+
+    ``table`` has the columns task, whose iterations were measured, and model, whose seconds were
+    simulated.
+
+    >>> import pandas as pd
+    >>> print(target_label("minutes", pd.DataFrame({"task": ["digits"], "model": ["bert-large"]})))
+    minutes to target: seconds
+    of bert-large, iterations of digits
     """
-    require(not quality.empty, "there are no batches to draw")
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
-    recipes = list(quality.groupby("recipe", sort=False))
-    for ax, measure in zip(panels, QUALITIES, strict=True):
-        for number, (_, part) in enumerate(recipes):
-            apart = APART ** (number - (len(recipes) - 1) / 2)
-            colour = PALETTE[number % len(PALETTE)]
-            _draw_quality(ax, part.sort_values("batch"), measure, colour, apart)
-        doubling_axis(ax, sorted(set(quality["batch"])))
-        if measure == "test_loss":
-            ax.set_yscale("log")
-        ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
-    legend(figure, where="upper left", columns=3)
-    said = ["equal epochs", remark, over_seeds(int(quality["seeds"].max())), "x: diverged"]
-    say_source(figure, quality, "; ".join(filter(None, said)))
-    return figure
-
-
-def possible(
-    means: np.ndarray, half_widths: np.ndarray, measure: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far intervals reach down and up: a loss is not negative, an accuracy 0 to 100 %.
-
-    >>> down, up = possible(np.array([98.0]), np.array([5.0]), "test_accuracy")
-    >>> down.tolist(), up.tolist()
-    ([5.0], [2.0])
-    """
-    down = np.minimum(half_widths, means)
-    return down, np.minimum(half_widths, 100 - means) if measure == "test_accuracy" else half_widths
-
-
-def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart: float) -> None:
-    factor = QUALITIES[measure][1]
-    x = part["batch"].to_numpy(dtype=float) * apart
-    y = part[measure].to_numpy(dtype=float) * factor
-    half = np.nan_to_num(part[f"{measure}_half_width"].to_numpy(dtype=float)) * factor
-    down, up = possible(y, half, measure)
-    fine = np.isfinite(y)
-    ax.errorbar(
-        x[fine],
-        y[fine],
-        yerr=[down[fine], up[fine]],
-        color=colour,
-        marker="o",
-        markersize=4,
-        linewidth=1.5,
-        elinewidth=0.9,
-        capsize=2,
-        label=part["recipe"].iloc[0],
+    first = table.iloc[0]
+    task, model = first["task"], first["model"]
+    whose = (
+        f"iterations\nand seconds of {task}"
+        if task == model
+        else f"seconds\nof {model}, iterations of {task}"
     )
-    top = np.full((~fine).sum(), 0.97)
-    ax.plot(x[~fine], top, "x", color=colour, transform=ax.get_xaxis_transform())
+    return f"{unit} to target: {whose}"
+
+
+def target_of(table: pd.DataFrame) -> str:
+    """Say which target the times of a table are to."""
+    first = table.iloc[0]
+    workers = f"{counted(first['workers'], 'worker')}, " if "workers" in first else ""
+    task = f"iterations of {first['task']} " if "task" in first else ""
+    return f"{first['model']}, {workers}{task}to a test loss of {first['target']:g}"
+
+
+def draw_time(
+    ax: Axes,
+    place: float,
+    row: Mapping[str, Any],
+    colour: str,
+    *,
+    unit: float,
+    hidden: float = 1.0,
+    never: str = "not in all runs",
+) -> float:
+    """Draw a time with its interval, and return where they end; past ``hidden`` of it it is pale.
+
+    ``unit`` are the seconds of one on the axis. What has no finite time is said to be ``never``.
+    """
+    if not math.isfinite(row["seconds"]):
+        ax.text(0.02, place, never, transform=ax.get_yaxis_transform(), va="center")
+        return math.nan
+    total = row["seconds"] / unit
+    ax.barh(place, total * hidden, BAR_GROUP, color=colour)
+    if hidden < 1:
+        ax.barh(
+            place, total * (1 - hidden), BAR_GROUP, left=total * hidden, color=colour, alpha=0.4
+        )
+    if not math.isfinite(row["low"]):
+        return total
+    reach = (row["high"] - row["low"]) / 2 / unit
+    ax.errorbar(total, place, xerr=reach, color="black", capsize=2)
+    return total + reach

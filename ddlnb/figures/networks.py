@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import GREY, METHOD_COLOURS
-from ddlnb.figures.style import legend, legend_mark, note, styled
+from ddlnb.figures.style import GREY, METHOD_COLOURS, legend, legend_mark, note, styled
 from ddlnb.networks.network import Network
 from ddlnb.networks.structure import Structure
 

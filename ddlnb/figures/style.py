@@ -1,30 +1,225 @@
-"""What all figures share: style, panels, bars, axes, legends, and the note that says the source.
+"""One colour for each method, engine, model, network and algorithm, in all figures.
+
+All are of Okabe and Ito's palette, which colour-blind readers can tell apart.
+
+Logarithmic axes that can be read: two labelled ticks at least, and numbers as they are said.
+
+A figure that says in words what it is about: its caption.
+
+What all figures share: style, panels, bars, axes, legends, and the note that says the source.
 
 Nothing global changes: style and sizes hold while a figure is made.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import io
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import METHOD_COLOURS, OTHER_COLOUR, colour_of
-from ddlnb.figures.described import described
-from ddlnb.figures.logarithmic import label_logarithmic_axes
 from ddlnb.registry import abridged, parsed, parts_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+METHOD_COLOURS = {
+    "single": "#999999",
+    "DDP": "#3d3d3d",
+    "horovod": "#7a5230",
+    "BSP-PS": "#F0E442",
+    "BSP-A2A": "#E69F00",
+    "WFBP-PS": "#56B4E9",
+    "WFBP-A2A": "#0072B2",
+    "MG-WFBP": "#009E73",
+    "ByteScheduler-PS": "#CC79A7",
+    "ByteScheduler-A2A": "#D55E00",
+    "DeAR": "#6a51a3",
+    "searched": "#000000",
+}
+OTHER_COLOUR = "#b0a695"  # a method of the reader's own, and whatever else has no colour yet
+ENGINE_COLOURS = {
+    "single": "#999999",
+    "ddp": "#3d3d3d",
+    "torch": "#0072B2",
+    "horovod": "#E69F00",
+    "byteps": "#009E73",
+}
+MODEL_COLOURS = {"resnet50": "#0072B2", "bert-base": "#E69F00", "bert-large": "#009E73"}
+NETWORK_COLOURS = {"10GbE": "#D55E00", "100GbE": "#E69F00", "100GbIB": "#009E73"}
+MEASURED_COLOURS = ("#0072B2", "#CC79A7", "#56B4E9")  # networks that the survey does not have
+ARCHITECTURE_COLOURS = {"PS": METHOD_COLOURS["WFBP-PS"], "A2A": METHOD_COLOURS["WFBP-A2A"]}
+
+ALGORITHM_COLOURS = {
+    "ring": "#0072B2",
+    "tree": "#D55E00",
+    "double-tree": "#CC79A7",
+    "recursive-doubling": "#E69F00",
+    "halving-doubling": "#56B4E9",
+    "direct": "#009E73",
+    "swing": "#7a5230",
+    "torus": "#3d3d3d",
+    "hierarchical": "#F0E442",
+    "blueconnect": "#999999",
+}
+
+# The palette in an order that keeps neighbours apart; beyond it, dashes tell lines apart.
+PALETTE = (
+    *("#3d3d3d", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7a5230"),
+)
+DASHES = ("-", "--", ":", "-.")
+BRIGHT = 0.5  # the luminance beyond which dark text reads better
+DARK, GREY, PALE = "#3d3d3d", "#777777", "#dddddd"
+
+
+def colour_of(method: str) -> str:
+    """Return the colour of this method in every figure."""
+    return METHOD_COLOURS.get(method, OTHER_COLOUR)
+
+
+def text_on(colour: str) -> str:
+    """Return the colour in which text on this one can be read.
+
+    >>> text_on("#0072B2"), text_on("#F0E442")
+    ('white', 'black')
+    """
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > BRIGHT else "white"
+
+
+def line_look(number: int) -> dict[str, Any]:
+    """Return colour and dash of the line of this number, counted from 0.
+
+    >>> line_look(0), line_look(9)
+    ({'color': '#3d3d3d', 'linestyle': '-'}, {'color': '#0072B2', 'linestyle': '--'})
+    """
+    dash = DASHES[number // len(PALETTE) % len(DASHES)]
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": dash}
+
+
+STEPS = ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))  # ticks in a decade, from few to many
+FEWEST, ENOUGH = 2, 4  # ticks: a scale needs two, and reads well with four
+PLAIN = (1e-3, 1e6)  # what is written with all its digits
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def label_logarithmic_axes(figure: Figure) -> None:
+    """Give every logarithmic axis readable ticks, unless its ticks are set one by one.
+
+    It is called when everything is drawn: ticks follow the range.
+    """
+    for ax in figure.axes:
+        for axis, limits in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+            is_set = isinstance(axis.get_major_locator(), FixedLocator)
+            if axis.get_scale() == "log" and not is_set:
+                low, high = sorted(limits)
+                _label(axis, low, high)
+
+
+def _label(axis: Axis, low: float, high: float) -> None:
+    steps = next((s for s in STEPS if len(_ticks(low, high, s)) >= ENOUGH), STEPS[-1])
+    if len(_ticks(low, high, STEPS[0])) >= FEWEST and high / low > 1e3:
+        steps = STEPS[0]
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: in_figures(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def _ticks(low: float, high: float, steps: tuple[float, ...]) -> list[float]:
+    """Return the multiples of powers of ten within the range.
+
+    >>> _ticks(0.9, 30, (1, 5))
+    [1.0, 5.0, 10.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [
+        step * 10.0**power
+        for power in powers
+        for step in steps
+        if low <= step * 10.0**power <= high
+    ]
+
+
+def in_figures(value: float) -> str:
+    """Return a number as it is read: 0.01, 20 or 500000, and powers of ten beyond.
+
+    >>> in_figures(0.01), in_figures(500000), in_figures(1e-9), in_figures(2e7)
+    ('0.01', '500000', '10⁻⁹', '2·10⁷')
+    """
+    if value == 0 or PLAIN[0] <= abs(value) < PLAIN[1]:
+        return f"{value:.10f}".rstrip("0").rstrip(".")
+    digits, power = f"{value:.9e}".split("e")
+    factor = digits.rstrip("0").rstrip(".")
+    tens = "10" + str(int(power)).translate(SUPERSCRIPTS)
+    return tens if factor == "1" else f"{factor}·{tens}"
+
+
+DOTS_PER_INCH, SHOWN_PER_INCH = 150, 100  # a picture is shown smaller, to be sharp
+
+
+class DescribedFigure(Figure):
+    """A matplotlib Figure with a caption, which notebooks show beneath it."""
+
+    shows = ""  # the first sentence of what its function says of itself
+
+    @property
+    def caption(self) -> str:
+        """What the figure is about, and the title that it has or its only panel has."""
+        panels = [ax for ax in self.axes if ax.get_visible() and not hasattr(ax, "_colorbar")]
+        title = self.get_suptitle() or (panels[0].get_title() if len(panels) == 1 else "")
+        return " ".join(f"{text}." for text in (_one_line(title), self.shows) if text)
+
+    def _ipython_display_(self) -> None:
+        """Show the picture, and the caption beneath; their metadata travel to the report."""
+        from IPython.display import display
+
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=DOTS_PER_INCH, bbox_inches="tight")
+        picture = drawn.getvalue()
+        across = int.from_bytes(picture[16:20], "big")  # pixels, as the PNG says
+        width = round(across * SHOWN_PER_INCH / DOTS_PER_INCH)
+        about = {"alt": self.caption, "caption": self.caption, "width": width}
+        shown = {"image/png": base64.b64encode(picture).decode(), "text/plain": repr(self)}
+        display(shown, raw=True, metadata={"image/png": about})
+        beneath = {"text/markdown": f"*{self.caption}*", "text/plain": self.caption}
+        display(beneath, raw=True, metadata={"text/markdown": {"is_caption": True}})
+
+
+def described(figure: Figure, description: str | None) -> Figure:
+    """Return the same figure, which now says what it shows; ``description`` is a docstring."""
+    figure.__class__ = DescribedFigure  # whichever of pyplot's functions made it
+    figure.shows = shows(description)  # type: ignore[attr-defined]
+    return figure
+
+
+def shows(description: str | None) -> str:
+    """Return the first sentence of a docstring, in one line and without its full stop.
+
+    >>> shows('''Bars of throughput,
+    ...    by method. More is better.''')
+    'Bars of throughput, by method'
+    """
+    return _one_line(re.split(r"\.\s+(?=[A-Z`])", description or "")[0])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
 
 PUBLISHED: dict[str, Any] = {"hatch": "///", "alpha": 0.55}  # the look of published bars
 BAR_GROUP = 0.86  # of the distance between two groups of bars

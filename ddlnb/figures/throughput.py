@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ddlnb.errors import require
-from ddlnb.figures.colours import ENGINE_COLOURS, OTHER_COLOUR, colour_of
 from ddlnb.figures.style import (
     BAR_GROUP,
-    POINT,
     bar,
+    colour_of,
     in_order,
     legend,
     legend_line,
-    legend_mark,
     legend_methods,
-    names_down,
     on_bar,
-    ordered,
     say_source,
     styled,
 )
-from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 RATE = "throughput_samples_per_s"
 
@@ -105,82 +99,3 @@ def _throughput_panel(ax: Axes, panel: pd.DataFrame, *, published: bool) -> None
     ax.set_xlabel("workers")
     ax.set_ylim(0, max(tops) * 1.16)
     ax.grid(False, axis="x")
-
-
-@styled
-def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> Figure:
-    """Throughput by method, one bar per engine, one panel per model and number of workers.
-
-    A number on a bar is its ratio to the reference engine's of the same method; lines are one
-    standard deviation. Baselines (DDP, horovod's own) stand by themselves.
-    """
-    require(not rows.empty, "there are no rows to draw")
-    rows = rows[rows["engine"] != "single"]
-    panels = list(rows.groupby(["model", "local_batch", "gpus"], sort=False))
-    figure, axes = plt.subplots(len(panels), 1, figsize=(11, 3.6 * len(panels)), squeeze=False)
-    for ax, ((model, batch, gpus), panel) in zip(axes[:, 0], panels, strict=True):
-        _engine_panel(ax, panel, reference)
-        ax.set_title(
-            f"{model}, {batch} per worker, {counted(gpus, 'worker')}, {panel['network'].iloc[0]}"
-        )
-        ax.set_ylabel("throughput (samples/s)")
-    engines = ordered(rows["engine"], ENGINE_COLOURS)
-    handles = [Patch(color=ENGINE_COLOURS.get(e, OTHER_COLOUR), label=e) for e in engines]
-    legend(figure, handles, title="engine")
-    said = [f"number on a bar: ratio to engine {reference}", *about_lines(rows)]
-    say_source(figure, rows, "; ".join(said))
-    return figure
-
-
-def _engine_panel(ax: Axes, panel: pd.DataFrame, reference: str) -> None:
-    methods = in_order(panel["method"])
-    base = panel[panel["engine"] == reference].set_index("method")[RATE]
-    for slot, method in enumerate(methods):
-        bars = panel[panel["method"] == method].drop_duplicates("engine").set_index("engine")
-        engines = ordered(bars.index, ENGINE_COLOURS)
-        width = BAR_GROUP / max(3, len(engines))
-        for index, engine in enumerate(engines):
-            x = slot + (index - (len(engines) - 1) / 2) * width
-            rate, spread = bars.loc[engine, RATE], float(np.nan_to_num(bars.loc[engine, "std"]))
-            colour = ENGINE_COLOURS.get(engine, OTHER_COLOUR)
-            line = {"lw": 1, "capsize": 2}
-            error: dict[str, Any] = {"yerr": spread, "error_kw": line} if spread else {}
-            ax.bar(x, rate, width * 0.95, color=colour, **error)
-            if method in base.index and engine != reference:
-                on_bar(ax, x, rate + spread, f"{rate / base[method]:.2f}")
-    ax.set_xticks(range(len(methods)), methods)
-    ax.tick_params(axis="x", labelrotation=20)
-    ax.grid(False, axis="x")
-    ax.margins(y=0.18)
-
-
-@styled
-def over_baselines(rows: pd.DataFrame, baselines: Sequence[str] = ("DDP", "horovod")) -> Figure:
-    """Throughput of every method over each baseline's, one line per network, model and workers.
-
-    The dashed line is the baseline itself; points to its right are faster.
-    """
-    done = rows[rows["source"] == "emulated"]
-    present = [name for name in baselines if name in set(done["method"])]
-    require(bool(present), f"the rows hold none of the baselines {', '.join(baselines)}")
-    cells = list(done.groupby(["network", "model", "gpus"], sort=False))
-    figure, axes = plt.subplots(
-        1,
-        len(present),
-        figsize=(6 * len(present), 1.2 + 0.32 * len(cells)),
-        sharey=True,
-        squeeze=False,
-    )
-    methods = [name for name in in_order(done["method"]) if name not in {*baselines, "single"}]
-    for ax, baseline in zip(axes[0], present, strict=True):
-        for line, (_, cell) in enumerate(cells):
-            rate = cell.set_index("method")[RATE]
-            for method in [name for name in methods if name in rate.index]:
-                ratio = rate[method] / rate[baseline]
-                ax.plot(ratio, line, marker="o", color=colour_of(method), **POINT)
-        ax.axvline(1, color="black", linestyle="--", linewidth=1)
-        ax.set_xlabel(f"throughput over {baseline} with its defaults")
-    names_down(axes[0][0], [f"{network}, {model}, {gpus}" for (network, model, gpus), _ in cells])
-    legend(figure, [legend_mark(colour_of(name), "o", name, **POINT) for name in methods])
-    say_source(figure, done, "medians of alternating runs")
-    return figure

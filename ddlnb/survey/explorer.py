@@ -1,7 +1,8 @@
 """Notebook explorer: the methods on a cluster whose numbers follow sliders.
 
 A setting is where the sliders stand. Everything else follows from it, in a few milliseconds, by the
-same simulator as everywhere.
+same simulator as everywhere. The widget has a bar for every method, the timeline of the one that
+was clicked, and writes the cluster into a file.
 """
 
 from __future__ import annotations
@@ -9,22 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from statistics import median
+from threading import Timer
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import ipywidgets as widgets
+
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster, write_cluster
-from ddlnb.errors import require
+from ddlnb.errors import DdlnbError, require
+from ddlnb.figures.gantt import timelines
+from ddlnb.figures.style import colour_of, text_on
 from ddlnb.plans.methods import Method
 from ddlnb.results.timeline import Timeline
 from ddlnb.search.result import SearchResult
 from ddlnb.search.search import WITHOUT_SERVERS, search_plan
+from ddlnb.search.space import SEARCHED
 from ddlnb.simulator.forecast import methods_on, single_seconds
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.survey.findings import Findings, findings
-from ddlnb.units import BITS_PER_BYTE, GB, US, show_seconds
+from ddlnb.units import BITS_PER_BYTE, GB, US, show_rate, show_seconds
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
@@ -169,3 +177,151 @@ def save_explored(setting: Setting, path: str | Path) -> Path:
     """
     require(Path(path).suffix == ".yaml", f"cluster file {str(path)!r} must have a name in .yaml")
     return write_cluster(setting.cluster, path)
+
+
+FULL = 420  # pixels of a bar of the fastest method
+REST = 0.5  # seconds without a move, after which the search begins
+NAME = 130  # pixels of the name on a bar
+
+
+def explorer(start: Setting | None = None) -> Explorer:
+    """Sliders for the network, the workers and the model; the methods follow them.
+
+    A bar is the throughput of a method; a click on it shows its timeline.
+    """
+    return Explorer(start or Setting())
+
+
+class Explorer(widgets.VBox):
+    """The widget: ``setting`` is where its sliders stand, ``chosen`` the method that is shown."""
+
+    def __init__(self, start: Setting) -> None:
+        """Draw the methods at the given setting."""
+        self.chosen = SHOWN
+        looks = {"style": {"description_width": "9em"}, "layout": widgets.Layout(width="34em")}
+        logarithmic = {"base": 10, "step": 0.02, "readout_format": ".3g", **looks}
+        self.model = widgets.Dropdown(
+            options=list(MODELS), value=start.model, description="model", **looks
+        )
+        self.batch = widgets.IntSlider(
+            start.batch, 1, 256, description="samples per worker", **looks
+        )
+        self.workers = widgets.SelectionSlider(
+            options=WORKERS, value=start.workers, description="workers", **looks
+        )
+        self.gigabits = widgets.FloatLogSlider(
+            start.gigabits, min=-1, max=3, description="network (Gb/s)", **logarithmic
+        )
+        self.latency = widgets.FloatLogSlider(
+            start.latency_us, min=0, max=3, description="latency (us)", **logarithmic
+        )
+        self.bars = {n: _bar(n) for n in (*explored_speeds(start)["method"], SEARCHED)}
+        self.said = {name: widgets.Label() for name in self.bars}
+        self.picture = widgets.Image(format="png")
+        self.path = widgets.Text(value="my-cluster.yaml", description="file")
+        self.save = widgets.Button(description="save as cluster", icon="save")
+        self.saved = widgets.Label()
+        self.found: SearchResult | None = None  # of the setting that is shown
+        self._rest: Timer | None = None
+        for name, bar in self.bars.items():
+            bar.on_click(lambda _, name=name: self.choose(name))
+        self.save.on_click(lambda _: self.keep())
+        sliders = (self.model, self.batch, self.workers, self.gigabits, self.latency)
+        for slider in sliders:
+            slider.observe(lambda _: self.redraw(), names="value")
+        rows = [widgets.HBox([self.bars[name], self.said[name]]) for name in self.bars]
+        keep = widgets.HBox([self.path, self.save, self.saved])
+        super().__init__([*sliders, *rows, self.picture, keep])
+        self.redraw()
+        self.show()
+
+    @property
+    def setting(self) -> Setting:
+        """Where the sliders stand."""
+        return Setting(
+            self.model.value,
+            self.gigabits.value,
+            self.latency.value,
+            self.workers.value,
+            self.batch.value,
+        )
+
+    def redraw(self) -> None:
+        """Simulate the methods where the sliders stand; picture and search come when they rest."""
+        speeds = explored_speeds(self.setting)
+        self.fastest = float(speeds["throughput"].max())
+        self.found = None
+        with self.hold_sync():
+            for row in speeds.to_dict("records"):
+                self._say(
+                    row["method"],
+                    row["throughput"],
+                    f"{row['efficiency']:.0%} of linear, waits {row['waiting']:.0%}",
+                )
+        self.bars[SEARCHED].layout.width = f"{NAME}px"
+        self.said[SEARCHED].value = "searching when the sliders rest"
+        if self.chosen == SEARCHED:
+            self.chosen = SHOWN
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = Timer(REST, self.rest)
+        self._rest.daemon = True
+        self._rest.start()
+
+    def _say(self, method: str, rate: float, remark: str) -> None:
+        """Make the bar of a method as long as its throughput, and write it beside."""
+        self.bars[method].layout.width = f"{NAME + FULL * min(1.0, rate / self.fastest):.0f}px"
+        self.said[method].value = f"{show_rate(rate)} samples/s; {remark}"
+
+    def rest(self) -> None:
+        """Draw the chosen timeline where the sliders stand, and search a plan there."""
+        self.show()
+        self.search()
+
+    def search(self) -> None:
+        """Search a plan where the sliders stand, and draw it beside the methods."""
+        setting = self.setting
+        try:
+            found = explored_search(setting)
+        except DdlnbError as error:
+            self.said[SEARCHED].value = str(error)
+            return
+        if setting != self.setting:  # a slider moved meanwhile, and another search follows
+            return
+        self.found = found
+        bound = show_seconds(found.lower_bound_seconds)
+        rate = setting.workers * setting.batch / found.iteration_seconds
+        self._say(SEARCHED, rate, f"no plan takes less than {bound}: {found.gap:.0%} above")
+
+    def choose(self, method: str) -> None:
+        """Show the timeline of this method."""
+        if method == SEARCHED and self.found is None:
+            return  # it is still searched
+        self.chosen = method
+        self.show()
+
+    def show(self) -> None:
+        """Draw the timeline of the chosen method."""
+        method = self.found.method if self.chosen == SEARCHED and self.found else self.chosen
+        line = explored_timeline(self.setting, method)
+        takes = f"{self.chosen}, {show_seconds(line.iteration_seconds)} an iteration"
+        drawn = BytesIO()
+        timelines({takes: line}, rank=None).savefig(drawn, format="png", bbox_inches="tight")
+        self.picture.value = drawn.getvalue()
+
+    def keep(self) -> Path | None:
+        """Write the cluster into the named file; what is wrong with it is shown."""
+        try:
+            path = save_explored(self.setting, self.path.value)
+        except (DdlnbError, OSError) as error:
+            self.saved.value = str(error)
+            return None
+        self.saved.value = f"kept: ddlnb forecast --model {self.model.value} --cluster {path}"
+        return path
+
+
+def _bar(method: str) -> widgets.Button:
+    bar = widgets.Button(description=method, tooltip=f"show the timeline of {method}")
+    bar.style.button_color = colour_of(method)
+    bar.style.text_color = text_on(colour_of(method))
+    return bar

@@ -2,6 +2,8 @@
 
 Follows the survey of layers (arXiv 2403.07585): a strategy says what ranks exchange, a collective
 library makes transfers of it, a network carries them.
+
+Layers of communication: who sends to whom, what choices bring, two jobs on one tree.
 """
 
 from __future__ import annotations
@@ -9,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 from ddlnb.errors import require, require_whole
+from ddlnb.figures.style import note, styled
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.play import play
 from ddlnb.networks.topologies import get_topology
@@ -22,16 +28,6 @@ from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.volumes import traffic_matrices
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.units import GB, MB, MS, bandwidth_from
-
-__all__ = [
-    "aggregation_table",
-    "hidden_table",
-    "layer_findings",
-    "layout_traffic",
-    "volume_table",
-    "walk_findings",
-    "walk_table",
-]
 
 # Llama 3 8B (its model card) and Mixtral 8x7B (arXiv 2401.04088, table 1), 4096 tokens a sequence.
 DENSE = llama("llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 4096)
@@ -229,3 +225,46 @@ def walk_findings(table: pd.DataFrame) -> Findings:
             f"{part.loc[(topology, best[0]), 'busiest']}."
         )
     return findings(*told)
+
+
+TRAFFIC_COLOURS, PAIR_COLOURS = "viridis_r", "PuOr"
+
+
+MOST_COLUMNS = 5
+
+
+@styled
+def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -> Figure:
+    """The bytes that each rank sends to each other one in an iteration, a panel for every layout.
+
+    ``traffic`` has matrices of bytes by layout and axis; those of all axes are added up. White is
+    nothing.
+    """
+    require(bool(traffic), "there is no traffic to draw")
+    sums = {
+        text: np.sum(list(matrices.values()), axis=0) / GB
+        for text, matrices in traffic.items()
+        if matrices
+    }
+    require(len(sums) == len(traffic), "a layout of one rank exchanges nothing; leave it out")
+    columns = min(MOST_COLUMNS, len(sums))
+    lines = -(-len(sums) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(2.3 * columns + 1, 2.6 * lines + 0.4), squeeze=False
+    )
+    values = np.concatenate([matrix[matrix > 0] for matrix in sums.values()])
+    norm = LogNorm(values.min() / 1.01, values.max() * 1.01)
+    for ax, (text, matrix) in zip(axes.flat, sums.items(), strict=False):
+        ranks = len(matrix)
+        shown = ax.imshow(np.where(matrix > 0, matrix, np.nan), TRAFFIC_COLOURS, norm=norm)
+        ax.set_title(text, fontsize=9)
+        ax.set_xticks([0, ranks - 1])
+        ax.set_yticks([0, ranks - 1])
+        ax.set_xlabel("to rank", labelpad=-6)
+        ax.set_ylabel("from rank", labelpad=-8)
+        ax.grid(False)
+    for ax in axes.flat[len(sums) :]:
+        ax.set_visible(False)
+    figure.colorbar(shown, ax=axes, label="GB in an iteration", shrink=0.8)
+    note(figure, f"source: {source}")
+    return figure

@@ -27,15 +27,6 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.units import MIB, bandwidth_from
 
-__all__ = [
-    "all_reduce_loads",
-    "by_topology",
-    "claims",
-    "crossing_bytes",
-    "described",
-    "slowdown_findings",
-]
-
 # a + b M through the times of the survey's messages on 10GbE (A14, A15): 95.6 us, 9.07 Gb/s.
 ALPHA, BETA = 95.6e-6, 0.8816e-9
 

@@ -36,7 +36,6 @@ from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer, get_shape, gpt
 from ddlnb.registry import several
 from ddlnb.survey.findings import Findings, findings
-from ddlnb.survey.scale_forecast import best_layouts
 from ddlnb.units import GIB, counted
 
 PARTS = {
@@ -426,18 +425,3 @@ def case_findings(memory: pd.DataFrame, ranking: Ranking, yields: pd.DataFrame) 
 def published_findings(rows: pd.DataFrame, days: pd.DataFrame) -> Findings:
     """Return how far off forecasts of published runs are, and days of training by three ways."""
     return findings(*published_sentences(rows), *days_sentences(days))
-
-
-__all__ = [
-    "best_layouts",
-    "case_findings",
-    "memory_table",
-    "published_findings",
-    "published_runs",
-    "published_table",
-    "spare_labels",
-    "spare_table",
-    "time_table",
-    "training_days",
-    "yield_table",
-]

@@ -1,13 +1,22 @@
-"""Layouts of large models: how far off forecasts of left-out runs are, and which layout is best."""
+"""Layouts of large models: how far off forecasts of left-out runs are, and which layout is best.
+
+Layouts of large models: forecast against published, errors by degree, and a map of them all.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
-from ddlnb.errors import UnknownName
+from ddlnb.errors import UnknownName, require
+from ddlnb.figures.style import PALETTE, legend, say_source, styled
 from ddlnb.files import DATA
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.frameworks import describe
@@ -124,3 +133,78 @@ def findings_of(rows: pd.DataFrame) -> Findings:
         f"{score('model', 'all', OURS, 'held'):.0%} of these runs are in their 90 % interval.",
         f"Furthest off is what was left out with {worst['left_out']}: {worst['median']:.0%}.",
     )
+
+
+KINDS = {"model": "a model", "gpus": "most GPUs"}
+
+
+NO_LAYOUT = "#f0f0f0"
+
+
+@styled
+def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
+    """Median error of forecasts by the degree that was left out, beside trivial forecasts.
+
+    ``scores`` have the columns kind, left_out, forecast and median; a panel per kind, a bar per
+    degree and forecast.
+    """
+    require(not scores.empty, "there are no rows to draw")
+    kinds = list(dict.fromkeys(scores["kind"]))
+    names = list(dict.fromkeys(scores["forecast"]))
+    counts = [scores.loc[scores["kind"] == kind, "left_out"].nunique() for kind in kinds]
+    figure, axes = plt.subplots(
+        1, len(kinds), figsize=(1.0 * sum(counts) + 3, 3.8), squeeze=False, sharey=True,
+        width_ratios=counts,
+    )  # fmt: skip
+    for ax, kind in zip(axes[0], kinds, strict=True):
+        part = scores[scores["kind"] == kind]
+        degrees = list(dict.fromkeys(part["left_out"]))
+        _bars(ax, part, degrees, names)
+        ax.set(yscale="log", title=f"left out: {KINDS.get(kind, kind)}")
+    axes[0, 0].set_ylabel("median error (%)")
+    marks = [Line2D([], [], color=PALETTE[i + 1], linewidth=6, label=name)
+             for i, name in enumerate(names)]  # fmt: skip
+    legend(figure, marks)
+    say_source(figure, source, "a rule that only picks has no error")
+    return figure
+
+
+def _bars(ax: Axes, part: pd.DataFrame, degrees: list[str], names: list[str]) -> None:
+    width = 0.8 / len(names)
+    for i, name in enumerate(names):
+        of = part[part["forecast"] == name].set_index("left_out")["median"]
+        heights = [100 * of.get(degree, np.nan) for degree in degrees]
+        places = np.arange(len(degrees)) + (i - (len(names) - 1) / 2) * width
+        ax.bar(places, heights, width, color=PALETTE[i + 1])
+    labels = [degree.removeprefix("llama-").replace(" GPUs", "") for degree in degrees]
+    ax.set_xticks(range(len(degrees)), labels)
+    ax.set_xlabel("what was left out")
+
+
+@styled
+def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
+    """Throughput of the best layout of every split, by degrees of tensor and pipeline parallelism.
+
+    ``rates`` has tp in its index, pp in its columns, and tokens/s per GPU, NaN where nothing fits.
+    """
+    require(not rates.empty, "there are no rows to draw")
+    size = (0.85 * len(rates.columns) + 2.6, 0.5 * len(rates) + 1.6)
+    figure, ax = plt.subplots(figsize=size)
+    values = rates.to_numpy(float)
+    ax.set_facecolor(NO_LAYOUT)
+    shown = ax.imshow(values, cmap="viridis", vmin=0, aspect="auto")
+    half = np.nanmax(values) / 2
+    for (y, x), value in np.ndenumerate(values):
+        said = f"{value:.0f}" if np.isfinite(value) else "-"
+        bright = np.isfinite(value) and value < half
+        ax.text(x, y, said, ha="center", va="center", fontsize=8,
+                color="white" if bright else "black")  # fmt: skip
+    ax.set_xticks(range(len(rates.columns)), [str(int(pp)) for pp in rates.columns])
+    ax.set_yticks(range(len(rates)), [str(int(tp)) for tp in rates.index])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set(xlabel="stages of the pipeline (pp)", ylabel="ranks of a tensor (tp)")
+    ax.set_title(f"{title}: tokens/s per GPU")
+    ax.grid(False)
+    figure.colorbar(shown, ax=ax)
+    say_source(figure, source, "grey: nothing fits")
+    return figure

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from ddlnb.figures.layouts import WAY_COLOURS, draw_ways
+from ddlnb.figures.style import DARK, note, styled
 from ddlnb.files import DATA
 from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, way_table, ways_to_share
 from ddlnb.parallelism.model import ModelShape, llama
@@ -89,4 +94,22 @@ def executed_findings(rows: pd.DataFrame) -> Findings:
     )
 
 
-__all__ = ["by_ratio", "executed", "executed_findings", "forecast_findings", "ways_of"]
+@styled
+def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
+    """What ways to share a batch or layers among two kinds of GPUs yield, and when both kinds pay.
+
+    ``table`` is that of `way_table`; ``ratios`` has rows of it by ``ratio``, with the ``gain``
+    over the fast GPUs alone. Dashed: the sum of all speeds, and the fast GPUs alone.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8))
+    draw_ways(left, table)
+    for way, colour in WAY_COLOURS.items():
+        own = ratios[ratios["way"] == way]
+        right.plot(own["ratio"], own["gain"], marker="o", markersize=4, color=colour, label=way)
+    right.axhline(1, color=DARK, linestyle="--", linewidth=1)
+    right.set_xlabel("speed of a fast GPU over that of a slow one")
+    right.set_ylabel("throughput over fast GPUs alone")
+    right.set_ylim(bottom=0)
+    right.legend()
+    note(figure, "source: simulated")
+    return figure

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from ddlnb.networks.network import Network
 
 
-__all__ = [
-    "executed_strategies",
-    "execution_findings",
-    "played_layouts",
-    "played_schedules",
-    "schedule_table",
-    "split_findings",
-    "split_table",
-    "strategy_table",
-]
-
 # Eight equal blocks: the embedding and the head are next to nothing.
 EQUAL_BLOCKS = Transformer("eight blocks", 8, 1024, 16, 16, 512)
 # Llama 3 8B (its model card and config), with sequences of 4096 tokens.

@@ -3,6 +3,8 @@
 Intensity is I = C / D: C is the work on one sample, forward and backward, D the number of
 parameters. The survey does not say how it counted C, so the audit computes I under every plain
 convention and shows the published value in a column of its own.
+
+Model intensity: one model, many ways to count its work (survey, sections 1 and 2).
 """
 
 from __future__ import annotations
@@ -11,8 +13,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
+from ddlnb.errors import require
+from ddlnb.figures.style import (
+    BAR_GROUP,
+    MODEL_COLOURS,
+    OTHER_COLOUR,
+    bar,
+    legend,
+    note,
+    on_bar,
+    ordered,
+    styled,
+)
 from ddlnb.results.published import quoted
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.workloads.workload import FLOPS_PER_MAC, Workload, c2c, intensity
@@ -160,3 +177,39 @@ def c2c_table(rows: Iterable[IntensityRow], batches: Mapping[str, int]) -> pd.Da
         frame[f"C2C, {source}"] = pd.Series(ratio, frame.index)
         frame[f"relative, {source}"] = frame[f"C2C, {source}"] / ratio[0]
     return frame.rename_axis("model").round(6)
+
+
+PUBLISHED = "published\n(survey, s. 1-2)"
+
+
+@styled
+def intensity_bars(rows: Iterable[IntensityRow]) -> Figure:
+    """Model intensity under every counting convention, and as published (dashed, hatched)."""
+    rows = list(rows)
+    require(bool(rows), "there are no rows to draw")
+    published = {row.model: row.published for row in rows}
+    values = {(row.convention, row.model): row.intensity for row in rows}
+    values |= {(PUBLISHED, model): value for model, value in published.items()}
+    conventions = list(dict.fromkeys(convention for convention, _ in values))
+    models = ordered(published, MODEL_COLOURS)
+    colours = {model: MODEL_COLOURS.get(model, OTHER_COLOUR) for model in models}
+    figure, ax = plt.subplots(figsize=(10.5, 4.4))
+    width = BAR_GROUP / len(models)
+    for (convention, model), value in values.items():
+        slot = models.index(model) - (len(models) - 1) / 2
+        x = conventions.index(convention) + slot * width
+        bar(ax, x, value, width, colours[model], published=convention == PUBLISHED)
+        on_bar(ax, x, value, f"{value:.0f}")
+    for model, value in published.items():
+        ax.axhline(value, color=colours[model], linestyle="--", linewidth=1, zorder=1)
+    labels = [name.replace(", ", ",\n").replace("+ ", "+\n") for name in conventions[:-1]]
+    labels = [label.replace("own ", "own\n") for label in labels]
+    ax.set_xticks(range(len(conventions)), [*labels, PUBLISHED], fontsize=8)
+    ax.set_ylabel("model intensity (FLOP per parameter and sample)")
+    ax.set_xlabel("how C is counted")
+    ax.set_ylim(0, 1.14 * max(values.values()))
+    ax.set_title("ResNet-50 is above both BERTs however one counts; absolute numbers depend on it")
+    ax.grid(False, axis="x")
+    legend(figure, [Patch(color=colour, label=model) for model, colour in colours.items()])
+    note(figure, "source: computed from the layers; hatched and dashed: published")
+    return figure

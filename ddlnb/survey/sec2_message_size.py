@@ -1,15 +1,30 @@
-"""Effective bandwidth by message size: measured here, and quoted by the survey (section 2)."""
+"""Effective bandwidth by message size: measured here, and quoted by the survey (section 2).
+
+Links: what part of one messages of each size fill, and how long they take by protocol.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
 
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
-from ddlnb.errors import require_whole
+from ddlnb.errors import require, require_whole
+from ddlnb.figures.style import (
+    MEASURED_COLOURS,
+    NETWORK_COLOURS,
+    doubling_axis,
+    legend,
+    say_source,
+    styled,
+)
 from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
@@ -245,3 +260,40 @@ def _time_round_trips(
                 seconds.append((time.perf_counter() - start) / 2)
             found.append((size, statistics.median(seconds[1:])))
     return found
+
+
+@styled
+def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None = None) -> Figure:
+    """Effective bandwidth against message size, both logarithmic.
+
+    ``rows`` have the columns network, bytes, gigabits_per_second and source. ``fits`` gives a
+    network's a + b M, drawn dashed over the range of its points.
+    """
+    require(not rows.empty, "there are no rows to draw")
+    fits = fits or {}
+    figure, ax = plt.subplots(figsize=(8.5, 4.6))
+    measured = iter(MEASURED_COLOURS * len(rows))
+    for (network, source), points in rows.groupby(["network", "source"], sort=False):
+        colour = NETWORK_COLOURS.get(network) or next(measured)
+        ax.plot(
+            points["bytes"],
+            points["gigabits_per_second"],
+            marker="D" if source == "published" else "o",
+            markerfacecolor="white" if source == "published" else colour,
+            linestyle="none" if network in fits else "-",
+            color=colour,
+            label=f"{network} ({source})",
+        )
+        if network in fits:
+            sizes = np.geomspace(points["bytes"].min(), points["bytes"].max(), 60)
+            rates = [gigabits_per_second(m / fits[network].seconds(m)) for m in sizes]
+            ax.plot(sizes, rates, linestyle="--", color=colour, label=f"{network}: {fits[network]}")
+    ticks = [2**k for k in range(8, 30, 2) if rows["bytes"].min() <= 2**k <= rows["bytes"].max()]
+    doubling_axis(ax, ticks, size_in_words)
+    ax.set_yscale("log")
+    ax.set_xlabel("message size")
+    ax.set_ylabel("effective bandwidth (Gb/s)")
+    ax.set_title("Small messages do not fill the link")
+    legend(figure)
+    say_source(figure, rows, "dashed: a + M / B")
+    return figure

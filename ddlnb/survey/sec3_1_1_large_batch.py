@@ -12,6 +12,8 @@ so that the comparison is not one of momentum. Source: survey, section 3.1.1.
 How good the models of large batches are in the end, recipe by recipe.
 
 What is expected of large batches, and whether it holds on curves of `large_batches`.
+
+Learning: curves against steps, bytes or seconds, and what a large batch leaves of accuracy.
 """
 
 from __future__ import annotations
@@ -20,10 +22,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.figures.style import (
+    PALETTE,
+    doubling_axis,
+    legend,
+    over_seeds,
+    say_source,
+    styled,
+)
 from ddlnb.results.statistics import mean_interval, paired_comparison
 from ddlnb.survey.findings import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
@@ -409,16 +422,69 @@ def _by_seed(curves: pd.DataFrame, recipe: str, batch: int, measure: str) -> np.
     return last[measure].to_numpy(dtype=float)
 
 
-__all__ = [
-    "by_division",
-    "communication",
-    "communication_table",
-    "large_batch_findings",
-    "large_batches",
-    "quality",
-    "quality_table",
-    "recovered_table",
-    "tuned_sgd_rate",
-    "verdict_table",
-    "verdicts",
-]
+QUALITIES = {"test_loss": ("test loss", 1.0), "test_accuracy": ("test accuracy (%)", 100.0)}
+
+
+APART = 1.02  # between neighbouring recipes, so that their intervals do not hide one another
+
+
+@styled
+def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
+    """Final test loss and accuracy against the global batch, a line per recipe.
+
+    ``quality`` is that of `ddlnb.survey.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
+    seeds, cut where no loss or accuracy can be. Where runs diverged the mean loss is infinite: a
+    cross on the upper edge, no point.
+    """
+    require(not quality.empty, "there are no batches to draw")
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
+    recipes = list(quality.groupby("recipe", sort=False))
+    for ax, measure in zip(panels, QUALITIES, strict=True):
+        for number, (_, part) in enumerate(recipes):
+            apart = APART ** (number - (len(recipes) - 1) / 2)
+            colour = PALETTE[number % len(PALETTE)]
+            _draw_quality(ax, part.sort_values("batch"), measure, colour, apart)
+        doubling_axis(ax, sorted(set(quality["batch"])))
+        if measure == "test_loss":
+            ax.set_yscale("log")
+        ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
+    legend(figure, where="upper left", columns=3)
+    said = ["equal epochs", remark, over_seeds(int(quality["seeds"].max())), "x: diverged"]
+    say_source(figure, quality, "; ".join(filter(None, said)))
+    return figure
+
+
+def possible(
+    means: np.ndarray, half_widths: np.ndarray, measure: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far intervals reach down and up: a loss is not negative, an accuracy 0 to 100 %.
+
+    >>> down, up = possible(np.array([98.0]), np.array([5.0]), "test_accuracy")
+    >>> down.tolist(), up.tolist()
+    ([5.0], [2.0])
+    """
+    down = np.minimum(half_widths, means)
+    return down, np.minimum(half_widths, 100 - means) if measure == "test_accuracy" else half_widths
+
+
+def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart: float) -> None:
+    factor = QUALITIES[measure][1]
+    x = part["batch"].to_numpy(dtype=float) * apart
+    y = part[measure].to_numpy(dtype=float) * factor
+    half = np.nan_to_num(part[f"{measure}_half_width"].to_numpy(dtype=float)) * factor
+    down, up = possible(y, half, measure)
+    fine = np.isfinite(y)
+    ax.errorbar(
+        x[fine],
+        y[fine],
+        yerr=[down[fine], up[fine]],
+        color=colour,
+        marker="o",
+        markersize=4,
+        linewidth=1.5,
+        elinewidth=0.9,
+        capsize=2,
+        label=part["recipe"].iloc[0],
+    )
+    top = np.full((~fine).sum(), 0.97)
+    ax.plot(x[~fine], top, "x", color=colour, transform=ax.get_xaxis_transform())

@@ -7,6 +7,10 @@ The error of one round of a compressor with its bound, and what error feedback k
 The bytes that compressed averages send among n workers, and what is quoted about them.
 
 How compressed methods learn on digits, and which orderings of papers hold there.
+
+Lossy methods on a cluster: their traffic, the seconds of an iteration, the time to a target.
+
+Compressors alone: their errors with the bounds, and what error feedback keeps.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from ddlnb.compression.base import RESIDUAL, Codec, Compressor, Memory, Round, average_with_feedback
@@ -26,6 +32,18 @@ from ddlnb.compression.profile import CompressionProfile, compression_profile
 from ddlnb.compression.random_k import RandomK
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import NotFinite, require, require_whole
+from ddlnb.figures.style import (
+    GREY,
+    PALETTE,
+    doubling_axis,
+    legend,
+    legend_mark,
+    line_look,
+    names_down,
+    say_source,
+    short,
+    styled,
+)
 from ddlnb.files import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
 from ddlnb.survey.findings import with_half_widths
@@ -368,16 +386,74 @@ def orderings_table(curves: pd.DataFrame, kept: pd.DataFrame | None = None) -> p
     return both.fillna({"kept": "-", "kept_workers": "-"})
 
 
-__all__ = [
-    "compressor_table",
-    "digits_gradients",
-    "error_table",
-    "errors_of_digits",
-    "kept_curves",
-    "learn",
-    "learning_table",
-    "orderings_table",
-    "residuals_of_digits",
-    "traffic_claims_table",
-    "traffic_of_resnet50",
-]
+@styled
+def lossy_traffic(table: pd.DataFrame) -> Figure:
+    """Bytes per worker and iteration against the workers, by compressor; the dense ring is thick.
+
+    ``table`` is a `traffic_table`. Both axes are logarithmic. Lines that rise in proportion to the
+    workers are all-gathers.
+    """
+    require(not table.empty, "there is no traffic to draw")
+    figure, ax = plt.subplots(figsize=(8.5, 5.0))
+    names = sorted(table["compressor"].unique(), key=lambda name: name != "none")  # stable
+    for number, name in enumerate(names, start=0 if names[0] == "none" else 1):
+        part = table[table["compressor"] == name].sort_values("workers")
+        look = {"linewidth": 3, "label": "dense ring"} if name == "none" else {"label": short(name)}
+        look = {**look, **line_look(number), "marker": "o", "markersize": 4}
+        ax.plot(part["workers"], part["bytes"] / MB, **look)
+    ax.set_yscale("log")
+    doubling_axis(ax, sorted(table["workers"].unique()))
+    ax.set(xlabel="workers", ylabel="MB per worker and iteration")
+    ax.set_title(f"{table['model'].iloc[0]}: what is gathered grows with the workers")
+    legend(figure)
+    say_source(figure, table, "requests of each compressor, tensor by tensor")
+    return figure
+
+
+MARKERS = ("o", "s", "^", "D")
+
+
+@styled
+def compression_losses(table: pd.DataFrame) -> Figure:
+    """The share of the squared norm that each compressor loses, and in grey its bound.
+
+    ``table`` is one or several of `compression_errors`, one colour for each that was compressed.
+    Beyond the dashed line more is lost than there was.
+    """
+    require(not table.empty, "there are no losses to draw")
+    names, inputs = list(table["compressor"].unique()), list(table["on"].unique())
+    figure, ax = plt.subplots(figsize=(8.0, 1.6 + 0.32 * len(names)))
+    apart = 0.5 / len(inputs)
+    for number, what in enumerate(inputs):
+        part = table[table["on"] == what].set_index("compressor").reindex(names)
+        lines = [line + (number - (len(inputs) - 1) / 2) * apart for line in range(len(names))]
+        bounds = [bound if math.isfinite(bound) else math.nan for bound in part["bound"]]
+        ax.plot(bounds, lines, "|", color=GREY, markersize=11, markeredgewidth=2)
+        colour, marker = PALETTE[number + 1], MARKERS[number % len(MARKERS)]
+        ax.plot(part["loss"], lines, marker, color=colour, markersize=6, label=what)
+    ax.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
+    ax.set_xscale("log")
+    names_down(ax, [short(name) for name in names])
+    ax.set_xlabel("mean squared error over squared norm, one round without memory")
+    handles, _ = ax.get_legend_handles_labels()
+    handles.append(legend_mark(GREY, "|", "bound", markersize=11))
+    legend(figure, handles, "upper center", columns=4)
+    say_source(figure, table, "tensor by tensor; no mark: no bound")
+    return figure
+
+
+@styled
+def feedback_residuals(table: pd.DataFrame) -> Figure:
+    """What error feedback keeps back, step by step, by compressor.
+
+    ``table`` is from `residual_growth`.
+    """
+    require(not table.empty, "there are no residuals to draw")
+    figure, ax = plt.subplots(figsize=(8.0, 4.2))
+    for number, (name, rows) in enumerate(table.groupby("compressor", sort=False)):
+        ax.plot(rows["step"], rows["residual"], label=short(str(name)), **line_look(number))
+    ax.set_yscale("log")
+    ax.set(xlabel="step", ylabel="norm of the residual over that of a gradient")
+    legend(figure)
+    say_source(figure, table, "one worker, fed gradient after gradient")
+    return figure

@@ -19,17 +19,8 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate
-from ddlnb.survey.fig3_timelines import EARLY, LATE, PLACES, overlap, places_of_waits
+from ddlnb.survey.fig3_timelines import PLACES, overlap, places_of_waits
 from ddlnb.units import MS
-
-__all__ = [
-    "EARLY",
-    "LATE",
-    "breakdown_rows",
-    "breakdown_table",
-    "schedule_facts",
-    "simulate_schedules",
-]
 
 SHOWN_ITERATIONS = 4  # The figure draws the middle two of these.
 PARTS = ("computation", "contention", "latency", "bandwidth")

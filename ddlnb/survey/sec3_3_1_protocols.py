@@ -12,6 +12,8 @@ the sender, to where the receiver reads it, and the kernel has no part in it. Th
 where a card makes that one copy from machine to machine (survey, section 3.3.1).
 
 What a message costs by the channel that carries it, measured between two processes.
+
+Links: what part of one messages of each size fill, and how long they take by protocol.
 """
 
 from __future__ import annotations
@@ -31,9 +33,19 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Protocol
 
+import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.figures.style import (
+    NETWORK_COLOURS,
+    PALETTE,
+    doubling_axis,
+    legend,
+    say_source,
+    styled,
+)
 from ddlnb.files import PUBLISHED, machine
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.emulation.topology import Link
@@ -433,11 +445,39 @@ def _round(
     ]
 
 
-__all__ = [
-    "about_the_link",
-    "beside_quoted",
-    "latency_table",
-    "measure_protocols",
-    "rdma_parts",
-    "survey_table",
-]
+# Of paths that the survey does not have: colours that its networks leave.
+OURS = tuple(colour for colour in PALETTE if colour not in NETWORK_COLOURS.values())
+
+
+@styled
+def protocol_times(rows: pd.DataFrame) -> Figure:
+    """Microseconds (left) and Gb/s (right) of a message against its size, all logarithmic.
+
+    ``rows`` have the columns network, bytes, seconds, gigabits_per_second and source. Emulated
+    paths are dashed; published ones are hollow points, without a line.
+    """
+    require(not rows.empty, "there are no rows to draw")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
+    paths = rows.groupby(["network", "source"], sort=False)
+    for number, ((network, source), points) in enumerate(paths):
+        medium = str(network).partition(",")[0]
+        colour = NETWORK_COLOURS.get(medium, OURS[number % len(OURS)])
+        look = {
+            "color": colour,
+            "marker": "D" if source == "published" else "o",
+            "markerfacecolor": "white" if source == "published" else colour,
+            "linestyle": {"published": "none", "emulated": "--"}.get(source, "-"),
+        }
+        left.plot(points["bytes"], points["seconds"] / US, **look, label=f"{network} ({source})")
+        right.plot(points["bytes"], points["gigabits_per_second"], **look)
+    for ax in (left, right):
+        ax.set_yscale("log")
+        doubling_axis(ax, sorted(rows["bytes"].astype(int).unique()), size_in_words, rotation=45)
+        ax.set_xlabel("message size")
+    left.set_ylabel("time of a message (us)")
+    right.set_ylabel("effective bandwidth (Gb/s)")
+    left.set_title("Small messages: the latency of the path")
+    right.set_title("Large messages: copies and the wire")
+    legend(figure)
+    say_source(figure, rows, "half of the median round trip, quickest round")
+    return figure

@@ -29,17 +29,6 @@ from ddlnb.results.statistics import Verdict
 from ddlnb.survey.findings import Findings, findings, item_verdict
 from ddlnb.units import MB, bandwidth_from
 
-__all__ = [
-    "EXCHANGES",
-    "cost_table",
-    "exchange_times",
-    "link_loads",
-    "seconds_table",
-    "topologies_of",
-    "topology_findings",
-    "verdicts",
-]
-
 EXCHANGES = (
     "one ring",
     "all rings that fit",

@@ -3,6 +3,8 @@
 Losses and rounds are measured on a small task, in lockstep. Seconds come from a cost model: those
 of a gradient and of an average of a large model's gradient on a cluster. All workers of local SGD
 run at the same rate, so seconds follow from gradients and rounds, whatever the cluster.
+
+The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities.
 """
 
 from __future__ import annotations
@@ -12,10 +14,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
+from ddlnb.figures.learning import ADAPTIVE, BOTH, FIXED, draw_time, target_label, target_of
+from ddlnb.figures.style import (
+    GREY,
+    facets,
+    legend,
+    legend_line,
+    names_down,
+    say_source,
+    short,
+    styled,
+)
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
@@ -231,3 +245,27 @@ def _answer(network: str, part: pd.DataFrame) -> str:
 def _judged(row: Mapping[str, Any]) -> str:
     said = {FASTER: "faster", SLOWER: "slower", OPEN: "not clearly different"}[row["verdict"]]
     return f"{said} ({row['over_fixed']:.2f} times its speed)"
+
+
+@styled
+def period_bars(times: pd.DataFrame) -> Figure:
+    """Minutes to the target loss by the period H of local SGD: a bar per H, a panel per network.
+
+    ``times`` are `period_times`. Whiskers are 95 % intervals over seeds. Grey: the time of the best
+    fixed H.
+    """
+    methods = list(times["method"].unique()) if len(times) else []
+    height = 1.3 + 0.36 * len(methods)
+    figure, panels = facets(times, "machine", width=(2.8, 3.0), height=height, **BOTH)
+    for ax, _, part in panels:
+        for number, row in enumerate(part.to_dict("records")):
+            colour = FIXED if row["fixed"] else ADAPTIVE
+            draw_time(ax, number, row, colour, unit=60)
+        best = part.loc[part["best_fixed"], "seconds"].iloc[0] / 60
+        ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("minutes", times))
+        ax.set_xlim(left=0)
+    names_down(panels[0][0], [short(name).partition(" on ")[0] for name in methods])
+    legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
+    say_source(figure, times, target_of(times))
+    return figure

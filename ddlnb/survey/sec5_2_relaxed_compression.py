@@ -9,6 +9,8 @@ How large the entries of gradients are: histograms of methods, and how alike the
 
 Section 5.2 of the survey asks whether gradients under relaxed synchronisation are distributed as
 under BSP, for which compressors were made.
+
+The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities.
 """
 
 from __future__ import annotations
@@ -21,9 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from ddlnb.errors import InputError, require, require_whole
+from ddlnb.figures.learning import BOTH
+from ddlnb.figures.style import (
+    PALETTE,
+    facets,
+    legend,
+    legend_line,
+    say_source,
+    short,
+    styled,
+)
 from ddlnb.plans.requests import Flow
 from ddlnb.results.statistics import Verdict, mean_interval
 from ddlnb.survey.findings import Findings, findings, item_verdict
@@ -36,6 +49,7 @@ from ddlnb.training.runs.summaries import Runs, final_loss, runs_by, spent
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import NextGradient, Worker
+from ddlnb.units import MB, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -390,14 +404,54 @@ def similarity_findings(alike: pd.DataFrame) -> Findings:
     )
 
 
-__all__ = [
-    "at_equal_bytes",
-    "bytes_findings",
-    "bytes_table",
-    "link_bytes",
-    "similarity",
-    "similarity_findings",
-    "similarity_table",
-    "train_combined",
-    "train_watched",
-]
+@styled
+def loss_by_bytes(curves: pd.DataFrame) -> Figure:
+    """Test loss against the bytes of a worker's link, both ways: a panel per synchronisation.
+
+    ``curves`` have the column of `link_bytes`. Lines are means over seeds at equal steps.
+    """
+    compressions = list(curves["compression"].unique()) if len(curves) else []
+    figure, panels = facets(curves, "synchronisation", width=(1.2, 3.7), height=3.9, **BOTH)
+    for ax, _, part in panels:
+        sent = part[part["link_bytes"] > 0]
+        for compression, rows in sent.groupby("compression", sort=False):
+            means = rows.groupby("step")[["link_bytes", "test_loss"]].mean()
+            ax.plot(
+                means["link_bytes"] / MB,
+                means["test_loss"],
+                color=PALETTE[compressions.index(compression) % len(PALETTE)],
+                label="dense" if compression == "none" else f"{short(compression)} + feedback",
+            )
+        ax.set_xlabel("MB through a worker's link")
+        ax.set_xscale("log")
+    panels[0][0].set_ylabel("test loss")
+    legend(figure, where="upper center", columns=len(compressions))
+    say_source(
+        figure, "lockstep, bytes counted", f"mean of {counted(curves['seed'].nunique(), 'seed')}"
+    )
+    return figure
+
+
+@styled
+def gradient_histograms(sizes: pd.DataFrame) -> Figure:
+    """Shares of gradient entries by their size: a line per run, a panel per measure of size.
+
+    ``sizes`` are from `gradient_sizes`.
+    """
+    figure, panels = facets(sizes, "measure", width=(1, 5), height=3.6)
+    methods = list(sizes["method"].unique())
+    colours = {name: PALETTE[n % len(PALETTE)] for n, name in enumerate(methods)}
+    for ax, measure, part in panels:
+        for (method, _), run in part.groupby(["method", "seed"], sort=False):
+            colour = colours[method]
+            ax.step(run["bin"], 100 * run["share"], where="mid", color=colour, lw=1, alpha=0.8)
+        unit = "|entry| / root mean square" if measure == SCALED else "|entry|"
+        ax.set(title="", xlabel=f"log$_{{10}}$ {unit}")
+    panels[0][0].set_ylabel("entries (%)")
+    handles = [
+        legend_line(colour, short(name).partition(" on ")[0], "-")
+        for name, colour in colours.items()
+    ]
+    legend(figure, handles, "upper center", columns=4)
+    say_source(figure, sizes, "a line per seed; the first bin holds all that is smaller")
+    return figure

@@ -12,6 +12,8 @@ is simulated and measured for the model of one learning task, which is both the 
 trained: densities by layer belong to one model, and cannot be carried over to another.
 
 Section 5.3 on digits: what is trained, and what the times say, as tables and sentences.
+
+The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities.
 """
 
 from __future__ import annotations
@@ -22,12 +24,24 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
+from ddlnb.figures.learning import ADAPTIVE, BOTH, FIXED, SOURCE, draw_time, target_label, target_of
+from ddlnb.figures.style import (
+    DARK,
+    GREY,
+    facets,
+    legend,
+    legend_line,
+    names_down,
+    say_source,
+    styled,
+)
 from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.survey.findings import Findings, findings, item_verdict
 from ddlnb.survey.items import ItemVerdict
@@ -38,7 +52,7 @@ from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.cost.time_to_target import DENSE, MARGIN, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
-from ddlnb.units import MS
+from ddlnb.units import MS, counted
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -471,17 +485,79 @@ def layer_findings(times: pd.DataFrame) -> Findings:
     )
 
 
-__all__ = [
-    "density_by_layer",
-    "digits_layer_times",
-    "hidden_densities",
-    "hidden_findings",
-    "hidden_table",
-    "layer_findings",
-    "layer_table",
-    "level_findings",
-    "level_table",
-    "level_times",
-    "level_verdicts",
-    "train_levels",
-]
+FACTORS = {
+    "seconds": ("time to target", DARK, "-"),
+    "iteration_seconds": ("seconds of an iteration", "#0072B2", "--"),
+    "iterations": ("iterations to target", "#D55E00", ":"),
+}
+
+
+KIND_COLOURS = {"dense": GREY, "fixed": FIXED, "by layer": ADAPTIVE}
+
+
+@styled
+def level_curves(table: pd.DataFrame) -> Figure:
+    """Time to target against the density, and its two factors: a panel per network.
+
+    ``table`` is from `level_times`. Everything is in units of the best lossless method, which needs
+    the iterations of dense BSP. A density that misses the target in some run has no time and no
+    iterations.
+    """
+    figure, panels = facets(table, "machine", width=(1.2, 3.8), height=3.9, **BOTH)
+    for ax, _, part in panels:
+        dense = part[part["is_dense"]].iloc[0]
+        sparse = part[~part["is_dense"]].sort_values("density")
+        for column, (label, colour, style) in FACTORS.items():
+            values = (sparse[column] / dense[column]).where(lambda ratio: ratio < math.inf)
+            look: dict[str, Any] = {"color": colour, "linestyle": style, "label": label}
+            ax.plot(sparse["density"], values, marker="o", markersize=4, **look)
+        ax.axhline(1, color=GREY, linewidth=0.8)
+        ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log")
+        ax.set_yscale("log")
+    panels[0][0].set_ylabel("times the best lossless method")
+    legend(figure, where="upper center", columns=3)
+    say_source(figure, SOURCE, target_of(table))
+    return figure
+
+
+@styled
+def density_steps(table: pd.DataFrame) -> Figure:
+    """The density of every tensor by when its gradient is ready: a panel per network.
+
+    ``table`` is from `density_by_layer`. A mark is a tensor, the larger the more entries it has.
+    """
+    figure, panels = facets(table, "network", width=(1.2, 3.4), height=3.2, **BOTH)
+    for ax, _, part in panels:
+        ready, share = part["ready"] / MS, part["elements"] / table["elements"].max()
+        ax.step(ready, part["density"], where="post", color=ADAPTIVE, linewidth=1)
+        ax.scatter(ready, part["density"], s=4 + 120 * share, color=ADAPTIVE, alpha=0.4, lw=0)
+        ax.set(xlabel="gradient ready after (ms)", yscale="log", ylim=(0.0007, 1.5))
+    panels[0][0].set_ylabel("density k/D")
+    first = table.iloc[0]
+    say_source(
+        figure, table[["source"]], f"{first['model']}, {counted(first['workers'], 'worker')}"
+    )
+    return figure
+
+
+@styled
+def layer_bars(times: pd.DataFrame) -> Figure:
+    """Milliseconds to the target by densities, fixed and by layer: a panel per network.
+
+    ``times`` are `layer_times`. Bars are parted: the first part is what an iteration computes,
+    times the iterations. Whiskers are 95 % intervals over seeds. Grey: the time of the best fixed
+    density.
+    """
+    figure, panels = facets(times, "machine", width=(1.5, 4.2), height=3.9)
+    for ax, _, part in panels:
+        for number, row in enumerate(part.to_dict("records")):
+            hidden = row["compute_seconds"] / row["iteration_seconds"]
+            draw_time(ax, number, row, KIND_COLOURS[row["kind"]], unit=MS, hidden=hidden)
+        best = part.loc[part["kind"] == "fixed", "seconds"].min() / MS
+        ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
+        names_down(ax, list(part["label"]))
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times))
+        ax.set_xlim(left=0)
+    legend(figure, [legend_line(GREY, "the best fixed density", "--")], "upper right")
+    say_source(figure, SOURCE, f"{target_of(times)}; pale: communication that nothing hides")
+    return figure

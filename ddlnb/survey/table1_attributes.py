@@ -8,6 +8,8 @@ scales: these are ours, printed beside the verdicts, and another one may give an
 Table 1, level 1: numbers for synchronisation and compression, from small runs in lockstep.
 
 Table 1, scheduling and levels 2 and 3: numbers simulated on clusters, or computed.
+
+Table 1 as a picture: the survey's word, ours, and the number behind it, cell by cell.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.clusters.file import get_cluster
@@ -30,6 +36,7 @@ from ddlnb.compression.base import QUANTISATION, SPARSIFICATION, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.sparse import Sparsifier
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.figures.style import legend, note, styled
 from ddlnb.files import PUBLISHED
 from ddlnb.networks.structure import (
     Ring,
@@ -762,17 +769,50 @@ def system_numbers(hidden: pd.DataFrame, networks: pd.DataFrame, failures: int) 
     ]
 
 
-__all__ = [
-    "compared",
-    "hidden_shares",
-    "iterations_needed",
-    "median_hidden",
-    "network_costs",
-    "network_table",
-    "scales_table",
-    "system_numbers",
-    "training_numbers",
-    "verdict_counts",
-    "word_findings",
-    "words_table",
-]
+COLOURS = {AGREES: "#cde8dd", DISAGREES: "#f7d3bd", UNKNOWN: "#e2e2e2"}
+CELL = (1.75, 0.44)  # inches
+
+
+@styled
+def attribute_cells(table: pd.DataFrame) -> Figure:
+    """Every cell of Table 1: above the survey's word, below that of this edition and its number.
+
+    ``table`` is from `ddlnb.survey.table1_attributes.compared`.
+    """
+    require(len(table) > 0, "there are no cells to draw")
+    rows = list(table["row"].unique())
+    columns = list(table["attribute"].unique())
+    width, height = CELL
+    size = (2.6 + width * len(columns), 1.6 + height * len(rows))
+    figure, ax = plt.subplots(figsize=size)
+    ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
+    for _, cell in table.iterrows():
+        _draw(ax, columns.index(cell["attribute"]), rows.index(cell["row"]), cell)
+    ax.set_xticks([i + 0.5 for i in range(len(columns))], [c.replace(" ", "\n") for c in columns])
+    ax.set_yticks([i + 0.5 for i in range(len(rows))], rows)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    counts = table["verdict"].value_counts()
+    handles = [
+        Patch(color=colour, label=f"{verdict}: {counts.get(verdict, 0)}")
+        for verdict, colour in COLOURS.items()
+    ]
+    legend(figure, handles, "lower left", columns=len(COLOURS))
+    sources = ", ".join(sorted(set(table["source"])))
+    note(figure, f"first line: the survey's word (Table 1); second: ours, by a number: {sources}")
+    return figure
+
+
+def _draw(ax: Axes, x: int, y: int, cell: pd.Series) -> None:
+    colour, number = COLOURS[cell["verdict"]], float(cell["number"])
+    ax.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
+    ours = "no number" if math.isnan(number) else f"{cell['here']} ({_short(number)})"
+    ax.text(x + 0.5, y + 0.28, cell["survey"], ha="center", va="center", fontsize=9)
+    ax.text(x + 0.5, y + 0.7, ours, ha="center", va="center", fontsize=9, weight="bold")
+
+
+def _short(number: float) -> str:
+    return "never" if math.isinf(number) else f"{number:.2g}"

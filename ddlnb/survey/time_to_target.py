@@ -2,13 +2,37 @@
 
 Iterations are measured on digits, seconds simulated for other models; in the pure case both belong
 to digits. `ddlnb.training.cost.time_to_target` multiplies them.
+
+Lossy methods on a cluster: their traffic, the seconds of an iteration, the time to a target.
+
+Whose iterations and whose seconds a time to a target is made of: the label of its axis.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
+
+from ddlnb.errors import require
+from ddlnb.figures.learning import ADAPTIVE, FIXED, SOURCE, draw_time, target_label, target_of
+from ddlnb.figures.style import (
+    DARK,
+    OTHER_COLOUR,
+    beside,
+    doubling_axis,
+    facets,
+    legend,
+    line_look,
+    names_down,
+    say_source,
+    short,
+    styled,
+)
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
 from ddlnb.training.cost.time_to_target import (
@@ -17,8 +41,8 @@ from ddlnb.training.cost.time_to_target import (
     YES,
     iterations_to_target,
     recommendations,
-    time_to_target,
 )
+from ddlnb.training.cost.time_to_target import time_to_target as time_to_target_time_to_target
 from ddlnb.units import counted
 from ddlnb.workloads.workload import read_profile
 
@@ -46,13 +70,13 @@ def times_on_clusters(
     ``model`` names a profile, ``compression`` the profile of what compressing takes: "free" or
     "cpu-1thread".
     """
-    return time_to_target(curves, target, read_profile(model), clusters, compression)
+    return time_to_target_time_to_target(curves, target, read_profile(model), clusters, compression)
 
 
 def pure_case(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return the time to target of digits itself, measured here, behind made-up links."""
     links = [made_up_cluster(*link) for link in LINKS]
-    return time_to_target(curves, target, digits_workload(), links, ON_CPU)
+    return time_to_target_time_to_target(curves, target, digits_workload(), links, ON_CPU)
 
 
 def quickest(table: pd.DataFrame) -> pd.DataFrame:
@@ -124,3 +148,87 @@ def _choices(verdicts_there: pd.DataFrame) -> str:
         if len(methods := verdicts_there.loc[verdicts_there["choice"] == choice, "method"])
     )
     return "; ".join(groups)
+
+
+APART = 1.025  # between neighbouring methods, so that their intervals do not hide one another
+
+
+@styled
+def time_to_target(table: pd.DataFrame) -> Figure:
+    """Minutes to the target loss per method and network; the axis says whose iterations they are.
+
+    ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`. Whiskers are 95 %
+    intervals over seeds; a method that does not reach the target has no bar, and the text on a bar
+    is its speed-up over the dense best.
+    """
+    methods = list(table["method"].unique()) if len(table) else []
+    height = 1.4 + 0.34 * len(methods)
+    figure, panels = facets(table, "network", width=(3.2, 2.9), height=height, sharey=True)
+    for ax, _, part in panels:
+        _draw_times(ax, part.set_index("method").reindex(methods))
+        ax.set_xlabel(target_label("minutes", table))
+    names_down(panels[0][0], [short(name) for name in methods])
+    figure.suptitle(f"{target_of(table)}", fontsize=10)
+    say_source(figure, SOURCE, _compression_note(table))
+    return figure
+
+
+def _draw_times(ax: Axes, part: pd.DataFrame) -> None:
+    for number, (method, row) in enumerate(part.iterrows()):
+        colour = DARK if row["is_dense"] else _colour(str(method))
+        end = draw_time(ax, number, row, colour, unit=60, never="never")
+        if math.isfinite(end):
+            beside(ax, end, number, f"{row['speedup']:.2f}x")
+    ax.margins(x=0.25)
+    ax.set_xlim(left=0)
+    ax.xaxis.set_major_formatter(ScalarFormatter())
+
+
+def _colour(method: str) -> str:
+    from ddlnb.training.method import training_method  # brings torch
+
+    lossy = training_method(method)
+    if lossy.compressor is not None:
+        return ADAPTIVE
+    return FIXED if lossy.synchronisation.name != "bsp" else OTHER_COLOUR
+
+
+@styled
+def target_speedups(table: pd.DataFrame) -> Figure:
+    """Speed-ups to the target loss against the workers: a panel per network, a line per method.
+
+    ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`, for several numbers of
+    workers. Speed-ups are over the quickest lossless method, which is quicker below the dashed
+    line. Bars are 95 % intervals over seeds; where a run never reaches the target there is no
+    point, and a method without any says "never".
+    """
+    lossy = table[~table["is_dense"].astype(bool)]
+    require(not lossy.empty, "there are no lossy methods to draw")
+    methods = list(lossy["method"].unique())
+    height = 3.6 + 0.2 * len(methods)
+    figure, panels = facets(lossy, "network", width=(1.0, 3.2), height=height, sharey=True)
+    for ax, _, part in panels:
+        for number, method in enumerate(methods, start=1):
+            rows = part[part["method"] == method].sort_values("workers")
+            speedups = rows["speedup"].where(rows["speedup"] > 0, math.nan)
+            x = rows["workers"] * APART ** (number - (1 + len(methods)) / 2)
+            low, high = rows["speedup_low"].astype(float), rows["speedup_high"].astype(float)
+            reach = [(speedups - low).clip(lower=0), (high - speedups).clip(lower=0)]
+            look: dict[str, Any] = {"marker": "o", "markersize": 4, "elinewidth": 0.9, "capsize": 2}
+            ever = bool((lossy.loc[lossy["method"] == method, "speedup"] > 0).any())
+            look |= {"label": short(method) + " (never)" * (not ever), **line_look(number)}
+            ax.errorbar(x, speedups, yerr=reach, **look)
+        ax.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
+        doubling_axis(ax, sorted(lossy["workers"].unique()))
+        ax.set_xlabel("workers")
+    panels[0][0].set_ylabel("speed-up to the target over the dense best")
+    panels[0][0].set_ylim(bottom=0)
+    legend(figure, where="upper center", columns=3)
+    say_source(figure, SOURCE, f"{target_of(table)}\n{_compression_note(lossy)}")
+    return figure
+
+
+def _compression_note(table: pd.DataFrame) -> str:
+    said = {source.partition("compression ")[2] for source in table["source"]} - {""}
+    whole = [text if text.startswith("compression") else f"compression {text}" for text in said]
+    return " and ".join(sorted(whole)) or "no compression"

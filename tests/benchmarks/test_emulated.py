@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.emulated import NETWORKS, against, agreement, summary
+from benchmarks.pictures import over_baselines
 from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.figures import engine_bars, over_baselines
+from ddlnb.figures import engine_bars
 from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.options import HERE, emulated
 from ddlnb.workloads.workload import read_profile

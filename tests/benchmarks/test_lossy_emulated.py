@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import lossy_emulated
 from benchmarks.lossy_emulated import METHODS, lossy_errors, lossy_on_emulated, order_kept
+from benchmarks.pictures import lossy_against_emulated
 from ddlnb.errors import ResultsError, UnknownName
-from ddlnb.figures import lossy_against_emulated
 from ddlnb.files import DATA
 from ddlnb.survey.sec3_2_architectures import made_up_workload
 from ddlnb.workloads.replay import replayed

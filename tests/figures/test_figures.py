@@ -21,8 +21,8 @@ from ddlnb import figures
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
-from ddlnb.figures.colours import OTHER_COLOUR
 from ddlnb.figures.gantt import pack
+from ddlnb.figures.style import OTHER_COLOUR
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span, Timeline

@@ -16,8 +16,14 @@ from matplotlib.patches import Patch
 
 from ddlnb import figures
 from ddlnb.errors import InputError
-from ddlnb.figures.colours import ALGORITHM_COLOURS, GREY, METHOD_COLOURS, OTHER_COLOUR, text_on
-from ddlnb.figures.logarithmic import in_figures
+from ddlnb.figures.style import (
+    ALGORITHM_COLOURS,
+    GREY,
+    METHOD_COLOURS,
+    OTHER_COLOUR,
+    in_figures,
+    text_on,
+)
 from ddlnb.survey.networks import all_reduce_loads
 from tests.figures.test_figures import (
     DRAWN,
@@ -180,4 +186,4 @@ def test_networks_say_what_their_marks_are():
     figure = figures.network_loads(loads, "simulated")
     assert [handle.get_label() for handle in handles_of(figure)] == ["host", "switch"]
     assert "source: simulated" in text_of(figure)
-    assert "ring on star(4)" in figure.alternative_text
+    assert "ring on star(4)" in text_of(figure)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pandas as pd
 from matplotlib.figure import Figure
 
+from benchmarks.pictures import drift_iterations
 from ddlnb import figures
 from ddlnb.parallelism.goodput.failures import failure_records, fit_failure_rate
 from ddlnb.parallelism.goodput.simulate import Job, goodput
@@ -102,7 +103,7 @@ DRAWN = {
     ),
     "advice_reasons": lambda: figures.advice_reasons(reasons()),
     "scaling_curves": lambda: figures.scaling_curves(sizes(), 0.8, "a model on a cluster"),
-    "drift_iterations": lambda: figures.drift_iterations(drifting()),
+    "drift_iterations": lambda: drift_iterations(drifting()),
     "search_gains": lambda: figures.search_gains(searched()),
     "time_spent": lambda: figures.time_spent(months(), ["waits", "elastic"]),
     "checkpoint_curve": intervals,

@@ -6,11 +6,10 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.figures import explorer, timeline_svg
+from ddlnb.figures import explorer
 from ddlnb.survey.explorer import (
     Setting,
     explored_speeds,
-    explored_timeline,
     redraw_findings,
     save_explored,
 )
@@ -22,7 +21,7 @@ START = Setting(workers=8)
 def widget():
     """Sliders that never rest: a search begins when a test says so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlnb.figures.sliders.REST", 1e6)
+        patch.setattr("ddlnb.survey.explorer.REST", 1e6)
         yield explorer(START)
 
 
@@ -46,6 +45,7 @@ def test_a_moved_slider_changes_bars_words_and_timeline(widget):
     picture = widget.picture.value
     widget.gigabits.value = 1.0
     assert all(widget.said[name].value != text for name, text in before.items())
+    widget.show()
     assert widget.picture.value != picture
     widest = max(before, key=lambda name: float(widget.bars[name].layout.width[:-2]))
     speeds = explored_speeds(widget.setting).set_index("method")["throughput"]
@@ -53,9 +53,11 @@ def test_a_moved_slider_changes_bars_words_and_timeline(widget):
 
 
 def test_a_click_on_a_bar_shows_its_timeline(widget):
+    before = widget.picture.value
     widget.bars["BSP-PS"].click()
     assert widget.chosen == "BSP-PS"
-    assert "BSP-PS: an iteration takes" in widget.picture.value
+    assert bytes(widget.picture.value).startswith(b"\x89PNG")
+    assert widget.picture.value != before
 
 
 def test_the_searched_plan_follows_and_shows_its_timeline_on_click(widget):
@@ -66,7 +68,7 @@ def test_the_searched_plan_follows_and_shows_its_timeline_on_click(widget):
     widget.search()
     assert "no plan takes less than" in widget.said["searched"].value
     widget.bars["searched"].click()
-    assert "searched: an iteration takes" in widget.picture.value
+    assert widget.chosen == "searched"
     speeds = explored_speeds(widget.setting)
     a2a = speeds[~speeds["method"].str.endswith("PS")]["iteration_seconds"].min()
     assert widget.found.iteration_seconds <= a2a * (1 + 1e-9)
@@ -78,13 +80,6 @@ def test_what_cannot_be_kept_is_said_beside_the_button(widget, tmp_path):
     assert "must have a name in .yaml" in widget.saved.value
     widget.path.value = str(tmp_path / "mine.yaml")
     assert widget.keep().exists()
-
-
-def test_the_drawing_has_a_box_for_every_span():
-    line = explored_timeline(START, "MG-WFBP")
-    text = timeline_svg(line, "a < b")
-    assert text.count("<rect") == len(line.spans)
-    assert 'aria-label="a &lt; b"' in text
 
 
 def test_an_unknown_model_is_refused_by_name():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from ddlnb.parallelism.goodput.compare import goodput_table
 from ddlnb.parallelism.goodput.failures import failure_records
 from ddlnb.survey.scale_faults import (
     case_findings,
@@ -13,7 +14,6 @@ from ddlnb.survey.scale_faults import (
     effective_findings,
     effective_time,
     failure_findings,
-    goodput_table,
     labels,
     left_out_failures,
 )
