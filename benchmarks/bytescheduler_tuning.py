@@ -18,7 +18,7 @@ from scipy.special import ndtr
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import Method
-from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.units import KIB, MIB
@@ -94,7 +94,7 @@ def tune_on(
 
     def seconds(one: Method) -> float:
         program = lower(workload, cluster, plan_on(cluster, workload, one), keep=False)
-        return play_fast(program).iteration_seconds
+        return play(program).iteration_seconds
 
     return tune(method, seconds, trials=trials, seed=seed)
 

@@ -17,12 +17,10 @@ from ddlnb.plans.plan import Plan
 from ddlnb.search.bound import Bound, lower_bound
 from ddlnb.search.merging import best_merging
 from ddlnb.search.space import Candidate, Cost, Space, all_reduce_costs
-from ddlnb.simulator.events import play_unlike_fast
-from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.events import play
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.simulator.workers import team_of, with_team
 from ddlnb.workloads.workload import Workload
 
 
@@ -110,10 +108,7 @@ class DenseSending:
 
     def seconds(self, plan: Plan) -> float:
         """Return the seconds of a steady iteration of a plan, by the compiled simulator."""
-        program = lower(self.workload, self.cluster, plan, keep=False)
-        if self.cluster.is_alike:
-            return play_fast(program).iteration_seconds
-        return play_unlike_fast(with_team(program, team_of(self.cluster))).iteration_seconds
+        return play(lower(self.workload, self.cluster, plan, keep=False)).iteration_seconds
 
     def fixed(self) -> dict[str, list[Plan]]:
         """Return the methods' own plans."""

@@ -1,681 +1,602 @@
-"""A program of unlike workers as arrays of records, on which its compiled player plays.
+"""Plays a program event by event: the seconds of an iteration, and the spans of timelines.
 
-Lists of numbers are joined into one array, ``lists``; a record says from where to where its own
-are. A passage is a message in a copy of a stage, in row message and column copy.
+Two things go on at once. Workers compute their tasks one after the other; the network carries
+messages through their stages. They meet in three places: a task makes messages ready, a task waits
+for messages, and each may slow the other down while both are busy. Workers that do the same at the
+same time are one class, and one of them stands for all (`ddlnb.simulator.workers`); where all are
+alike there is one class.
 
-From the ends of iterations of unlike workers to the seconds of one.
-
-Plays unlike workers as `player` of this package does, compiled: only seconds, and no spans.
-
-The events and their order are those of the plain player, which explains them, and so are the names
-of functions; this file only keeps them on a board of arrays. Compiled code is cached on disk.
+What a class, a node or the cluster has of a stage is an instance of it. An instance asks for its
+resource when the message has come from all whom it is for. One that takes parts serves the part of
+each as it comes; a part that comes while its message is served joins it, so that those that come
+together are served as one. The plain players of `tests/simulator` do the same with objects, and
+tests hold them equal. Compiled code is cached on disk, so that it is compiled once.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ddlnb.simulator.fast_player import Seconds
-from ddlnb.simulator.player import STEADY
-from ddlnb.simulator.tasks import Indices, Numbers
-from ddlnb.simulator.workers import MOST_ITERATIONS, UnlikeProgram
+from ddlnb.errors import require
+from ddlnb.results.timeline import Span
+from ddlnb.simulator.program import Program, delayed
+from ddlnb.simulator.tasks import Indices, Numbers, Waits
+from ddlnb.simulator.workers import Wiring, wiring_of
 
-AHEAD = 8  # iterations that a lane may be ahead of the slowest
+MOST_ITERATIONS, MOST_OF_SEVERAL = 12, 24  # played until alike, of one class and of several
+AHEAD = 8  # iterations that a class may be ahead of the slowest
+STEADY = 1e-12  # of the period
+MOST_PASSAGES = 2_000_000  # messages in instances, a stated budget: some 300 MB
 
-_WHOLE, _REAL, _TRUTH = np.int64, np.float64, np.bool_
-Records = NDArray[np.void]
-
-
-def _record(whole: str = "", real: str = "", truth: str = "") -> np.dtype[np.void]:
-    kinds = ((whole, _WHOLE), (real, _REAL), (truth, _TRUTH))
-    return np.dtype([(name, kind) for names, kind in kinds for name in names.split()])
-
-
-RULES = _record("released wanted most codes serial", "credit compute_share now", "by_priority")
-STEP = _record("waits waits_end readies readies_end", "slowed fixed")
-STAGE = _record("copies", "delay latency_share", "streams parts")
-COPY = _record("stage lanes lanes_end into into_end out out_end computing", "", "streams_on")
-EDGE = _record("to of of_end source", "weight")
-LANE = _record(
-    "sender copies copies_end step iteration event busy",
-    "left since speed waiting_since exposed",
-    "computing",
-)
-SENDER = _record("lanes following flying", "flying_bytes")
-MESSAGE = _record("place at_place", "size")
-PASSAGE = _record(
-    "resource event upstream come parts_done behind through",
-    "latency work share latency_left work_left since",
-    "is_queued own_done",
-)
-RESOURCE = _record("serving head tail")
+END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)  # events: of a class, an edge, a passage, a passage
+STEP, WAIT, MESSAGE = range(3)  # rows of the log
 
 
-class Board(NamedTuple):
-    """All that is known and all that changes.
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds of one steady iteration, those in which the computation waited, and steadiness.
 
-    ``pace`` holds factor and delay by lane and iteration, ``ends`` when an iteration of a lane
-    ended, and the seconds waited by then; ``is_done`` is by lane and message, ``ready`` by sender
-    and message, ``joined`` by message and edge.
+    An iteration is over when its last worker is; exposed seconds are a mean over workers. Where
+    iterations do not become alike, seconds are a mean over all but the first.
     """
 
-    rules: Any
-    lists: Any
-    steps: Any
-    stages: Any
-    copies: Any
-    edges: Any
-    lanes: Any
-    senders: Any
-    messages: Any
-    passages: Any
-    resources: Any
-    pace: Any
-    ends: Any
-    is_done: Any
-    ready: Any
-    joined: Any
+    iteration_seconds: float
+    exposed_seconds: float
+    is_steady: bool
 
 
-class _Lists:
-    """Lists of numbers joined into one."""
+class Stages(NamedTuple):
+    """The stages of a program: a row for each, and a column for every message where it matters."""
 
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-
-    def add(self, rows: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
-        """Join rows, and return where each starts and ends."""
-        starts, ends = [], []
-        for row in rows:
-            starts.append(len(self._numbers))
-            self._numbers += row
-            ends.append(len(self._numbers))
-        return starts, ends
-
-    def joined(self) -> Indices:
-        """Return all numbers."""
-        return np.array(self._numbers, dtype=np.int64)
+    resource: Indices
+    delay: Numbers
+    latency: Numbers
+    work: Numbers
+    share: Numbers
+    latency_share: Numbers
+    streams: NDArray[np.bool_]
+    parts: NDArray[np.bool_]
 
 
-def board_of(program: UnlikeProgram) -> Board:
-    """Return the board before the first event."""
-    base, copies, team = program.program, program.copies, program.team
-    lanes, messages, lists = len(team.lanes), len(base.messages), _Lists()
-    wanted = team.iterations or 0
-    many = messages * max(len(copies.stage), len(copies.to)) + lanes
-    rules = _records(
-        RULES,
-        1,
-        released=base.released,
-        wanted=wanted,
-        most=MOST_ITERATIONS,
-        codes=many,
-        credit=base.credit_bytes,
-        compute_share=base.compute_share,
-        by_priority=base.by_priority,
+Prepared = tuple[Any, ...]
+
+
+def play(program: Program) -> Seconds:
+    """Return the seconds of a program.
+
+    Raises InputError if there are too many messages for so many classes of workers.
+    """
+    return play_prepared(prepared(program))
+
+
+def spans(program: Program, iterations: int) -> list[Span]:
+    """Return what every class of workers did in the first iterations, and when."""
+    program = delayed(program)
+    rows = 2 * len(program.tasks.steps) + len(program.messages)
+    log = np.zeros((len(program.workers.classes) * (iterations + AHEAD) * rows, 6))
+    *_, count = _play(*_arrays(program, iterations), log)
+    by_class = np.argsort(log[:count, 1], kind="stable")
+    return [span for row in log[by_class] for span in _spans_of(program, row)]
+
+
+def prepared(program: Program) -> Prepared:
+    """Return the program as the arrays that are played until iterations are steady."""
+    return _arrays(delayed(program), program.workers.iterations or 0)
+
+
+def _arrays(program: Program, iterations: int) -> Prepared:
+    workers, tasks, stages = program.workers, program.tasks, program.stages
+    wiring = wiring_of(
+        tuple([stage.shape for stage in stages]),
+        program.released,
+        workers.classes,
+        workers.nodes,
     )
-    steps, edges = _steps(program, lists), _edges(program, lists)
-    places = _places(program)
-    return Board(
-        rules=rules,
-        steps=steps,
-        stages=_stages(program),
-        copies=_copies(program, lists),
-        edges=edges,
-        lanes=_lanes(program, lists),
-        senders=_records(SENDER, len(copies.senders), lanes=list(map(len, copies.senders))),
-        messages=_records(
-            MESSAGE, messages, place=np.argsort(places), at_place=places, size=base.message_bytes
+    classes, messages = len(workers.classes), len(program.messages)
+    passages = len(wiring.stage) * messages
+    require(
+        passages <= MOST_PASSAGES,
+        f"{messages:,} messages of {classes:,} workers that differ make {passages:,} passages, and "
+        f"at most {MOST_PASSAGES:,} are simulated; choose larger messages, or fewer workers that "
+        f"differ",
+    )
+    return (
+        tasks.waits,
+        *program.step_seconds,
+        workers.factor,
+        workers.delay,
+        workers.shares,
+        Stages(
+            np.stack([stage.resource for stage in stages]),
+            np.array([stage.delay for stage in stages]),
+            np.stack([stage.latency for stage in stages]),
+            np.stack([stage.work for stage in stages]),
+            np.stack([stage.shares for stage in stages]),
+            np.array([stage.latency_share for stage in stages]),
+            np.array([stage.streams for stage in stages]),
+            np.array([stage.parts for stage in stages]),
         ),
-        passages=_passages(program),
-        resources=_records(RESOURCE, copies.resources, serving=-1, head=-1, tail=-1),
-        pace=np.stack([team.factor, team.delay], axis=2),
-        ends=np.zeros((lanes, max(wanted, MOST_ITERATIONS) + AHEAD, 2)),
-        is_done=np.ones((lanes, messages), dtype=_TRUTH),
-        ready=np.zeros((len(copies.senders), messages), dtype=_WHOLE),
-        joined=np.zeros((messages, len(copies.to)), dtype=_TRUTH),
-        lists=lists.joined(),
+        wiring,
+        program.message_bytes.astype(np.float64),
+        tasks.by_priority if program.by_priority else np.arange(messages),
+        program.by_priority,
+        program.credit_bytes,
+        program.released,
+        program.drains and classes == 1,
+        program.compute_share,
+        len(program.resources),
+        iterations,
     )
 
 
-def _records(kind: np.dtype[np.void], count: int, **values: Any) -> Records:
-    records = np.zeros(count, dtype=kind)
-    for name, value in values.items():
-        records[name] = value
-    return records
+NO_LOG = np.zeros((0, 6))
 
 
-def _steps(program: UnlikeProgram, lists: _Lists) -> Records:
-    tasks = program.program.tasks
-    waits, waits_end = lists.add(tasks.listed[step[0]].waits_for for step in tasks.steps)
-    readies, readies_end = lists.add(tasks.listed[step[-1]].readies for step in tasks.steps)
-    return _records(
-        STEP,
-        len(tasks.steps),
-        waits=waits,
-        waits_end=waits_end,
-        readies=readies,
-        readies_end=readies_end,
-        slowed=program.program.step_seconds,
-        fixed=program.fixed_steps,
+def play_prepared(program: Prepared) -> Seconds:
+    """Return the seconds of a program that is given as `prepared`."""
+    iteration, exposed, is_steady, _ = _play(*program, NO_LOG)
+    return Seconds(iteration, exposed, is_steady)
+
+
+def _spans_of(program: Program, row: Numbers) -> Iterator[Span]:
+    """Yield the spans of a row of the log; contention is shared out among the tasks of a step."""
+    kind, number, index, iteration = map(int, row[:4])
+    start, stop = map(float, row[4:])
+    rank = program.workers.classes[number].rank
+    if kind == MESSAGE:
+        name, size = program.messages[index], int(program.message_bytes[index])
+        yield Span(rank, "message", name, start, stop, iteration, size)
+        return
+    step = program.tasks.steps[index]
+    listed = program.tasks.listed
+    if kind == WAIT:
+        yield Span(rank, "wait", listed[step[0]].name, start, stop, iteration)
+        return
+    own_seconds = program.class_seconds(number, iteration)[step.start : step.stop].tolist()
+    slowed = (stop - start) / total if (total := sum(own_seconds)) else 1.0
+    for task, own in zip(step, own_seconds, strict=True):
+        end = stop if task == step[-1] else min(stop, start + own * slowed)
+        if own:
+            yield Span(rank, listed[task].kind, listed[task].name, start, end, iteration)
+        start = end
+
+
+@njit(cache=True, nogil=True)
+def _left(
+    latency: float, work: float, elapsed: float, latency_rate: float, rate: float
+) -> tuple[float, float]:
+    """What is left of latency and work after some seconds at these rates."""
+    on_latency = min(elapsed, latency / latency_rate)
+    return (
+        max(0.0, latency - on_latency * latency_rate),
+        max(0.0, work - (elapsed - on_latency) * rate),
     )
 
 
-def _stages(program: UnlikeProgram) -> Records:
-    stages = program.program.stages
-    names = ("delay", "latency_share", "streams", "parts")
-    values = {name: [getattr(stage, name) for stage in stages] for name in names}
-    return _records(STAGE, len(stages), copies=np.diff(program.copies.first), **values)
+@njit(cache=True, nogil=True)
+def _push(times: Numbers, tags: Indices, count: Indices, when: float, code: int) -> int:
+    """Add an event to a heap and return its serial number; of events at one time the first leads.
 
-
-def _copies(program: UnlikeProgram, lists: _Lists) -> Records:
-    copies, stages = program.copies, program.program.stages
-    streams = [*(stage.streams for stage in stages[1:]), False]
-    found: dict[str, Any] = {}
-    for name in ("lanes", "into", "out"):
-        found[name], found[f"{name}_end"] = lists.add(getattr(copies, name))
-    streams_on = [streams[stage] for stage in copies.stage]
-    return _records(COPY, len(copies.stage), stage=copies.stage, streams_on=streams_on, **found)
-
-
-def _edges(program: UnlikeProgram, lists: _Lists) -> Records:
-    copies = program.copies
-    source = np.full(len(copies.to), -1)
-    for copy, edges in enumerate(copies.out):
-        source[list(edges)] = copy
-    senders = [sorted({_sender(program, lane) for lane in lanes}) for lanes in copies.of]
-    of, of_end = lists.add(senders)
-    return _records(
-        EDGE, len(source), to=copies.to, weight=copies.weight, source=source, of=of, of_end=of_end
-    )
-
-
-def _lanes(program: UnlikeProgram, lists: _Lists) -> Records:
-    count = len(program.team.lanes)
-    through = [
-        [copy for copy, members in enumerate(program.copies.lanes) if lane in members]
-        for lane in range(count)
-    ]
-    copies, copies_end = lists.add(through)
-    senders = [_sender(program, lane) for lane in range(count)]
-    return _records(LANE, count, sender=senders, copies=copies, copies_end=copies_end, speed=1.0)
-
-
-def _sender(program: UnlikeProgram, lane: int) -> int:
-    return next(n for n, lanes in enumerate(program.copies.senders) if lane in lanes)
-
-
-def _places(program: UnlikeProgram) -> Indices:
-    """Return the messages in the order in which those that are ready start."""
-    base = program.program
-    if not base.by_priority:
-        return np.arange(len(base.messages))
-    return np.argsort(base.priority, kind="stable")
-
-
-def _passages(program: UnlikeProgram) -> Records:
-    copies = program.copies
-    records = np.zeros(copies.work.T.shape, dtype=PASSAGE)
-    stages = program.program.stages
-    share = np.stack([stages[stage].shares for stage in copies.stage])
-    values: dict[str, Numbers | Indices] = {
-        "latency": copies.latency, "work": copies.work, "resource": copies.resource, "share": share
-    }  # fmt: skip
-    for name, value in values.items():
-        records[name] = value.T
-    return records
-
-
-def seconds_of(
-    ends: Sequence[Sequence[tuple[float, float]]], counts: Numbers, is_steady: bool
-) -> Seconds:
-    """Return the seconds of the last iteration if iterations are steady, else a mean.
-
-    ``ends`` are those of every lane: when an iteration ended, and the seconds waited by then;
-    ``counts`` is how many workers each lane stands for. An iteration is over when its last worker
-    is; exposed seconds are a mean over workers. The mean leaves the first iteration out.
+    ``count`` are the events in the heap, and all that were ever added.
     """
-    done = min(map(len, ends))
-    times = np.array([[(0.0, 0.0), *one[:done]] for one in ends])  # lane, iteration, kind
-    last = times[:, :, 0].max(axis=0)
-    waited = np.average(times[:, :, 1], axis=0, weights=counts)
-    since = done - 1 if is_steady else min(1, done - 1)
-    count = done - since
-    return Seconds(
-        float(last[-1] - last[since]) / count,
-        float(waited[-1] - waited[since]) / count,
-        is_steady,
-    )
-
-
-def are_steady(ends: Sequence[Sequence[float]]) -> bool:
-    """Whether the last two iterations of all lanes took the same time."""
-    if min(map(len, ends)) < 3:
-        return False
-    periods = np.diff(np.array([one[-3:] for one in ends]), axis=1)
-    return bool(np.ptp(periods) <= STEADY * periods.max())
-
-
-# Kinds of events: of a lane, of an edge and a message, of a passage, of an edge and a message.
-END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)
-Events = Any
-
-
-def play_unlike_fast(program: UnlikeProgram) -> Seconds:
-    """Return the seconds of a program, as `play_unlike` finds them."""
-    board = board_of(program)
-    steady = bool(_play(board))
-    done = int(board.lanes["iteration"].min())
-    return seconds_of(board.ends[:, :done].tolist(), program.team.counts, steady)
+    place = count[0]
+    while place > 0 and times[(place - 1) >> 1] > when:
+        above = (place - 1) >> 1
+        times[place], tags[place, 0], tags[place, 1] = times[above], tags[above, 0], tags[above, 1]
+        place = above
+    count += 1
+    times[place], tags[place, 0], tags[place, 1] = when, count[1], code
+    serial: int = count[1]
+    return serial
 
 
 @njit(cache=True, nogil=True)
-def _play(b: Board) -> bool:
-    """Play until the iterations wanted are over, or until they are steady; say if they are."""
-    events = [(0.0, 0, 0)]
-    events.pop()
-    rules, known = b.rules[0], 0
-    for lane in range(len(b.lanes)):
-        _begin_step(b, events, lane)
-    while True:
-        now, stamp, code = heapq.heappop(events)
-        rules.now = now
-        kind, number = code // rules.codes, code % rules.codes
-        message, other = number // len(b.edges), number % len(b.edges)
-        if kind == END_STEP:
-            if stamp == b.lanes[number].event:
-                _end_step(b, events, number)
-        elif kind == ARRIVE:
-            _arrive(b, events, other, message)
-        elif kind == OWN_PART:
-            message, other = number // len(b.copies), number % len(b.copies)
-            if stamp == b.passages[message, other].event:
-                _own_part_ends(b, events, message, other)
-        else:
-            _upstream_ends(b, events, other, message)
-        if rules.compute_share < 1.0:
-            _follow_network(b, events)
-        if kind != END_STEP:
-            continue
-        done = b.lanes[0].iteration
-        for lane in b.lanes:
-            done = min(done, lane.iteration)
-        if done > known:
-            known = done
-            if rules.wanted > 0:
-                if done >= rules.wanted:
-                    return False
-            elif _is_steady(b, done):
-                return True
-            elif done >= rules.most:
-                return False
+def _pop(times: Numbers, tags: Indices, count: Indices) -> tuple[float, int, int]:
+    """Take the first event off the heap, and return its time, serial number and code."""
+    found = times[0], tags[0, 0], tags[0, 1]
+    count[0] -= 1
+    last = count[0]
+    place, below = 0, 1
+    while below < last:
+        right = below + 1
+        if right < last and (times[right], tags[right, 0]) < (times[below], tags[below, 0]):
+            below = right
+        if (times[last], tags[last, 0]) < (times[below], tags[below, 0]):
+            break
+        times[place], tags[place, 0], tags[place, 1] = times[below], tags[below, 0], tags[below, 1]
+        place, below = below, 2 * below + 1
+    times[place], tags[place, 0], tags[place, 1] = times[last], tags[last, 0], tags[last, 1]
+    return found
 
 
 @njit(cache=True, nogil=True)
-def _is_steady(b: Board, done: int) -> bool:
-    if done < 3:
-        return False
+def _note(
+    log: Numbers, row: int, kind: int, c: int, index: int, iteration: int, start: float, stop: float
+) -> int:
+    """Write a row of the log if there is one left, and return the number of the next."""
+    if row == len(log):
+        return row
+    log[row, 0], log[row, 1], log[row, 2], log[row, 3] = kind, c, index, iteration
+    log[row, 4], log[row, 5] = start, stop
+    return row + 1
+
+
+@njit(cache=True, nogil=True)
+def _are_alike(ends: Numbers, done: int) -> bool:
+    """Whether the last two iterations of all classes took the same time."""
     least, most = np.inf, 0.0
-    for lane in range(len(b.lanes)):
-        for number in (done - 2, done - 1):
-            period = b.ends[lane, number, 0] - b.ends[lane, number - 1, 0]
+    for c in range(len(ends)):
+        for last in (done - 1, done):
+            period = ends[c, last, 0] - ends[c, last - 1, 0]
             least, most = min(least, period), max(most, period)
     return most - least <= STEADY * most
 
 
 @njit(cache=True, nogil=True)
-def _at(b: Board, events: Events, when: float, kind: int, number: int) -> int:
-    b.rules[0].serial += 1
-    heapq.heappush(events, (when, b.rules[0].serial, kind * b.rules[0].codes + number))
-    serial: int = b.rules[0].serial
-    return serial
-
-
-# Computation.
-
-
-@njit(cache=True, nogil=True)
-def _can_go_on(b: Board, lane: int) -> bool:
-    step = b.steps[b.lanes[lane].step]
-    for i in range(step.waits, step.waits_end):  # noqa: SIM110 (generators are not compiled)
-        if not b.is_done[lane, b.lists[i]]:
-            return False
-    return True
+def _mean(ends: Numbers, weights: Numbers, since: int, done: int) -> tuple[float, float]:
+    """Seconds of an iteration, and those exposed, from the end of one to the end of another."""
+    first, last, exposed = 0.0, 0.0, 0.0
+    for c in range(len(ends)):
+        first, last = max(first, ends[c, since, 0]), max(last, ends[c, done, 0])
+        exposed += (ends[c, done, 1] - ends[c, since, 1]) * weights[c]
+    return (last - first) / (done - since), exposed / (done - since)
 
 
 @njit(cache=True, nogil=True)
-def _begin_step(b: Board, events: Events, number: int) -> None:
-    lane = b.lanes[number]
-    if not _can_go_on(b, number):
-        lane.waiting_since = b.rules[0].now
-        return
-    step, column = b.steps[lane.step], min(lane.iteration, b.pace.shape[1] - 1)
-    lane.since = b.rules[0].now
-    lane.left = step.slowed * b.pace[number, column, 0] + step.fixed
-    if lane.step == 0:
-        lane.left += b.pace[number, column, 1]
-    _set_computing(b, events, number, True)
-    _schedule_step(b, events, number)
+def _play(
+    waits: Waits,
+    slowed_seconds: Numbers,
+    fixed_seconds: Numbers,
+    factor: Numbers,
+    late: Numbers,
+    weights: Numbers,
+    stages: Stages,
+    wiring: Wiring,
+    size: Numbers,
+    in_order: Indices,
+    by_priority: bool,
+    credit: float,
+    released: int,
+    drains: bool,
+    compute_share: float,
+    resources: int,
+    wanted: int,
+    log: Numbers,
+) -> tuple[float, float, bool, int]:
+    """Seconds of an iteration, those exposed, whether it is steady, and the rows of the log.
 
+    A passage is a message in an instance: message * instances + instance.
+    """
+    classes, messages, last_step = len(factor), len(size), len(slowed_seconds) - 1
+    instances, edges, last_stage = len(wiring.stage), len(wiring.to), len(stages.delay) - 1
+    passages, units, senders = messages * instances, wiring.units, len(wiring.needed)
+    codes = messages * max(instances, edges) + classes
+    now, logged, known = 0.0, 0, 0
+    # Events: a time, and (serial, kind * codes + number); a superseded one has an old serial.
+    at_once = 2 * passages + 3 * classes + messages * edges  # events that one event brings about
+    times, tags = np.zeros(2 * at_once), np.zeros((2 * at_once, 2), np.int64)
+    count = np.zeros(2, np.int64)
+    # Classes: where they are in their steps, and what they wait for.
+    step = np.zeros(classes, np.int64)
+    iteration = np.zeros(classes, np.int64)
+    step_event = np.zeros(classes, np.int64)
+    computing = np.zeros(classes, np.bool_)
+    left = np.zeros(classes)
+    since = np.zeros(classes)
+    speed = np.ones(classes)
+    began = np.zeros(classes)
+    waits_since = np.zeros(classes)
+    exposed = np.zeros(classes)
+    busy = np.zeros(classes, np.int64)  # instances at work
+    awaited = np.zeros(classes, np.int64)
+    is_awaited = np.zeros((classes, messages), np.bool_)
+    is_done = np.ones((classes, messages), np.bool_)
+    taken_at = np.zeros((classes, messages))
+    made_in = np.zeros((classes, messages), np.int64)
+    ends = np.zeros((classes, max(wanted, MOST_OF_SEVERAL) + AHEAD + 1, 2))
+    # Senders: the messages that their classes have ready, and those under way.
+    ready = np.zeros((senders, messages), np.int64)
+    through = np.zeros((senders, messages), np.int64)
+    following = np.zeros(senders, np.int64)
+    flying = np.zeros(senders, np.int64)
+    flying_bytes = np.zeros(senders)
+    place_of = np.zeros(messages, np.int64)
+    for place in range(messages):
+        place_of[in_order[place]] = place
+    # Passages and resources.
+    own_event = np.zeros(passages, np.int64)
+    latency_left = np.zeros(passages)
+    work_left = np.zeros(passages)
+    served_since = np.zeros(passages)
+    own_done = np.zeros(passages, np.bool_)
+    upstream = np.zeros(passages, np.int64)  # edges whose stage before has not ended
+    come = np.zeros(passages, np.int64)
+    parts_done = np.zeros(passages, np.int64)
+    is_queued = np.zeros(passages, np.bool_)
+    behind = np.full(passages, -1, np.int64)
+    serving = np.full(resources * units, -1, np.int64)
+    head = np.full(resources * units, -1, np.int64)
+    tail = np.full(resources * units, -1, np.int64)
+    has_come = np.zeros((messages, edges), np.bool_)  # over an edge to the stage that releases
+    computing_in = np.zeros(instances, np.int64)  # classes
+    # What an event brings about: who begins a step, who may start messages, what comes where.
+    beginning, beginners = np.arange(classes), classes
+    starting, starters = np.zeros(edges + 1, np.int64), 0
+    coming = np.zeros(edges + messages * senders + 1, np.int64)  # message * edges + edge
 
-@njit(cache=True, nogil=True)
-def _schedule_step(b: Board, events: Events, number: int) -> None:
-    lane = b.lanes[number]
-    lane.speed = b.rules[0].compute_share if lane.busy else 1.0
-    lane.event = _at(b, events, b.rules[0].now + lane.left / lane.speed, END_STEP, number)
-
-
-@njit(cache=True, nogil=True)
-def _end_step(b: Board, events: Events, number: int) -> None:
-    lane = b.lanes[number]
-    step, sender = b.steps[lane.step], b.senders[lane.sender]
-    for i in range(step.readies, step.readies_end):
-        message = b.lists[i]
-        b.is_done[number, message] = False
-        b.ready[lane.sender, message] += 1
-        if b.rules[0].by_priority and b.ready[lane.sender, message] == sender.lanes:
-            sender.following = min(sender.following, b.messages[message].place)
-    lane.step += 1
-    if lane.step == len(b.steps):
-        kept = min(lane.iteration, b.ends.shape[1] - 1)
-        b.ends[number, kept, 0] = b.rules[0].now
-        b.ends[number, kept, 1] = lane.exposed
-        lane.step = 0
-        lane.iteration += 1
-    _start_what_may(b, events, lane.sender)
-    if not _can_go_on(b, number):
-        _set_computing(b, events, number, False)
-    _begin_step(b, events, number)
-
-
-@njit(cache=True, nogil=True)
-def _set_computing(b: Board, events: Events, number: int, computing: bool) -> None:
-    lane = b.lanes[number]
-    if computing == lane.computing:
-        return
-    lane.computing = computing
-    change, alone = (1, 0) if computing else (-1, 1)
-    for again in range(2):
-        for resource in b.resources:
-            message, copy = resource.serving // len(b.copies), resource.serving % len(b.copies)
-            if resource.serving < 0 or b.passages[message, copy].own_done:
-                continue
-            before = b.copies[copy].computing - again * change
-            if before != alone or not _has_lane(b, copy, number):
-                continue
-            if again:
-                _schedule(b, events, message, copy)
-            else:
-                _catch_up(b, message, copy)
-        if not again:
-            for i in range(lane.copies, lane.copies_end):
-                b.copies[b.lists[i]].computing += change
-
-
-@njit(cache=True, nogil=True)
-def _has_lane(b: Board, copy: int, lane: int) -> bool:
-    for i in range(b.copies[copy].lanes, b.copies[copy].lanes_end):  # noqa: SIM110
-        if b.lists[i] == lane:
-            return True
-    return False
-
-
-@njit(cache=True, nogil=True)
-def _follow_network(b: Board, events: Events) -> None:
-    for number in range(len(b.lanes)):
-        lane = b.lanes[number]
-        speed = b.rules[0].compute_share if lane.busy else 1.0
-        if lane.computing and speed != lane.speed:
-            lane.left = max(0.0, lane.left - (b.rules[0].now - lane.since) * lane.speed)
-            lane.since = b.rules[0].now
-            _schedule_step(b, events, number)
-
-
-# Messages.
-
-
-@njit(cache=True, nogil=True)
-def _start_what_may(b: Board, events: Events, number: int) -> None:
-    sender, messages = b.senders[number], len(b.messages)
     while True:
-        place = sender.following
-        if b.rules[0].by_priority:
-            while place < messages:
-                if b.ready[number, b.messages[place].at_place] == sender.lanes:
+        while len(times) < count[0] + at_once:
+            times = np.concatenate((times, np.zeros_like(times)))
+            tags = np.concatenate((tags, np.zeros_like(tags)))
+        for k in range(beginners):
+            c = beginning[k]
+            awaited[c] = 0
+            for i in range(waits.starts[step[c]], waits.starts[step[c] + 1]):
+                m = waits.messages[i]
+                if not is_done[c, m]:
+                    is_awaited[c, m] = True
+                    awaited[c] += 1
+            goes_on = awaited[c] == 0
+            if goes_on:
+                began[c] = now
+                column = min(iteration[c], factor.shape[1] - 1)
+                left[c] = slowed_seconds[step[c]] * factor[c, column] + fixed_seconds[step[c]]
+                if step[c] == 0:
+                    left[c] += late[c, column]
+            else:
+                waits_since[c] = now
+            if goes_on != computing[c]:  # what it slows down goes on at another rate
+                for r in range(len(serving)):
+                    q = serving[r]
+                    if q < 0 or own_done[q]:
+                        continue
+                    m, i = q // instances, q % instances
+                    if not wiring.low[i] <= c < wiring.high[i]:
+                        continue
+                    if computing_in[i] != (0 if goes_on else 1):
+                        continue
+                    s = wiring.stage[i]
+                    slow = stages.latency_share[s], stages.share[s, m]
+                    before, after = ((1.0, 1.0), slow) if goes_on else (slow, (1.0, 1.0))
+                    latency_left[q], work_left[q] = _left(
+                        latency_left[q], work_left[q], now - served_since[q], before[0], before[1]
+                    )
+                    served_since[q] = now
+                    when = now + (latency_left[q] / after[0] + work_left[q] / after[1])
+                    own_event[q] = _push(times, tags, count, when, OWN_PART * codes + q)
+                for s in range(last_stage + 1):
+                    computing_in[wiring.instance[s, c]] += 1 if goes_on else -1
+                computing[c] = goes_on
+            if goes_on:
+                since[c] = now
+                speed[c] = compute_share if busy[c] else 1.0
+                when = now + left[c] / speed[c]
+                step_event[c] = _push(times, tags, count, when, END_STEP * codes + c)
+        if compute_share < 1.0:
+            for c in range(classes):
+                pace = compute_share if busy[c] else 1.0
+                if computing[c] and pace != speed[c]:
+                    left[c] = max(0.0, left[c] - (now - since[c]) * speed[c])
+                    since[c] = now
+                    speed[c] = pace
+                    when = now + left[c] / pace
+                    step_event[c] = _push(times, tags, count, when, END_STEP * codes + c)
+
+        now, stamp, code = _pop(times, tags, count)
+        kind, number = code // codes, code % codes
+        beginners, starters, arrivals, leaving, serve_next = 0, 0, 0, -1, -1
+        if kind == END_STEP:
+            c, sender = number, wiring.instance[0, number]
+            if stamp != step_event[c]:
+                continue
+            logged = _note(log, logged, STEP, c, step[c], iteration[c], began[c], now)
+            for i in range(waits.ready_starts[step[c]], waits.ready_starts[step[c] + 1]):
+                m = waits.ready_messages[i]
+                is_done[c, m] = False
+                made_in[c, m] = iteration[c]
+                ready[sender, m] += 1
+                if by_priority and ready[sender, m] == wiring.high[sender] - wiring.low[sender]:
+                    following[sender] = min(following[sender], place_of[m])
+            if step[c] < last_step:
+                step[c] += 1
+            else:
+                step[c] = 0
+                iteration[c] += 1
+                kept = min(iteration[c], ends.shape[1] - 1)
+                ends[c, kept, 0], ends[c, kept, 1] = now, exposed[c]
+                done = iteration.min()
+                if done > known:
+                    known = done
+                    is_steady = wanted == 0 and (drains or (done >= 3 and _are_alike(ends, done)))
+                    most = MOST_ITERATIONS if classes == 1 else MOST_OF_SEVERAL
+                    if is_steady or done == (wanted if wanted else most):
+                        is_last = is_steady or (wanted == 0 and classes == 1)
+                        mean = _mean(ends, weights, done - 1 if is_last else min(1, done - 1), done)
+                        return mean[0], mean[1], is_steady, logged
+            beginning[0], beginners = c, 1
+            starting[0], starters = sender, 1
+        elif kind == ARRIVE:
+            coming[0], arrivals = number, 1
+        elif kind == OWN_PART:
+            if stamp != own_event[number]:
+                continue
+            own_done[number] = True
+            i = number % instances
+            for c in range(wiring.low[i], wiring.high[i]):
+                busy[c] -= 1
+            if upstream[number] == 0:
+                leaving = number
+        else:
+            m, i = number // instances, number % instances
+            upstream[number] -= 1
+            r = stages.resource[wiring.stage[i], m] * units + wiring.unit[i]
+            if serving[r] == number and own_done[number] and upstream[number] == 0:
+                leaving = number
+
+        if leaving >= 0:  # it gives the resource to the next in the queue, and goes on
+            m, i = leaving // instances, leaving % instances
+            s = wiring.stage[i]
+            r = stages.resource[s, m] * units + wiring.unit[i]
+            serving[r] = -1
+            if head[r] >= 0:
+                serve_next = head[r]
+                head[r] = behind[serve_next]
+            parts_done[leaving] += come[leaving]
+            come[leaving] = 0
+            is_through = parts_done[leaving] == wiring.into[i + 1] - wiring.into[i]
+            if is_through:
+                parts_done[leaving] = 0
+                if s == last_stage:
+                    for c in range(wiring.low[i], wiring.high[i]):
+                        is_done[c, m] = True
+                        began_at = taken_at[c, m]
+                        logged = _note(log, logged, MESSAGE, c, m, made_in[c, m], began_at, now)
+                        if is_awaited[c, m]:
+                            is_awaited[c, m] = False
+                            awaited[c] -= 1
+                            if awaited[c] == 0:
+                                exposed[c] += now - waits_since[c]
+                                began_at = waits_since[c]
+                                logged = _note(
+                                    log, logged, WAIT, c, step[c], iteration[c], began_at, now
+                                )
+                                beginning[beginners] = c
+                                beginners += 1
+                elif not stages.streams[s + 1]:
+                    for edge in range(wiring.out[i], wiring.out[i + 1]):
+                        coming[arrivals] = m * edges + edge
+                        arrivals += 1
+            if s == released:  # senders whose messages are through everywhere get credit back
+                for k in range(wiring.into[i], wiring.into[i + 1]):
+                    edge = wiring.into_edge[k]
+                    if not has_come[m, edge]:
+                        continue
+                    has_come[m, edge] = False
+                    for sender in range(wiring.sender_low[edge], wiring.sender_high[edge]):
+                        through[sender, m] += 1
+                        if through[sender, m] == wiring.needed[sender]:
+                            through[sender, m] = 0
+                            flying[sender] -= 1
+                            flying_bytes[sender] -= size[m]
+                            starting[starters] = sender
+                            starters += 1
+        for k in range(starters):
+            sender = starting[k]
+            members = wiring.high[sender] - wiring.low[sender]
+            while True:
+                place = following[sender]
+                if by_priority:
+                    while place < messages and ready[sender, in_order[place]] < members:
+                        place += 1
+                    following[sender] = place
+                    if place == messages:
+                        break
+                m = in_order[place]
+                if ready[sender, m] < members:
                     break
-                place += 1
-            sender.following = place
-            if place == messages:
-                return
-        message = b.messages[place].at_place
-        size = b.messages[message].size
-        if b.ready[number, message] < sender.lanes:
-            return
-        if sender.flying and sender.flying_bytes + size > b.rules[0].credit:
-            return
-        b.ready[number, message] = 0
-        if not b.rules[0].by_priority:
-            sender.following = (place + 1) % messages
-        sender.flying_bytes += size
-        sender.flying += 1
-        _come(b, events, number, message)
-
-
-@njit(cache=True, nogil=True)
-def _come(b: Board, events: Events, edge: int, message: int) -> None:
-    if not _asks(b, edge, message):
-        return
-    stage = b.stages[b.copies[b.edges[edge].to].stage]
-    if stage.delay > 0.0 or stage.streams:
-        when = b.rules[0].now + stage.delay
-        _at(b, events, when, ARRIVE, message * len(b.edges) + edge)
-    else:
-        _arrive(b, events, edge, message)
-
-
-@njit(cache=True, nogil=True)
-def _asks(b: Board, edge: int, message: int) -> bool:
-    """Count a message that comes over an edge, and say whether it is a part or the last one."""
-    copy = b.copies[b.edges[edge].to]
-    stage, passage = b.stages[copy.stage], b.passages[message, b.edges[edge].to]
-    if stage.parts:
-        return True
-    expected = copy.into_end - copy.into
-    if stage.streams and passage.come == 0:
-        passage.upstream = expected
-    passage.come += 1
-    b.joined[message, edge] = True
-    is_last: bool = passage.come == expected
-    return is_last
-
-
-@njit(cache=True, nogil=True)
-def _arrive(b: Board, events: Events, edge: int, message: int) -> None:
-    copy = b.edges[edge].to
-    stage, passage = b.stages[b.copies[copy].stage], b.passages[message, copy]
-    resource, number = b.resources[passage.resource], message * len(b.copies) + copy
-    work = passage.work
-    if stage.parts:
-        passage.come += 1
-        b.joined[message, edge] = True
-        passage.upstream += 1 if stage.streams else 0
-        work *= b.edges[edge].weight
-        if passage.is_queued:
-            passage.work_left += work
-            return
-        if resource.serving == number:
-            _join(b, events, message, copy, work)
-            return
-    passage.latency_left, passage.work_left = passage.latency, work
-    passage.own_done = False
-    if resource.serving < 0:
-        _serve(b, events, message, copy)
-        return
-    passage.is_queued = True
-    passage.behind = -1
-    if resource.head < 0:
-        resource.head = number
-    else:
-        tail = resource.tail
-        b.passages[tail // len(b.copies), tail % len(b.copies)].behind = number
-    resource.tail = number
-
-
-@njit(cache=True, nogil=True)
-def _join(b: Board, events: Events, message: int, copy: int, work: float) -> None:
-    passage = b.passages[message, copy]
-    if passage.own_done:
-        passage.own_done = False
-        passage.since = b.rules[0].now
-        _count_busy(b, copy, 1)
-    else:
-        _catch_up(b, message, copy)
-    passage.work_left += work
-    _schedule(b, events, message, copy)
-
-
-@njit(cache=True, nogil=True)
-def _serve(b: Board, events: Events, message: int, copy: int) -> None:
-    passage, one = b.passages[message, copy], b.copies[copy]
-    b.resources[passage.resource].serving = message * len(b.copies) + copy
-    passage.is_queued = False
-    passage.since = b.rules[0].now
-    _count_busy(b, copy, 1)
-    _schedule(b, events, message, copy)
-    if not one.streams_on:
-        return
-    when = b.rules[0].now + b.stages[one.stage + 1].delay
-    for i in range(one.out, one.out_end):
-        if _asks(b, b.lists[i], message):
-            _at(b, events, when, ARRIVE, message * len(b.edges) + b.lists[i])
-
-
-@njit(cache=True, nogil=True)
-def _count_busy(b: Board, copy: int, change: int) -> None:
-    for i in range(b.copies[copy].lanes, b.copies[copy].lanes_end):
-        b.lanes[b.lists[i]].busy += change
-
-
-@njit(cache=True, nogil=True)
-def _schedule(b: Board, events: Events, message: int, copy: int) -> None:
-    passage, (latency_rate, rate) = b.passages[message, copy], _rates(b, message, copy)
-    when = b.rules[0].now + (passage.latency_left / latency_rate + passage.work_left / rate)
-    passage.event = _at(b, events, when, OWN_PART, message * len(b.copies) + copy)
-
-
-@njit(cache=True, nogil=True)
-def _rates(b: Board, message: int, copy: int) -> tuple[float, float]:
-    stage = b.stages[b.copies[copy].stage]
-    if b.copies[copy].computing > 0:
-        return stage.latency_share, b.passages[message, copy].share
-    return 1.0, 1.0
-
-
-@njit(cache=True, nogil=True)
-def _catch_up(b: Board, message: int, copy: int) -> None:
-    passage, (latency_rate, rate) = b.passages[message, copy], _rates(b, message, copy)
-    elapsed = b.rules[0].now - passage.since
-    passage.since = b.rules[0].now
-    part = min(elapsed, passage.latency_left / latency_rate)
-    passage.latency_left = max(0.0, passage.latency_left - part * latency_rate)
-    passage.work_left = max(0.0, passage.work_left - (elapsed - part) * rate)
-
-
-@njit(cache=True, nogil=True)
-def _own_part_ends(b: Board, events: Events, message: int, copy: int) -> None:
-    passage = b.passages[message, copy]
-    passage.own_done = True
-    passage.latency_left = passage.work_left = 0.0
-    _count_busy(b, copy, -1)
-    if passage.upstream == 0:
-        _leave(b, events, message, copy)
-
-
-@njit(cache=True, nogil=True)
-def _upstream_ends(b: Board, events: Events, edge: int, message: int) -> None:
-    copy = b.edges[edge].to
-    passage = b.passages[message, copy]
-    passage.upstream -= 1
-    served = b.resources[passage.resource].serving == message * len(b.copies) + copy
-    if served and passage.own_done and passage.upstream == 0:
-        _leave(b, events, message, copy)
-
-
-@njit(cache=True, nogil=True)
-def _leave(b: Board, events: Events, message: int, copy: int) -> None:
-    passage, one = b.passages[message, copy], b.copies[copy]
-    resource = b.resources[passage.resource]
-    resource.serving = -1
-    waiting = resource.head
-    if waiting >= 0:
-        next_message, next_copy = waiting // len(b.copies), waiting % len(b.copies)
-        resource.head = b.passages[next_message, next_copy].behind
-        _serve(b, events, next_message, next_copy)
-    passage.parts_done += passage.come
-    passage.come = 0
-    if passage.parts_done == one.into_end - one.into:
-        passage.parts_done = 0
-        if one.out == one.out_end:
-            for i in range(one.lanes, one.lanes_end):
-                b.is_done[b.lists[i], message] = True
-        elif not one.streams_on:
-            for i in range(one.out, one.out_end):
-                _come(b, events, b.lists[i], message)
-    if one.stage == b.rules[0].released:
-        _release(b, events, message, copy)
-    for i in range(one.into, one.into_end):
-        b.joined[message, b.lists[i]] = False
-    if one.streams_on:
-        when = b.rules[0].now + b.stages[one.stage + 1].delay
-        for i in range(one.out, one.out_end):
-            _at(b, events, when, UPSTREAM, message * len(b.edges) + b.lists[i])
-    if one.out == one.out_end:
-        _end_waiting(b, events, message, copy)
-
-
-@njit(cache=True, nogil=True)
-def _release(b: Board, events: Events, message: int, copy: int) -> None:
-    """First give back the credit of all senders that are through, then let them start what may."""
-    one = b.copies[copy]
-    stage = b.stages[one.stage]
-    everywhere = stage.copies if stage.parts else 1
-    for again in range(2):
-        for i in range(one.into, one.into_end):
-            edge = b.edges[b.lists[i]]
-            if not b.joined[message, b.lists[i]]:
-                continue
-            through = 1
-            if stage.parts:
-                source = b.passages[message, edge.source]
-                source.through += 1 - again
-                through = source.through
-            if through < everywhere:
-                continue
-            for j in range(edge.of, edge.of_end):
-                if again:
-                    _start_what_may(b, events, b.lists[j])
-                else:
-                    b.senders[b.lists[j]].flying_bytes -= b.messages[message].size
-                    b.senders[b.lists[j]].flying -= 1
-            if again and stage.parts:
-                b.passages[message, edge.source].through = 0
-
-
-@njit(cache=True, nogil=True)
-def _end_waiting(b: Board, events: Events, message: int, copy: int) -> None:
-    for i in range(b.copies[copy].lanes, b.copies[copy].lanes_end):
-        lane = b.lanes[b.lists[i]]
-        if lane.computing or not _can_go_on(b, b.lists[i]):
-            continue
-        step = b.steps[lane.step]
-        for j in range(step.waits, step.waits_end):
-            if b.lists[j] == message:
-                lane.exposed += b.rules[0].now - lane.waiting_since
-                _begin_step(b, events, b.lists[i])
-                break
+                if flying[sender] > 0 and flying_bytes[sender] + size[m] > credit:
+                    break
+                ready[sender, m] = 0
+                if not by_priority:
+                    following[sender] = (place + 1) % messages
+                flying[sender] += 1
+                flying_bytes[sender] += size[m]
+                coming[arrivals] = m * edges + sender
+                arrivals += 1
+        # First the next one in the queue that was left, then those that come.
+        for k in range(-1, arrivals):
+            if k < 0:
+                q = serve_next
+                if q < 0:
+                    continue
+            else:
+                m, edge = coming[k] // edges, coming[k] % edges
+                i = wiring.to[edge]
+                q, s = m * instances + i, wiring.stage[i]
+                r = stages.resource[s, m] * units + wiring.unit[i]
+                work = stages.work[s, m] * wiring.link[i]
+                if stages.parts[s] or not stages.streams[s]:
+                    come[q] += 1
+                    has_come[m, edge] = s == released
+                if stages.parts[s]:
+                    upstream[q] += 1
+                    work *= wiring.weight[edge]
+                    if is_queued[q]:
+                        work_left[q] += work
+                        continue
+                    if serving[r] == q:
+                        slowed = computing_in[i] > 0
+                        latency_rate = stages.latency_share[s] if slowed else 1.0
+                        rate = stages.share[s, m] if slowed else 1.0
+                        if own_done[q]:
+                            own_done[q] = False
+                            latency_left[q], work_left[q] = 0.0, 0.0
+                            for c in range(wiring.low[i], wiring.high[i]):
+                                busy[c] += 1
+                        else:
+                            elapsed = now - served_since[q]
+                            latency_left[q], work_left[q] = _left(
+                                latency_left[q], work_left[q], elapsed, latency_rate, rate
+                            )
+                        served_since[q] = now
+                        work_left[q] += work
+                        when = now + (latency_left[q] / latency_rate + work_left[q] / rate)
+                        own_event[q] = _push(times, tags, count, when, OWN_PART * codes + q)
+                        continue
+                elif not stages.streams[s] and come[q] < wiring.into[i + 1] - wiring.into[i]:
+                    continue
+                latency_left[q], work_left[q] = stages.latency[s, m], work
+                own_done[q] = False
+                if serving[r] >= 0:
+                    is_queued[q] = True
+                    behind[q] = -1
+                    if head[r] < 0:
+                        head[r] = q
+                    else:
+                        behind[tail[r]] = q
+                    tail[r] = q
+                    continue
+            m, i = q // instances, q % instances
+            s = wiring.stage[i]
+            serving[stages.resource[s, m] * units + wiring.unit[i]] = q
+            is_queued[q] = False
+            served_since[q] = now
+            for c in range(wiring.low[i], wiring.high[i]):
+                busy[c] += 1
+                if s == 0:
+                    taken_at[c, m] = now
+            slowed = computing_in[i] > 0
+            latency_rate = stages.latency_share[s] if slowed else 1.0
+            rate = stages.share[s, m] if slowed else 1.0
+            when = now + (latency_left[q] / latency_rate + work_left[q] / rate)
+            own_event[q] = _push(times, tags, count, when, OWN_PART * codes + q)
+            if s < last_stage and stages.streams[s + 1]:
+                for edge in range(wiring.out[i], wiring.out[i + 1]):
+                    if not stages.parts[s + 1]:  # it asks when the last one has begun
+                        j = wiring.to[edge]
+                        following_q, expected = (
+                            m * instances + j,
+                            wiring.into[j + 1] - wiring.into[j],
+                        )
+                        if come[following_q] == 0:
+                            upstream[following_q] = expected
+                        come[following_q] += 1
+                        has_come[m, edge] = s + 1 == released
+                        if come[following_q] < expected:
+                            continue
+                    when = now + stages.delay[s + 1]
+                    _push(times, tags, count, when, ARRIVE * codes + m * edges + edge)
+        if leaving >= 0:
+            m, i = leaving // instances, leaving % instances
+            s = wiring.stage[i]
+            if s < last_stage and stages.streams[s + 1]:
+                when = now + stages.delay[s + 1]
+                for edge in range(wiring.out[i], wiring.out[i + 1]):
+                    q = m * instances + wiring.to[edge]
+                    _push(times, tags, count, when, UPSTREAM * codes + q)

@@ -2,7 +2,7 @@
 
 Where all workers are alike one of them stands for all: what the others send over a shared link is
 counted in the work of that link. Stages also say what is needed where workers differ
-(`ddlnb.simulator.unlike`): of whom each has the stage for itself.
+(`ddlnb.simulator.workers`): of whom each has the stage for itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,15 @@ class Each(Enum):
     CLUSTER = "cluster"
 
 
+class Shape(NamedTuple):
+    """What of a stage matters where workers differ; see `Stage`."""
+
+    each: Each
+    parts: bool
+    spreads: bool
+    on_link: bool
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of the path of all messages; arrays hold a value for every message.
@@ -39,7 +48,8 @@ class Stage:
     passes before they ask, ``latency`` while they hold it, then ``work``; while the worker computes
     both slow down to ``latency_share`` and ``share``, which is one for all messages or one for
     each. A stage that ``streams`` asks as soon as the stage before it, which has no latency, has
-    begun, and ends no sooner than that one. Any other stage asks when the one before it has ended.
+    begun, and ends no sooner than that one. Any other stage asks when the one before it has ended,
+    without delay.
 
     ``each`` is of whom each has this stage for itself, with a resource of its own. It begins when
     all whom it is for have come; with ``parts`` it is for all of the cluster, and serves the part
@@ -59,6 +69,14 @@ class Stage:
     parts: bool = False
     spreads: bool = False
     on_link: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.streams or not (self.delay or self.parts), self.name
+
+    @property
+    def shape(self) -> Shape:
+        """What of the stage matters where workers differ."""
+        return Shape(self.each, self.parts, self.spreads, self.on_link)
 
     @property
     def shares(self) -> Numbers:

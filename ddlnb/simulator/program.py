@@ -1,13 +1,12 @@
 """A plan on a cluster, as numbers: what one worker computes, and the path of every message.
 
-Both simulators, the plain one and the fast one, play a program; neither knows methods, plans or
-clusters.
+`ddlnb.simulator.events` plays a program; it knows no methods, plans or clusters.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.plans.plan import Gate, Order, Plan
 from ddlnb.simulator.path import Stage, path_of
-from ddlnb.simulator.tasks import Identity, Indices, Numbers, Tasks, tasks_of
+from ddlnb.simulator.tasks import Identity, Indices, Numbers, Task, Tasks, tasks_of
+from ddlnb.simulator.workers import Workers, workers_of
 from ddlnb.workloads.workload import Workload
 
 
@@ -27,6 +27,9 @@ class Program:
     ``task_seconds`` and ``message_bytes`` hold a number for every task and message. ``released``
     is the stage whose end gives credit back. ``drains`` when no message is under way at the end of
     an iteration, so that all iterations are alike.
+
+    ``workers`` are those who play it: a class of them takes its factor of ``task_seconds``,
+    ``fixed_seconds`` besides, and its delay before the first task of an iteration.
     """
 
     tasks: Tasks
@@ -41,16 +44,57 @@ class Program:
     released: int
     drains: bool
     compute_share: float
+    workers: Workers
+    fixed_seconds: Numbers | float = 0.0
 
     @property
-    def step_seconds(self) -> Numbers:
-        """Seconds of every step of the tasks."""
-        return np.add.reduceat(self.task_seconds, [step.start for step in self.tasks.steps])
+    def step_seconds(self) -> tuple[Numbers, Numbers]:
+        """Seconds of every step of the tasks that a class multiplies by its factor, and fixed."""
+        fixed = np.broadcast_to(self.fixed_seconds, self.task_seconds.shape)
+        starts = self.tasks.step_starts
+        return np.add.reduceat(self.task_seconds, starts), np.add.reduceat(fixed, starts)
+
+    def class_seconds(self, number: int, iteration: int) -> Numbers:
+        """Return the seconds of every task of a class of workers in an iteration."""
+        workers = self.workers
+        column = min(iteration, workers.factor.shape[1] - 1)
+        seconds: Numbers = self.task_seconds * workers.factor[number, column] + self.fixed_seconds
+        seconds[0] += workers.delay[number, column]
+        return seconds
 
     @property
     def compute_seconds(self) -> float:
         """Seconds of computation in one iteration."""
         return float(self.task_seconds.sum())
+
+
+def delayed(program: Program) -> Program:
+    """Return the program with a task before all others, where workers are delayed at random.
+
+    It takes no time but the delay.
+    """
+    if not program.workers.delay.any():
+        return program
+    old = program.tasks
+
+    def after_none(values: Numbers) -> Numbers:
+        return np.concatenate([[0.0], values])
+
+    tasks = replace(
+        old,
+        listed=(Task("delay", "at random"), *old.listed),
+        own_seconds=after_none(old.own_seconds),
+        readied=after_none(old.readied),
+        updated_tensors=after_none(old.updated_tensors),
+        updated_bytes=after_none(old.updated_bytes),
+    )
+    seconds, fixed = program.task_seconds, program.fixed_seconds
+    return replace(
+        program,
+        tasks=tasks,
+        task_seconds=after_none(seconds),
+        fixed_seconds=after_none(np.broadcast_to(fixed, seconds.shape)),
+    )
 
 
 def lower(workload: Workload, cluster: Cluster, plan: Plan, *, keep: bool = True) -> Program:
@@ -92,4 +136,5 @@ def lower_as_dense(
         released=path.released,
         drains=plan.gate is Gate.ALL_LAYERS,
         compute_share=cluster.effects.compute_share,
+        workers=workers_of(cluster),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
 
@@ -15,14 +15,11 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.events import play_unlike_fast
-from ddlnb.simulator.fast_player import Arrays, Seconds, arrays, play_arrays
-from ddlnb.simulator.heterogeneous_player import play_unlike
-from ddlnb.simulator.player import play
+from ddlnb.simulator.events import Prepared, Seconds, play_prepared, prepared, spans
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.tasks import Identity
-from ddlnb.simulator.workers import UnlikeProgram, team_of, with_team
+from ddlnb.simulator.workers import workers_of
 from ddlnb.workloads.workload import Workload
 
 Cost = AlphaBeta | None
@@ -82,19 +79,15 @@ def simulate(
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)
     program = lower(workload, cluster, plan_on(cluster, workload, method, servers))
-    team = None if cluster.is_alike else team_of(cluster, iterations=iterations, warm_up=False)
-    lanes = 1 if team is None else len(team.lanes)
-    spans = lanes * iterations * (len(program.tasks.listed) + len(program.messages))
+    workers = workers_of(cluster, iterations=iterations, warm_up=False)
+    count = len(workers.classes) * iterations * (len(program.tasks.listed) + len(program.messages))
     require(
-        spans <= MOST_SPANS,
-        f"{iterations:,} iterations of {lanes} workers that differ would make a timeline of "
-        f"{spans:,} spans, and viewers and pictures take at most {MOST_SPANS:,}; ask for at most "
-        f"{MOST_SPANS * iterations // spans:,} iterations",
+        count <= MOST_SPANS,
+        f"{iterations:,} iterations of {len(workers.classes)} workers that differ would make a "
+        f"timeline of {count:,} spans, and viewers and pictures take at most {MOST_SPANS:,}; ask "
+        f"for at most {MOST_SPANS * iterations // count:,} iterations",
     )
-    if team is None:
-        found = play(program, iterations).spans
-    else:
-        found = play_unlike(with_team(program, team), iterations).spans
+    found = spans(replace(program, workers=workers), iterations)
     return Timeline(method.name, "simulated", tuple(found))
 
 
@@ -158,20 +151,13 @@ def _planned_on(of: Identity, method: Method, cluster: Cluster) -> Plan:
 
 def _prepared(
     of: Identity, cluster: Cluster, planned_on: Cluster, method: Method, servers: int | None
-) -> Arrays | UnlikeProgram:
+) -> Prepared:
     workload: Workload = of.parts[0]
-    program = lower(workload, cluster, plan_on(planned_on, workload, method, servers))
-    return arrays(program) if cluster.is_alike else with_team(program, team_of(cluster))
+    return prepared(lower(workload, cluster, plan_on(planned_on, workload, method, servers)))
 
 
 _prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)
 
 
-def _all_played(programs: Sequence[Arrays | UnlikeProgram]) -> list[Seconds]:
-    return [_played(program) for program in programs]
-
-
-def _played(program: Arrays | UnlikeProgram) -> Seconds:
-    if isinstance(program, UnlikeProgram):
-        return play_unlike_fast(program)
-    return play_arrays(program)
+def _all_played(programs: Sequence[Prepared]) -> list[Seconds]:
+    return [play_prepared(program) for program in programs]

@@ -1,7 +1,4 @@
-"""A key for caches of what was made of large frozen values, whose own hashes take too long.
-
-What one worker computes in an iteration, task by task.
-"""
+"""What one worker computes in an iteration, task by task."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ from ddlnb.workloads.workload import Workload
 
 class Identity:
     """A tuple of objects that hashes and compares by which objects they are.
+
+    It is a key for caches of what was made of large frozen values, whose own hashes take too long.
 
     >>> first, second = [1], [1]
     >>> Identity((first,)) == Identity((first,)), Identity((first,)) == Identity((second,))
@@ -49,6 +48,18 @@ class Task(NamedTuple):
     readies: tuple[int, ...] = ()
 
 
+class Waits(NamedTuple):
+    """The messages that steps wait for and make ready, each kind in one row.
+
+    Step i waits for ``messages[starts[i] : starts[i + 1]]``, and so for those that it makes ready.
+    """
+
+    starts: Indices
+    messages: Indices
+    ready_starts: Indices
+    ready_messages: Indices
+
+
 @dataclass(frozen=True)
 class Tasks:
     """The tasks of one iteration, with everything about them that no cluster changes.
@@ -77,6 +88,23 @@ class Tasks:
         ]
         return tuple(map(range, first, [*first[1:], len(self.listed)]))
 
+    @cached_property
+    def step_starts(self) -> Indices:
+        """The number of the first task of every step."""
+        return np.array([step.start for step in self.steps], dtype=np.int64)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """The messages that every step waits for and makes ready."""
+        waits = [self.listed[step[0]].waits_for for step in self.steps]
+        readies = [self.listed[step[-1]].readies for step in self.steps]
+        return Waits(*_in_one_row(waits), *_in_one_row(readies))
+
+    @cached_property
+    def by_priority(self) -> Indices:
+        """The messages, the most urgent one first."""
+        return np.argsort(self.priority, kind="stable")
+
     def seconds(self, effects: Effects, workers: int) -> Numbers:
         """Return the seconds of every task on a cluster with these effects and workers in use."""
         factor = effects.compute_factor * (effects.parallel_factor if workers > 1 else 1.0)
@@ -87,6 +115,12 @@ class Tasks:
             + self.updated_bytes / effects.update_bandwidth
         )
         return seconds
+
+
+def _in_one_row(rows: list[tuple[int, ...]]) -> tuple[Indices, Indices]:
+    """Return where each row starts in the joined rows, and the joined rows."""
+    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return starts, np.array([value for row in rows for value in row], dtype=np.int64)
 
 
 @lru_cache(maxsize=512)

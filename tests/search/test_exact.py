@@ -14,7 +14,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Candidate, Space
-from ddlnb.simulator.player import play
+from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.search.exact import GAP, MOST_GRADIENTS, proven_best

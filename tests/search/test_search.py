@@ -11,8 +11,8 @@ from ddlnb.plans.plan import Plan
 from ddlnb.search.bound import lower_bound
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Space
+from ddlnb.simulator.events import play
 from ddlnb.simulator.forecast import methods_on
-from ddlnb.simulator.player import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from tests.simulator.test_simulate import clusters, free_situations, situations, workloads

@@ -26,11 +26,11 @@ from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.fast_player import play_fast
-from ddlnb.simulator.player import play
+from ddlnb.simulator.events import Seconds, play, spans
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import Cell, plan_on, simulate, steady_seconds
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.simulator.oracle import play_plain
 
 TICK = 1 / 1024
 KILO = 1024.0
@@ -162,35 +162,27 @@ def tasks_around(program, message):
     return ready, waits
 
 
-# The two players.
+# The compiled simulator and the plain one.
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(situations(least_seconds=0) | free_situations())
-def test_the_fast_player_agrees_with_the_plain_one(situation):
-    plain, fast = play(situation.program), play_fast(situation.program)
-    assert fast.iteration_seconds == pytest.approx(plain.iteration_seconds, rel=1e-9)
-    scale = plain.iteration_seconds
-    assert fast.exposed_seconds == pytest.approx(plain.exposed_seconds, rel=1e-9, abs=1e-9 * scale)
-    assert fast.is_steady == plain.is_steady
+def test_the_compiled_simulator_agrees_with_the_plain_one_to_the_last_digit(situation):
+    program = situation.program
+    assert play(program) == play_plain(program).seconds
+    assert spans(program, 3) == play_plain(program, 3).spans
 
 
 @settings(max_examples=40)
 @given(st.lists(situations(), min_size=1, max_size=4))
-def test_playing_twice_or_together_or_alone_gives_the_same(several):
-    for situation in several:
-        assert play(situation.program) == play(situation.program)
-        assert play_fast(situation.program) == play_fast(situation.program)
+def test_cells_together_or_alone_in_any_order_take_the_same(several):
     cells = [Cell(s.workload, s.cluster, METHODS["WFBP-A2A"]) for s in several]
     together = steady_seconds(cells)
     assert together == steady_seconds(cells[::-1])[::-1]
-    assert together == [steady_seconds([cell])[0] for cell in cells]
-    for cell, seconds in zip(cells, together, strict=True):
-        plain = play(lower(cell.workload, cell.cluster, cell.plan))
-        assert seconds.iteration_seconds == pytest.approx(plain.iteration_seconds, rel=1e-9)
+    assert together == [play(lower(one.workload, one.cluster, one.plan)) for one in cells]
 
 
-def test_the_fast_player_agrees_with_the_plain_one_where_tasks_take_no_time():
+def test_the_simulators_agree_where_tasks_take_no_time():
     """Two ends of tasks at one moment, or one: what else happens then must come in one order."""
     layers = tuple(Layer(name, seconds) for name, seconds in (("a", 0.0), ("b", 0.0), ("c", 2.0)))
     gradients = (Gradient("g", "c", 250, 4, 0.0), Gradient("h", "c", 1250, 4, 0.5))
@@ -199,16 +191,15 @@ def test_the_fast_player_agrees_with_the_plain_one_where_tasks_take_no_time():
     cluster = Cluster("two", "by hand", 2, 1, effects, server_place="workers' nodes")
     method = METHODS["ByteScheduler-PS"].tuned(partition=1500, credit=1)
     program = lower(workload, cluster, plan_on(cluster, workload, method))
-    assert play_fast(program).iteration_seconds == pytest.approx(play(program).iteration_seconds)
+    assert play(program) == play_plain(program).seconds
 
 
 @settings(max_examples=60, derandomize=True)
 @given(situations())
 def test_all_iterations_after_the_first_are_alike(situation):
     """Always the same examples: where two events fall together, rounding may once part them."""
-    played, longer = play(situation.program), play(situation.program, 6)
+    played, longer = play(situation.program), play_plain(situation.program, 6)
     assert played.is_steady
-    assert longer.periods[: len(played.periods)] == played.periods
     expected = [played.iteration_seconds] * 5
     assert longer.periods[1:] == pytest.approx(expected, rel=1e-9)
 
@@ -277,10 +268,9 @@ def pair(**effects):
 def test_times_that_can_be_added_in_the_head(method, effects, iteration, exposed):
     small = METHODS[method].tuned(partition="2 kB", credit="2 kB")
     cluster = pair(**effects)
-    for played in (play, play_fast):
-        seconds = played(lower(TWO_LAYERS, cluster, plan_on(cluster, TWO_LAYERS, small)))
-        assert seconds.iteration_seconds == pytest.approx(iteration, rel=1e-12)
-        assert seconds.exposed_seconds == pytest.approx(exposed, rel=1e-12)
+    seconds = play(lower(TWO_LAYERS, cluster, plan_on(cluster, TWO_LAYERS, small)))
+    assert seconds.iteration_seconds == pytest.approx(iteration, rel=1e-12)
+    assert seconds.exposed_seconds == pytest.approx(exposed, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +300,6 @@ def test_times_of_pushes_that_can_be_added_in_the_head(method, effects, iteratio
     cluster = replace(cluster, server_place="extra machines")
     program = lower(TWO_LAYERS, cluster, plan_on(cluster, TWO_LAYERS, method, servers=1))
     assert play(program).iteration_seconds == pytest.approx(iteration, rel=1e-12)
-    assert play_fast(program).iteration_seconds == pytest.approx(iteration, rel=1e-12)
 
 
 def pushed_each_to_its_own_server(gradients):
@@ -373,10 +362,7 @@ def test_an_all_reduce_on_two_nodes_of_four_takes_the_seconds_added_by_hand(all_
 
 @given(situations(least_seconds=0, **vars(Effects())))
 def test_on_a_free_network_an_iteration_takes_exactly_its_computation(situation):
-    for played in (play(situation.program), play_fast(situation.program)):
-        assert played.iteration_seconds == situation.workload.compute_seconds
-        assert played.exposed_seconds == 0.0
-        assert played.is_steady
+    assert play(situation.program) == Seconds(situation.workload.compute_seconds, 0.0, True)
 
 
 def compute_and_update(workload, effects, messages):
@@ -578,8 +564,7 @@ def test_overlap_may_hurt_pushes_to_several_servers_even_when_start_ups_are_free
 def test_credit_changes_no_time_of_all_reduces_that_are_listed(situation):
     """They go one at a time in their order anyway; credit has shaped that order."""
     unbounded = replace(situation.plan, credit_bytes=10**9)
-    bounded, free = play(situation.program), play(situation._replace(plan=unbounded).program)
-    assert bounded.periods == free.periods
+    assert play(situation.program) == play(situation._replace(plan=unbounded).program)
 
 
 # Units: bytes, seconds, and the number of workers.
@@ -602,7 +587,7 @@ def test_twice_the_bytes_at_twice_the_bandwidths_take_the_same_seconds(workload,
     double = method.tuned(partition=partition and 2 * partition, credit=credit and 2 * credit)
     before = play(lower(workload, cluster, plan_on(cluster, workload, method)))
     after = play(lower(larger, faster, plan_on(faster, larger, double)))
-    assert after.periods == before.periods
+    assert after == before
 
 
 @settings(max_examples=60)
@@ -618,7 +603,7 @@ def test_if_everything_takes_twice_as_long_so_does_an_iteration(workload, cluste
     slower = replace(cluster, effects=scaled(cluster.effects, 2, 1 / 2))
     before = play(lower(workload, cluster, plan_on(cluster, workload, method)))
     after = play(lower(longer, slower, plan_on(slower, longer, method)))
-    assert after.periods == [2 * period for period in before.periods]
+    assert after.iteration_seconds == 2 * before.iteration_seconds
     assert after.exposed_seconds == 2 * before.exposed_seconds
 
 
@@ -632,7 +617,7 @@ def test_a_program_of_all_reduces_is_as_long_for_16384_workers_as_for_2(name):
     assert few.tasks.listed == many.tasks.listed
     assert (few.messages, few.resources) == (many.messages, many.resources)
     assert len(few.stages) == len(many.stages)
-    assert play_fast(few).iteration_seconds < play_fast(many).iteration_seconds
+    assert play(few).iteration_seconds < play(many).iteration_seconds
 
 
 # Spans.
@@ -642,8 +627,7 @@ def test_a_program_of_all_reduces_is_as_long_for_16384_workers_as_for_2(name):
 @given(situations())
 def test_the_compute_lane_is_filled_without_gaps_or_overlaps(situation):
     program = situation.program
-    played = play(program, 4)
-    lane = [span for span in played.spans if span.lane == "compute"]
+    lane = [span for span in spans(program, 4) if span.lane == "compute"]
     assert lane[0].start_seconds == 0.0
     for before, after in pairwise(lane):
         assert after.start_seconds == pytest.approx(before.stop_seconds, rel=1e-12)
@@ -658,9 +642,9 @@ def test_the_compute_lane_is_filled_without_gaps_or_overlaps(situation):
 def test_a_message_starts_when_it_is_ready_and_ends_before_it_is_needed(situation):
     workload, _, plan = situation
     program = situation.program
-    spans = play(program, 4).spans
+    listed = spans(program, 4)
     ready, needed = {}, {}
-    for span in spans:
+    for span in listed:
         if span.kind == "backward":
             ready[span.name, span.iteration] = span.stop_seconds
         elif span.kind == "forward":
@@ -668,7 +652,7 @@ def test_a_message_starts_when_it_is_ready_and_ends_before_it_is_needed(situatio
     last = workload.gradients[-1].name
     number = {str(message): index for index, message in enumerate(program.messages)}
     seen = Counter()
-    for span in spans:
+    for span in listed:
         if span.kind != "message":
             continue
         leg, message = plan.legs[number[span.name]], plan.legs[number[span.name]].message
@@ -695,7 +679,7 @@ def test_a_message_starts_when_it_is_ready_and_ends_before_it_is_needed(situatio
 @settings(max_examples=60)
 @given(situations(methods=only(*ALL_TO_ALL), scheduler_latency=0.0, occupied_share=1.0))
 def test_all_reduces_go_one_at_a_time_in_the_order_of_the_plan(situation):
-    messages = [span for span in play(situation.program, 3).spans if span.kind == "message"]
+    messages = [span for span in spans(situation.program, 3) if span.kind == "message"]
     for before, after in pairwise(messages):
         assert after.start_seconds >= before.stop_seconds
     listed = [str(message) for message in situation.program.messages] * 3
@@ -704,16 +688,14 @@ def test_all_reduces_go_one_at_a_time_in_the_order_of_the_plan(situation):
 
 @settings(max_examples=60)
 @given(situations())
-def test_the_timeline_finds_the_same_period_as_the_player(situation):
-    program = situation.program
-    played = play(program)
+def test_the_timeline_finds_the_same_period_as_the_seconds(situation):
+    played = play(situation.program)
     assume(played.is_steady)
-    spans = played.spans if len(played.periods) > 1 else play(program, 3).spans
-    line = Timeline("random", "simulated", tuple(spans))
-    last = max(span.iteration for span in spans)
-    found = line.window(last - 1, last).iteration_seconds
-    assert found == pytest.approx(played.iteration_seconds, rel=1e-9)
-    waited = line.window(last, last).seconds("wait")
+    line = Timeline("random", "simulated", tuple(spans(situation.program, 12)))
+    assert line.window(10, 11).iteration_seconds == pytest.approx(
+        played.iteration_seconds, rel=1e-9
+    )
+    waited = line.window(11, 11).seconds("wait")
     assert waited == pytest.approx(played.exposed_seconds, abs=1e-9 * played.iteration_seconds)
 
 
@@ -724,7 +706,7 @@ def test_simulate_plays_the_plan_of_the_method_on_the_cluster(situation):
     for name in METHODS:
         line = simulate(workload, cluster, name)
         program = lower(workload, cluster, plan_on(cluster, workload, name))
-        assert line.spans == tuple(play(program, 3).spans)
+        assert line.spans == tuple(spans(program, 3))
         assert (line.method, line.source, line.iterations) == (name, "simulated", 3)
 
 
@@ -752,7 +734,7 @@ def test_messages_under_way_stay_within_the_credit(situation):
     program, credit = situation.program, situation.plan.credit_bytes
     number = {str(message): index for index, message in enumerate(program.messages)}
     flights = []
-    for span in play(program, 3).spans:
+    for span in spans(program, 3):
         if span.kind == "message":
             least = way_seconds(program, number[span.name], last=program.released)
             flights.append((span.start_seconds, span.start_seconds + least, span.bytes))
@@ -769,9 +751,8 @@ def test_with_little_credit_an_urgent_message_overtakes():
     for credit in (1, 2000, 4000, 6000):
         method = METHODS["ByteScheduler-PS"].tuned(partition=2000, credit=credit)
         program = lower(TWO_LAYERS, cluster, plan_on(cluster, TWO_LAYERS, method, servers=1))
-        assert play_fast(program).iteration_seconds == play(program).iteration_seconds
-        spans = play(program, 2).spans
-        sent = [span.name for span in spans if span.kind == "message" and span.iteration == 0]
+        listed = spans(program, 2)
+        sent = [span.name for span in listed if span.kind == "message" and span.iteration == 0]
         order[credit] = "".join(name[0] for name in sent)
     assert order == {1: "bab", 2000: "bab", 4000: "bba", 6000: "bba"}
 

@@ -31,7 +31,7 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
-from ddlnb.simulator.player import play
+from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
@@ -50,6 +50,7 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.graphs import make_graph
 from ddlnb.training.worker import NextGradient, StepDone
+from tests.simulator.oracle import play_plain
 
 CLUSTERS = ["survey-10GbE", "survey-100GbE", "survey-100GbIB"]
 BASES = ["BSP-A2A", "WFBP-A2A", "MG-WFBP"]
@@ -115,21 +116,17 @@ def test_slow_compression_delays_and_is_counted():
     assert slow.iteration_seconds <= free.iteration_seconds + slow.compression_seconds + 1e-9
 
 
-def test_the_plain_player_agrees_with_the_fast_one():
+def test_the_plain_player_agrees_with_the_compiled_one():
     here = cluster("survey-10GbE")
     program = lower(WORKLOAD, here, plan_on(here, WORKLOAD, "WFBP-A2A"))
     messages = [
         CompressedMessage(1e-4, 2e-4, request_cost(here, AllGather, size // 50), size // 50)
         for size in program.message_bytes
     ]
-    slow = play(compressed(program, messages))
-    kinds = {span.kind for span in slow.spans}
+    plain = play_plain(compressed(program, messages))
+    kinds = {span.kind for span in plain.spans}
     assert {"compress", "decompress", "forward", "backward", "message"} <= kinds
-    from ddlnb.simulator.fast_player import play_fast
-
-    fast = play_fast(compressed(program, messages))
-    assert fast.iteration_seconds == pytest.approx(slow.iteration_seconds, rel=1e-9)
-    assert fast.exposed_seconds == pytest.approx(slow.exposed_seconds, rel=1e-6, abs=1e-9)
+    assert play(compressed(program, messages)) == plain.seconds
 
 
 @pytest.mark.parametrize("workers", [8, 16, 32])

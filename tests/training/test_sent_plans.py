@@ -14,7 +14,7 @@ from ddlnb.compression.profile import (
     Line,
     compression_profile,
 )
-from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.training.cost.estimate import iteration_cost
@@ -49,7 +49,7 @@ def by_dense_plan(method: str, cluster: ddlnb.Cluster) -> float:
         compressed_message(group, cluster, compression_profile(FREE), chosen.feedback)
         for group in pieces_of_messages(plan, by_name)
     ]
-    return play_fast(compressed(lower(RESNET, cluster, plan), made)).iteration_seconds
+    return play(compressed(lower(RESNET, cluster, plan), made)).iteration_seconds
 
 
 def test_a_plan_for_what_is_sent_by_hand():

@@ -4,7 +4,7 @@ Layer by layer, messages leave while the backward pass goes on, as a lossless me
 whole model as one vector leaves after it. The worker compresses every message before it leaves and
 decompresses it after it has come back. Both are tasks of the computation, so that they delay what
 the worker computes after them; on the network a message is the requests of its compressor. The same
-players simulate it as do dense messages.
+simulator plays it as dense messages.
 
 Small messages are all latency, so that compressed gradients are merged further than dense ones,
 and wait for being compressed (merged gradient sparsification; Shi et al., INFOCOM 2020). Which ones
@@ -31,13 +31,12 @@ from ddlnb.plans.alpha_beta import AlphaBeta, ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Gate, Launch, Message, Piece, Plan
 from ddlnb.plans.plan_file import fitted
-from ddlnb.simulator.events import play_unlike_fast
-from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.events import play
 from ddlnb.simulator.path import ALL_REDUCE
 from ddlnb.simulator.program import Program, lower_as_dense
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.tasks import Task
-from ddlnb.simulator.workers import Slowness, team_of, with_team
+from ddlnb.simulator.workers import Slowness, workers_of
 from ddlnb.training.cost.requests import (
     CompressedPiece,
     RequestCost,
@@ -405,12 +404,16 @@ def played(
     require_whole(steps=steps)
     program = lower_as_dense(workload, cluster, plan, keep=not plan.compressions)
     done = compressed(program, messages)
-    if slower is None and cluster.is_alike:
-        return play_fast(done)
     idle = replace(program, task_seconds=0.0 * program.task_seconds)
     added = compressed(idle, messages).task_seconds
-    slowed = replace(done, task_seconds=done.task_seconds - added)
-    return play_unlike_fast(with_team(slowed, team_of(cluster, slower, steps), added))
+    return play(
+        replace(
+            done,
+            task_seconds=done.task_seconds - added,
+            fixed_seconds=added,
+            workers=workers_of(cluster, slower, steps),
+        )
+    )
 
 
 def lossless_cost(

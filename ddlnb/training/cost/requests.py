@@ -35,12 +35,10 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
-from ddlnb.simulator.events import play_unlike_fast
-from ddlnb.simulator.fast_player import play_fast
+from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.tasks import Identity
-from ddlnb.simulator.workers import team_of, with_team
 from ddlnb.training.executors.clock import Link
 from ddlnb.workloads.memory import kept_model
 from ddlnb.workloads.workload import Workload
@@ -204,10 +202,7 @@ def _push_pull_seconds(of: Identity, cluster: Cluster, size: int, method: str) -
     )
     resized = replace(workload, gradients=gradients)
     plan = plan_on(cluster, resized, METHODS[method])
-    program = lower(resized, cluster, plan)
-    if cluster.is_alike:
-        return play_fast(program).exposed_seconds
-    return play_unlike_fast(with_team(program, team_of(cluster))).exposed_seconds
+    return play(lower(resized, cluster, plan)).exposed_seconds
 
 
 def require_one_switch(cluster: Cluster, what: str) -> None:

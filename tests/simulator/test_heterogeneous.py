@@ -1,4 +1,4 @@
-"""Unlike workers: equal to the simulator of one worker where all are alike, to formulas elsewhere.
+"""Workers that differ: all apart take what one class takes where all are alike; else formulas.
 
 Laws over the random situations of `test_simulate`, and iterations that can be added in the head.
 """
@@ -19,14 +19,19 @@ from ddlnb.clusters.effects import UNLIMITED, Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.heterogeneous import Delay
 from ddlnb.errors import InputError
-from ddlnb.simulator import workers as programs
-from ddlnb.simulator.events import play_unlike_fast
-from ddlnb.simulator.heterogeneous_player import play_unlike
-from ddlnb.simulator.player import play
+from ddlnb.simulator import events
+from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.simulator.workers import DRAWN_ITERATIONS, Lane, NodeKind, Team, team_of, with_team
+from ddlnb.simulator.workers import (
+    DRAWN_ITERATIONS,
+    NodeClass,
+    WorkerClass,
+    Workers,
+    workers_of,
+)
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.simulator.oracle import play_plain
 from tests.simulator.test_simulate import ALL_TO_ALL, TWO_LAYERS, only, situations
 
 factors = st.integers(1, 16).map(lambda n: n / 4)
@@ -34,7 +39,7 @@ delays = st.sampled_from([None, Delay("exponential", 0.25, seed=1), Delay("paret
 
 
 @st.composite
-def unlike_situations(draw, delay=delays, **fixed):
+def heterogeneous_situations(draw, delay=delays, **fixed):
     """A situation on whose cluster up to three workers and two links differ."""
     situation = draw(situations(**fixed))
     cluster = situation.cluster
@@ -44,73 +49,54 @@ def unlike_situations(draw, delay=delays, **fixed):
     return situation.on(cluster.with_unlike(compute, link, draw(delay)))
 
 
-def apart(cluster: Cluster) -> Team:
-    """All workers simulated for themselves, though they are alike."""
-    per_node, ones = cluster.workers_per_node, np.ones((cluster.workers, 1))
-    lanes = tuple(Lane(rank, rank // per_node, 1) for rank in range(cluster.workers))
-    return Team(lanes, (NodeKind(1, 1.0),) * cluster.nodes_in_use, ones, 0 * ones)
+def apart(cluster: Cluster) -> Workers:
+    """Every worker a class of its own."""
+    unlike, per_node, everyone = cluster.unlike, cluster.workers_per_node, range(cluster.workers)
+    factor = np.array([[unlike.compute_factor(rank)] for rank in everyone])
+    links = [
+        unlike.link_factor(node) if cluster.nodes_in_use > 1 else 1.0
+        for node in range(cluster.nodes_in_use)
+    ]
+    classes = tuple(WorkerClass(rank, rank // per_node, 1) for rank in everyone)
+    return Workers(classes, tuple(NodeClass(1, link) for link in links), factor, 0 * factor)
 
 
 def played(situation, iterations=6):
-    """The periods of both players, which are equal."""
-    team = team_of(situation.cluster, iterations=iterations)
-    program = with_team(situation.program, team)
-    plain, fast = play_unlike(program).seconds, play_unlike_fast(program)
-    scale = plain.iteration_seconds
-    assert fast.iteration_seconds == pytest.approx(plain.iteration_seconds, rel=1e-9)
-    assert fast.exposed_seconds == pytest.approx(plain.exposed_seconds, rel=1e-9, abs=1e-9 * scale)
-    assert fast.is_steady == plain.is_steady
-    return plain
-
-
-# Where all are alike.
+    """The seconds of the compiled simulator, which the plain one finds, too."""
+    workers = workers_of(situation.cluster, iterations=iterations)
+    program = replace(situation.program, workers=workers)
+    found, plain = play(program), play_plain(program)
+    assert found == plain.seconds
+    return found
 
 
 @settings(max_examples=60)
-@given(situations(least_seconds=0))
-def test_alike_workers_one_for_all_or_all_apart_take_what_one_worker_takes(situation):
-    """The plain player, for whom all apart take long, has them below."""
+@given(
+    situations(least_seconds=0)
+    | situations(least_nodes=4, topology="two-tier(4, 2, oversubscription=4)")
+)
+def test_alike_workers_all_apart_take_what_one_class_takes(situation):
     one = play(situation.program)
-    together, alone = (
-        with_team(situation.program, team)
-        for team in (team_of(situation.cluster), apart(situation.cluster))
-    )
-    for periods in (play_unlike(together).seconds, *map(play_unlike_fast, (together, alone))):
-        assert periods.iteration_seconds == pytest.approx(one.iteration_seconds, rel=1e-9)
-        margin = 1e-9 * one.iteration_seconds
-        assert periods.exposed_seconds == pytest.approx(one.exposed_seconds, abs=margin)
-
-
-@settings(max_examples=12)
-@given(situations(least_nodes=4, topology="two-tier(4, 2, oversubscription=4)"))
-def test_alike_workers_all_apart_take_what_one_takes_on_a_topology(situation):
-    one = play(situation.program).iteration_seconds
-    found = play_unlike(with_team(situation.program, apart(situation.cluster))).seconds
-    assert found.iteration_seconds == pytest.approx(one, rel=1e-9)
+    found = play(replace(situation.program, workers=apart(situation.cluster)))
+    assert found.iteration_seconds == pytest.approx(one.iteration_seconds, rel=1e-9)
+    margin = 1e-9 * one.iteration_seconds
+    assert found.exposed_seconds == pytest.approx(one.exposed_seconds, abs=margin)
 
 
 @settings(max_examples=100)
-@given(unlike_situations(least_seconds=0))
-def test_the_fast_player_agrees_with_the_plain_one(situation):
+@given(heterogeneous_situations(least_seconds=0))
+def test_the_compiled_simulator_agrees_with_the_plain_one_to_the_last_digit(situation):
     played(situation)
+    workers = workers_of(situation.cluster, iterations=3, warm_up=False)
+    program = replace(situation.program, workers=workers)
+    assert events.spans(program, 3) == play_plain(program, 3).spans
 
 
 @settings(max_examples=40)
-@given(unlike_situations(delay=st.none(), compute_share=1.0))
-def test_workers_of_a_kind_need_not_be_simulated_apart(situation):
-    cluster, kinds = situation.cluster, team_of(situation.cluster)
-    everyone, unlike = apart(cluster), cluster.unlike
-    everyone = replace(
-        everyone,
-        factor=np.array([[unlike.compute_factor(lane.rank)] for lane in everyone.lanes]),
-        nodes=tuple(
-            NodeKind(1, unlike.link_factor(node) if cluster.nodes_in_use > 1 else 1.0)
-            for node in range(cluster.nodes_in_use)
-        ),
-    )
-    few, all_of_them = (
-        play_unlike_fast(with_team(situation.program, team)) for team in (kinds, everyone)
-    )
+@given(heterogeneous_situations(delay=st.none(), compute_share=1.0))
+def test_workers_of_a_class_need_not_be_simulated_apart(situation):
+    few = play(situation.program)
+    all_of_them = play(replace(situation.program, workers=apart(situation.cluster)))
     if few.is_steady and all_of_them.is_steady:
         seconds = all_of_them.iteration_seconds
         assert few.iteration_seconds == pytest.approx(seconds, rel=1e-9)
@@ -118,17 +104,13 @@ def test_workers_of_a_kind_need_not_be_simulated_apart(situation):
         assert few.exposed_seconds == pytest.approx(exposed, abs=1e-9 * seconds)
 
 
-def test_one_slow_worker_of_a_thousand_makes_three_kinds():
+def test_one_slow_worker_of_a_thousand_makes_three_classes():
     survey = get_cluster("survey-10GbE")
     large = replace(survey, nodes=256, workers=1024).with_unlike({7: 2.0})
-    team = team_of(large)
-    assert [(lane.rank, lane.node, lane.count) for lane in team.lanes] == [
-        (0, 0, 1020),
-        (4, 1, 3),
-        (7, 1, 1),
-    ]
-    assert [kind.count for kind in team.nodes] == [255, 1]
-    assert team.factor.tolist() == [[1.0], [1.0], [2.0]]
+    workers = workers_of(large)
+    assert workers.classes == ((0, 0, 1020), (4, 1, 3), (7, 1, 1))
+    assert [one.count for one in workers.nodes] == [255, 1]
+    assert workers.factor.tolist() == [[1.0], [1.0], [2.0]]
 
 
 # Computation, then exchange: closed forms.
@@ -159,10 +141,7 @@ def test_bsp_takes_the_slowest_worker_s_computation_and_the_exchange(slow):
 
 def played_plan(cluster, method, servers=None, workload=TWO_LAYERS):
     plan = plan_on(cluster, workload, method, servers)
-    program = with_team(lower(workload, cluster, plan), team_of(cluster))
-    plain, fast = play_unlike(program).seconds, play_unlike_fast(program)
-    assert fast.iteration_seconds == pytest.approx(plain.iteration_seconds, rel=1e-9)
-    return plain
+    return play(lower(workload, cluster, plan))
 
 
 def test_an_all_reduce_goes_at_the_pace_of_the_slowest_link():
@@ -229,15 +208,16 @@ def test_bsp_with_random_delays_takes_the_latest_worker_in_every_iteration(delay
 @pytest.mark.parametrize("workers", [2, 8, 32])
 def test_the_mean_of_bsp_is_that_of_the_order_statistic(workers):
     """Of n exponential delays the largest is H_n means long on average."""
-    program = with_team(
+    late = bsp(workers).with_unlike(delay=Delay("exponential", 1.0))
+    program = replace(
         lower(TWO_LAYERS, bsp(workers), plan_on(bsp(workers), TWO_LAYERS, "BSP-A2A")),
-        team_of(bsp(workers).with_unlike(delay=Delay("exponential", 1.0)), iterations=1000),
+        workers=workers_of(late, iterations=1000),
     )
     law = stats.expon()
     mean, _ = integrate.quad(lambda x: 1 - law.cdf(x) ** workers, 0, np.inf)
     assert mean == pytest.approx(sum(1 / n for n in range(1, workers + 1)))
     spread = sqrt(sum(1 / n**2 for n in range(1, workers + 1)))
-    found = play_unlike_fast(program).iteration_seconds - 4.5 - exchange(bsp(workers))
+    found = play(program).iteration_seconds - 4.5 - exchange(bsp(workers))
     assert found == pytest.approx(mean, abs=4 * spread / sqrt(1000))  # four standard errors
 
 
@@ -245,7 +225,10 @@ def test_the_mean_of_bsp_is_that_of_the_order_statistic(workers):
 
 
 @settings(max_examples=60)
-@given(st.data(), unlike_situations(methods=only(*ALL_TO_ALL), delay=st.none(), compute_share=1.0))
+@given(
+    st.data(),
+    heterogeneous_situations(methods=only(*ALL_TO_ALL), delay=st.none(), compute_share=1.0),
+)
 def test_a_slower_worker_or_link_never_speeds_up_listed_all_reduces(data, situation):
     cluster = situation.cluster
     rank = data.draw(st.integers(0, cluster.workers - 1))
@@ -259,7 +242,7 @@ def test_a_slower_worker_or_link_never_speeds_up_listed_all_reduces(data, situat
 
 
 @settings(max_examples=60)
-@given(unlike_situations(methods=only(*ALL_TO_ALL), delay=st.none(), compute_share=1.0))
+@given(heterogeneous_situations(methods=only(*ALL_TO_ALL), delay=st.none(), compute_share=1.0))
 def test_unlike_workers_are_no_slower_than_if_all_were_the_slowest(situation):
     """And no faster than the slowest computes."""
     cluster = situation.cluster
@@ -267,8 +250,8 @@ def test_unlike_workers_are_no_slower_than_if_all_were_the_slowest(situation):
     found = played(situation)
     if not found.is_steady:
         return
-    program = situation.program
-    bound = play(replace(program, task_seconds=program.task_seconds * slowest))
+    program, alike = situation.program, workers_of(cluster.with_unlike())
+    bound = play(replace(program, task_seconds=program.task_seconds * slowest, workers=alike))
     assert found.iteration_seconds <= bound.iteration_seconds * (1 + 1e-9)
     assert found.iteration_seconds >= slowest * program.compute_seconds * (1 - 1e-9)
 
@@ -299,10 +282,11 @@ def test_a_worker_that_is_ahead_does_not_wait_for_layers_that_it_has():
 
     def seconds(method):
         plan = plan_on(cluster, workload, method)
-        program = with_team(lower(workload, cluster, plan), team_of(cluster, slower, 32))
+        program = lower(workload, cluster, plan)
+        program = replace(program, workers=workers_of(cluster, slower, 32))
         both = lower(workload, cluster.with_effects(compute_factor=2.0), plan)
-        found = play_unlike_fast(program).iteration_seconds
-        assert found == pytest.approx(play_unlike(program).seconds.iteration_seconds)
+        found = play(program).iteration_seconds
+        assert found == play_plain(program).seconds.iteration_seconds
         return found, play(both).iteration_seconds
 
     bsp, slowest = seconds("BSP-A2A")
@@ -324,7 +308,7 @@ def test_free_links_of_one_node_have_no_factor():
 
 
 def test_too_many_passages_are_refused(monkeypatch):
-    monkeypatch.setattr(programs, "MOST_PASSAGES", 1)
+    monkeypatch.setattr(events, "MOST_PASSAGES", 1)
     cluster = bsp(2).with_unlike({0: 2.0})
     with pytest.raises(InputError, match="2 messages of 2 workers that differ make 2 passages"):
         played_plan(cluster, "WFBP-A2A")
