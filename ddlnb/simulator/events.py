@@ -32,6 +32,7 @@ from ddlnb.simulator.workers import Wiring, wiring_of
 MOST_ITERATIONS, MOST_OF_SEVERAL = 12, 24  # played until alike, of one class and of several
 AHEAD = 8  # iterations that a class may be ahead of the slowest
 STEADY = 1e-12  # of the period
+ROOM = 256  # events for which there is room at first
 MOST_PASSAGES = 2_000_000  # messages in instances, a stated budget: some 300 MB
 
 END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)  # events: of a class, an edge, a passage, a passage
@@ -180,6 +181,12 @@ def _left(
 
 
 @njit(cache=True, nogil=True)
+def _twice(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values in an array with room for twice as many."""
+    return np.concatenate((values, np.empty_like(values)))
+
+
+@njit(cache=True, nogil=True)
 def _push(times: Numbers, tags: Indices, count: Indices, when: float, code: int) -> int:
     """Add an event to a heap and return its serial number; of events at one time the first leads.
 
@@ -190,7 +197,8 @@ def _push(times: Numbers, tags: Indices, count: Indices, when: float, code: int)
         above = (place - 1) >> 1
         times[place], tags[place, 0], tags[place, 1] = times[above], tags[above, 0], tags[above, 1]
         place = above
-    count += 1
+    count[0] += 1
+    count[1] += 1
     times[place], tags[place, 0], tags[place, 1] = when, count[1], code
     serial: int = count[1]
     return serial
@@ -201,17 +209,21 @@ def _pop(times: Numbers, tags: Indices, count: Indices) -> tuple[float, int, int
     """Take the first event off the heap, and return its time, serial number and code."""
     found = times[0], tags[0, 0], tags[0, 1]
     count[0] -= 1
-    last = count[0]
+    end = count[0]
+    when, serial, code = times[end], tags[end, 0], tags[end, 1]
     place, below = 0, 1
-    while below < last:
+    while below < end:
         right = below + 1
-        if right < last and (times[right], tags[right, 0]) < (times[below], tags[below, 0]):
+        if right < end and (
+            times[right] < times[below]
+            or (times[right] == times[below] and tags[right, 0] < tags[below, 0])
+        ):
             below = right
-        if (times[last], tags[last, 0]) < (times[below], tags[below, 0]):
+        if when < times[below] or (when == times[below] and serial < tags[below, 0]):
             break
         times[place], tags[place, 0], tags[place, 1] = times[below], tags[below, 0], tags[below, 1]
         place, below = below, 2 * below + 1
-    times[place], tags[place, 0], tags[place, 1] = times[last], tags[last, 0], tags[last, 1]
+    times[place], tags[place, 0], tags[place, 1] = when, serial, code
     return found
 
 
@@ -279,8 +291,8 @@ def _play(
     codes = messages * max(instances, edges) + classes
     now, logged, known = 0.0, 0, 0
     # Events: a time, and (serial, kind * codes + number); a superseded one has an old serial.
-    at_once = 2 * passages + 3 * classes + messages * edges  # events that one event brings about
-    times, tags = np.zeros(2 * at_once), np.zeros((2 * at_once, 2), np.int64)
+    at_once = resources * units + 2 * classes  # events when computations begin or end
+    times, tags = np.empty(ROOM + at_once), np.empty((ROOM + at_once, 2), np.int64)
     count = np.zeros(2, np.int64)
     # Classes: where they are in their steps, and what they wait for.
     step = np.zeros(classes, np.int64)
@@ -331,9 +343,6 @@ def _play(
     coming = np.zeros(edges + messages * senders + 1, np.int64)  # message * edges + edge
 
     while True:
-        while len(times) < count[0] + at_once:
-            times = np.concatenate((times, np.zeros_like(times)))
-            tags = np.concatenate((tags, np.zeros_like(tags)))
         for k in range(beginners):
             c = beginning[k]
             awaited[c] = 0
@@ -509,6 +518,8 @@ def _play(
                 flying_bytes[sender] += size[m]
                 coming[arrivals] = m * edges + sender
                 arrivals += 1
+        while len(times) < count[0] + (arrivals + 2) * (units + 1) + at_once:
+            times, tags = _twice(times), _twice(tags)
         # First the next one in the queue that was left, then those that come.
         for k in range(-1, arrivals):
             if k < 0:
