@@ -84,8 +84,8 @@ _HOME = {
     ),
     "registry": ("several",),
     "results.checks": ("check",),
-    "results.collective_rows": ("read_collectives",),
-    "results.collectives.logs": ("read_collective_logs",),
+    "results.collectives": ("read_collectives",),
+    "results.collective_logs": ("read_collective_logs",),
     "results.published": ("quotes",),
     "results.rows": ("read_rows",),
     "results.tables": (

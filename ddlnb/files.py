@@ -1,18 +1,13 @@
-"""Folders of the checkout, absolute, so that nothing depends on the working directory.
+"""Files: where they are, how they are written, read and locked, and where results come from.
 
-Files that are written whole or not at all, and files of data that are validated when read.
-
-A lock on a results file: two measurements at once would run all twice, and time each other.
-
-The kernel holds the lock, on a file beside the results, and drops it when its process ends, however
-it ends: what a dead process held is free.
-
-Provenance: what a result was measured on, and with which software.
+Folders are absolute, so that nothing depends on the working directory. A file is written whole or
+not at all, and a file of data is validated when it is read. Provenance says on what a result was
+measured, and with which software.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import platform
 import socket
@@ -20,7 +15,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -45,10 +40,10 @@ SURVEY_NOTES = DATA / "text" / "survey_notes.txt"
 DIGITS = DATA / "digits" / "digits.csv.gz"
 NOTEBOOKS = ROOT / "notebooks"
 BUILD = ROOT / "build"
-
-
 PICTURES = (".png", ".svg", ".pdf")  # kinds that open elsewhere
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what their file systems say
 PAGE = 4096  # bytes: the least that a disk has room for, if it has any
+RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")  # in provenance
 Schema = TypeVar("Schema", bound="BaseModel")
 
 
@@ -164,69 +159,48 @@ def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
 def held(path: str | Path | None) -> Iterator[None]:
     """Keep other processes from measuring into the same file; None is no file.
 
-    Raises ResultsError that names who holds it. Where the file system knows no locks, a warning
-    says so.
+    Two measurements at once would run all twice, and time each other. The kernel holds the lock, on
+    a file beside the results, and drops it when its process ends, however it ends. Raises
+    ResultsError that names who holds it. Where the file system knows no locks, a warning says so.
     """
     if path is None:
         yield
         return
+    from filelock import FileLock, Timeout
+
     beside = lock_path(path)
-    lock = _taken(beside, Path(path))
+    lock = FileLock(beside)
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    try:
+        lock.acquire(blocking=False)
+        beside.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+    except Timeout:
+        holder = "another process"
+        with suppress(FileNotFoundError):  # it may have ended meanwhile
+            holder = beside.read_text(errors="replace").strip() or holder
+        raise ResultsError(
+            f"{path} is being written by {holder}; wait until it has ended, or write into another "
+            f"file"
+        ) from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise NotWritten(f"{beside} cannot be made: {error.strerror}") from error
+        warnings.warn(
+            f"{beside} cannot be locked ({error.strerror}): start no second measurement into "
+            f"{Path(path).name}",
+            UserWarning,
+            stacklevel=3,
+        )
     try:
         yield
     finally:
         beside.unlink(missing_ok=True)  # while it is locked: nobody can hold one that is gone
-        os.close(lock)
+        lock.release()
 
 
 def lock_path(path: str | Path) -> Path:
     """Return the path of the file that is locked while somebody measures into this one."""
     return Path(path).with_name(f".{Path(path).name}.lock")
-
-
-def _taken(beside: Path, path: Path) -> int:
-    """Return the open lock file, which now says that this process holds it."""
-    while True:
-        try:
-            lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise NotWritten(f"{beside} cannot be made: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(lock, 1000, 0).decode(errors="replace").strip()
-            os.close(lock)
-            raise ResultsError(
-                f"{path} is being written by {holder or 'another process'}; wait until it has "
-                f"ended, or write into another file"
-            ) from None
-        except OSError as error:
-            warnings.warn(
-                f"{beside} cannot be locked ({error.strerror}): start no second measurement into "
-                f"{path.name}",
-                UserWarning,
-                stacklevel=4,
-            )
-        if _is_at(lock, beside):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, _this_process().encode(), 0)
-            return lock
-        os.close(lock)  # whoever held it removed it after we had opened it
-
-
-def _is_at(lock: int, beside: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(lock), beside.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _this_process() -> str:
-    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
-
-
-_RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")
 
 
 @cache
@@ -254,7 +228,7 @@ def cores() -> int:
 def versions() -> str:
     """Return the versions of Python and of the packages that can change a result."""
     found = [f"python {platform.python_version()}"]
-    for package in _RECORDED:
+    for package in RECORDED:
         try:
             found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
@@ -265,18 +239,17 @@ def versions() -> str:
 @cache
 def commit() -> str:
     """Return the checkout's short commit, with ``+`` if files differ from it; empty outside git."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(ROOT), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
+
     try:
-        head = _git("rev-parse", "--short", "HEAD")
-        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        head = git("rev-parse", "--short", "HEAD")
+        return head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True, timeout=10
-    )
-    return done.stdout.strip()
 
 
 def provenance() -> dict[str, str]:

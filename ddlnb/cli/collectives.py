@@ -59,7 +59,7 @@ def collectives(
     printed: a few parameters for each cluster.
     """
     from ddlnb.files import require_writable_file
-    from ddlnb.results.collective_rows import read_collectives
+    from ddlnb.results.collectives import read_collectives
 
     require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
     for path, example in ((out, "out.csv"), (figure, "figure.png")):
@@ -86,7 +86,7 @@ def collectives(
 
 def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
     from ddlnb.calibration.collectives.forecast import forecast
-    from ddlnb.results.collective_rows import completed, read_questions
+    from ddlnb.results.collectives import completed, read_questions
 
     asked = read_questions(table)
     _write(asked.assign(**forecast(fitted, completed(asked))), out)

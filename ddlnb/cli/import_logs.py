@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Read logs of collectives into a tidy table, with the columns of the published one."""
     from ddlnb.files import require_writable_file, write_atomically
-    from ddlnb.results.collectives.logs import Facts, read_collective_logs
+    from ddlnb.results.collective_logs import Facts, read_collective_logs
 
     if out is not None:
         require_writable_file(out, "rows.csv")

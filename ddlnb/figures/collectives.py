@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ddlnb.calibration.collectives.forecast import forecast
 from ddlnb.errors import require
 from ddlnb.figures.style import POINT, doubling_axis, legend_line, legend_mark, note, styled
-from ddlnb.results.collective_rows import SECONDS, bus_factor
+from ddlnb.results.collectives import SECONDS, bus_factor
 from ddlnb.units import GB, US, counted, size_in_words
 
 if TYPE_CHECKING:

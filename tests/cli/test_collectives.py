@@ -7,7 +7,7 @@ import io
 import pandas as pd
 import pytest
 
-from ddlnb.results.collective_rows import OPEN_ROWS
+from ddlnb.results.collectives import OPEN_ROWS
 from tests.command_line import ddlnb
 
 ASKED = """\

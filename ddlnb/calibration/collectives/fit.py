@@ -29,7 +29,7 @@ from ddlnb.calibration.collectives.hardware import (
 from ddlnb.calibration.fit import Prior, Problem, student
 from ddlnb.calibration.posterior import tempered_draws
 from ddlnb.errors import require
-from ddlnb.results.collective_rows import SECONDS
+from ddlnb.results.collectives import SECONDS
 from ddlnb.units import GB, MB, US
 
 if TYPE_CHECKING:

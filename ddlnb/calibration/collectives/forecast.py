@@ -29,7 +29,7 @@ from ddlnb.calibration.collectives.fit import (
 from ddlnb.calibration.collectives.hardware import hardware_of, setting_of
 from ddlnb.errors import require
 from ddlnb.progress import Show, bar
-from ddlnb.results.collective_rows import (
+from ddlnb.results.collectives import (
     OPEN_ROWS,
     SECONDS,
     bus_factor,

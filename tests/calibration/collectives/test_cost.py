@@ -20,7 +20,7 @@ from ddlnb.calibration.collectives.cost import (
 from ddlnb.calibration.collectives.fit import NAMES, parameters, prior_of
 from ddlnb.calibration.collectives.hardware import gpu_of, network_of
 from ddlnb.plans.alpha_beta import double_tree_share
-from ddlnb.results.collective_rows import COLLECTIVES, bus_factor
+from ddlnb.results.collectives import COLLECTIVES, bus_factor
 from ddlnb.units import GIB, MIB, US
 
 SIZES = 2.0 ** np.arange(3, 35, 2)

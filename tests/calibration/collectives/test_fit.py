@@ -24,7 +24,7 @@ from ddlnb.calibration.collectives.forecast import (
 from ddlnb.calibration.collectives.hardware import gpu_of, network_of
 from ddlnb.errors import InputError
 from ddlnb.files import CALIBRATION, ROOT
-from ddlnb.results.collective_rows import SECONDS, bus_factor, read_collectives
+from ddlnb.results.collectives import SECONDS, bus_factor, read_collectives
 from ddlnb.units import MIB
 
 WORDS = {"gpu": "A100", "network": "RoCE 8x200 Gb/s", "library": "NCCL", "settings": ""}

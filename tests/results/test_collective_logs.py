@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ddlnb.errors import InputError, ResultsError, UnknownName
-from ddlnb.results.collective_rows import COLUMNS, MEASURED, read_collectives, with_seconds
-from ddlnb.results.collectives.logs import Facts, read_collective_logs
+from ddlnb.results.collective_logs import Facts, read_collective_logs
+from ddlnb.results.collectives import COLUMNS, MEASURED, read_collectives, with_seconds
 
 DEVICES = """\
 # Using devices

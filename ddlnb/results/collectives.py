@@ -1,4 +1,6 @@
-"""The table of measured collectives: one row per size, and how its times and rates belong together.
+"""Measured collectives: the columns of their table, and the logs that it is read from.
+
+The table of measured collectives: one row per size, and how its times and rates belong together.
 
 Sizes and rates are those of nccl-tests (its PERFORMANCE.md): the size is that of the whole
 buffer, also where a rank holds only its part of it, and the bus bandwidth is the size over the time

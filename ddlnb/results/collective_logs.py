@@ -1,0 +1,289 @@
+"""Read logs of benchmarks of collectives into the table of measured collectives.
+
+Known are logs of nccl-tests, whatever a launcher has written before each line, tables of the OSU
+micro-benchmarks, and what our own micro-benchmark keeps (`ddlnb calibrate here`). A log of
+nccl-tests may hold several tables: the header of a table names its columns, so that logs with and
+without a root, a reduction or a check are read alike, and the list of devices before it says which
+ranks took part. OSU does not say how many ranks there were, and its size is what one rank sends to
+one rank, or what it contributes; ours is that of the whole buffer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.results.collectives import (
+    COLLECTIVES,
+    COLUMNS,
+    MEASURED,
+    SECONDS,
+    bus_factors,
+    with_seconds,
+)
+from ddlnb.units import GB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)")
+_HEADER = re.compile(r"#\s+(size\s+count\s+.*\btime\b.*)")
+_STARTED = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
+_LIBRARY = re.compile(r"NCCL version[: ]+(\d+(?:\.\d+)+)")
+_OF_TIME = ("time", "algbw", "busbw")
+_NAMES = {"all_to_all": "alltoall"}
+_TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|xCCL)\S*\s+(.*?)\s+Latency Test", re.IGNORECASE)
+_LINE = re.compile(r"^(?:\S*[:>\]]\s*)?(\d+)\s+(\d+(?:\.\d+)?)(?:\s+\d+(?:\.\d+)?)*\s*$")
+_COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all-to-all personalized exchange": "alltoall",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+_OF_ONE_RANK = {"all_gather", "alltoall", "gather", "scatter"}
+_KEYS = {"workers", "message_bytes", "seconds", "while_computing"}  # of our own micro-benchmark
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a log does not say, or says otherwise; what is None is taken from the log."""
+
+    collective: str | None = None
+    gpu: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    network: str | None = None
+    library: str | None = None
+    settings: str | None = None
+    block: str | None = None
+    source: str | None = None
+    source_url: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.collective is not None and self.collective not in COLLECTIVES:
+            raise UnknownName("collective", self.collective, COLLECTIVES)
+        for name, count in (("nodes", self.nodes), ("gpus_per_node", self.gpus_per_node)):
+            require(count is None or count >= 1, f"{name} {count} must be at least 1")
+
+    @property
+    def ranks(self) -> int | None:
+        """Return the number of ranks, where both of its factors are given."""
+        if self.nodes is None or self.gpus_per_node is None:
+            return None
+        return self.nodes * self.gpus_per_node
+
+
+def read_collective_logs(
+    paths: str | Path | Sequence[str | Path], facts: Facts | None = None
+) -> pd.DataFrame:
+    """Return the collectives in logs as a table with the columns of the published one.
+
+    Known are logs of nccl-tests with or without a launcher's prefixes, of the OSU micro-benchmarks
+    (these need ``facts.nodes`` and ``facts.gpus_per_node``), and the ``all_reduces.json`` of
+    `ddlnb calibrate here`. Missing rates are computed. Raises ResultsError for a file that has
+    none of these, and InputError for one that does not say what ran on how many ranks.
+
+    >>> import ddlnb
+    >>> from ddlnb.files import DATA
+    >>> kept = DATA / "measured" / "2026-11-21_two-cores_loopback" / "all_reduces.json"
+    >>> rows = ddlnb.read_collective_logs(kept)
+    >>> rows["collective"].unique().tolist(), sorted(set(rows["ranks"]))
+    (['all_reduce'], [2, 4])
+    """
+    import pandas as pd
+
+    facts = facts or Facts()
+    listed = [paths] if isinstance(paths, str | Path) else paths
+    rows = [row for path in listed for row in _read(Path(path), facts)]
+    table = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+    return _with_rates(table)
+
+
+def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError as error:
+        raise ResultsError(f"there is no log {path}") from error
+    if _TITLE.search(text) and facts.ranks is None:
+        raise InputError(
+            f"{path} is of the OSU micro-benchmarks, which do not print the number of ranks; "
+            "give it with --nodes and --gpus-per-node"
+        )
+    # A log has tables of one of these.
+    found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, facts.ranks or 0)]
+    if not found:
+        raise ResultsError(
+            f"{path} has no table of nccl-tests, of a collective of the OSU micro-benchmarks or of "
+            "`ddlnb calibrate here`; give the whole output of one of them"
+        )
+    return [_complete(row, facts, path) for row in found]
+
+
+def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, object]:
+    """Return the row with the facts in place of what the log says. Raises InputError."""
+    given = {name: value for name, value in asdict(facts).items() if value is not None}
+    row = {"source": path.name, "block": path.stem, **row, **given}
+    if facts.ranks is not None:
+        row["ranks"] = facts.ranks
+    nodes, each, ranks = (row.get(name) for name in ("nodes", "gpus_per_node", "ranks"))
+    if not (nodes and each and ranks):
+        raise InputError(
+            f"{path} does not say how many ranks took part; give --nodes and --gpus-per-node"
+        )
+    if float(cast(float, nodes)) * float(cast(float, each)) != float(cast(float, ranks)):
+        raise InputError(
+            f"{path}: {ranks} ranks are not {nodes} nodes times {each} GPUs; give both, --nodes "
+            "and --gpus-per-node, or take apart what ran on unlike nodes"
+        )
+    if not row.get("collective"):
+        raise InputError(
+            f"{path} does not name its collective; give --collective with one of "
+            f"{', '.join(COLLECTIVES)}"
+        )
+    return row
+
+
+def _with_rates(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the rates that its times imply, where the log printed none."""
+    texts = [column.name for column in MEASURED.columns if column.kind.is_text]
+    table = table.assign(
+        **{name: table[name].astype(object).fillna("").astype(str) for name in texts}
+    )
+    checked = with_seconds(MEASURED.checked(table))
+    rate = checked["size_bytes"] / checked[SECONDS] / GB
+    return checked.assign(
+        algbw_GBps=checked["algbw_GBps"].fillna(rate.round(4)),
+        busbw_GBps=checked["busbw_GBps"].fillna((rate * bus_factors(checked)).round(4)),
+    ).drop(columns=SECONDS)
+
+
+@dataclass
+class _Heard:
+    """What a log has said so far."""
+
+    collective: str = ""
+    release: str = "NCCL"
+    hosts: dict[int, str] = field(default_factory=dict)
+    gpu: str = ""
+    columns: tuple[str, ...] = ()
+
+    @property
+    def per_host(self) -> float | None:
+        """Return the ranks of each host, a fraction where hosts are unlike; None if unknown."""
+        hosts = len(set(self.hosts.values()))
+        if not hosts:
+            return None
+        return len(self.hosts) // hosts if len(self.hosts) % hosts == 0 else len(self.hosts) / hosts
+
+    def device(self, rank: int, host: str, gpu: str) -> None:
+        if rank in self.hosts:  # a new list
+            self.hosts = {}
+        self.hosts[rank], self.gpu, self.columns = host, gpu.strip(), ()
+
+
+def _nccl_rows(text: str) -> Iterator[dict[str, object]]:
+    """Yield a row for every line of every table of a log, with what the log says about it."""
+    heard = _Heard()
+    for line in text.splitlines():
+        if found := _DEVICE.search(line):
+            heard.device(int(found[1]), found[2], found[3])
+        elif found := _HEADER.search(line):
+            heard.columns = tuple(found[1].split())
+        elif heard.columns and (values := _values(line, heard.columns)):
+            yield _row(values, heard)
+        elif found := _LIBRARY.search(line):
+            heard.release = f"NCCL {found[1]}"
+        elif found := _STARTED.search(line):
+            heard.collective = _NAMES.get(found[1], found[1])
+
+
+def _values(line: str, columns: Sequence[str]) -> list[str]:
+    """Return the values of a line of the table; none if it is no such line.
+
+    They are the last words of the line: what stands before them is a launcher's.
+    """
+    words = re.sub(r"^\S*[:>\]](?=\d)", "", line).split()[-len(columns) :]
+    if len(words) < len(columns) or "#" in line or not (words[0] + words[1]).isdigit():
+        return []
+    times = [word for word, column in zip(words, columns, strict=True) if column in _OF_TIME]
+    return words if all(re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", word) for word in times) else []
+
+
+def _row(values: list[str], heard: _Heard) -> dict[str, object]:
+    cells = list(zip(heard.columns, values, strict=True))
+    named = dict(reversed(cells))  # the first of each name: out of place
+    found = {name: [float(value) for column, value in cells if column == name] for name in _OF_TIME}
+    wrong = [v for column, v in cells if column in ("#wrong", "error") and v not in ("N/A", "0")]
+    wrong = [value for value in wrong if float(value) > 0.01]  # old versions print a deviation
+    inside = len(found["time"]) > 1
+    hosts = set(heard.hosts.values())
+    return {
+        "collective": heard.collective if heard.collective in COLLECTIVES else "",
+        "gpu": heard.gpu,
+        "nodes": len(hosts) or None,
+        "gpus_per_node": heard.per_host,
+        "ranks": len(heard.hosts) or None,
+        "library": heard.release,
+        "size_bytes": int(named["size"]),
+        "dtype": named.get("type", ""),
+        "time_us_out_of_place": found["time"][0],
+        "algbw_GBps": found["algbw"][0],
+        "busbw_GBps": found["busbw"][0],
+        "time_us_in_place": found["time"][1] if inside else None,
+        "busbw_in_place_GBps": found["busbw"][1] if inside else None,
+        "notes": f"wrong results: {', '.join(wrong)}" if wrong else "",
+    }
+
+
+def _osu_rows(text: str, ranks: int) -> Iterator[dict[str, object]]:
+    """Yield a row for every line of every table of a log, of a run with this many ranks.
+
+    Tables of what is no collective between all ranks are left out.
+    """
+    collective = ""
+    for line in text.splitlines():
+        if found := _TITLE.search(line):
+            collective = _COLLECTIVES.get(found[1].casefold(), "")
+        elif collective and (found := _LINE.match(line)):
+            whole = ranks if collective in _OF_ONE_RANK else 1
+            yield {
+                "collective": collective,
+                "ranks": ranks,
+                "library": "MPI",
+                "size_bytes": int(found[1]) * whole,
+                "time_us_out_of_place": float(found[2]),
+            }
+
+
+def _probe_rows(text: str) -> Iterator[dict[str, object]]:
+    """Yield a row for every all-reduce that we timed; the workers are ranks of one node."""
+    try:
+        listed = json.loads(text)
+    except ValueError:
+        return
+    if not isinstance(listed, list) or not all(set(one) == _KEYS for one in listed):
+        return
+    for one in listed:
+        yield {
+            "collective": "all_reduce",
+            "nodes": 1,
+            "gpus_per_node": one["workers"],
+            "ranks": one["workers"],
+            "library": "gloo",
+            "settings": "while computing" if one["while_computing"] else "",
+            "size_bytes": one["message_bytes"],
+            "dtype": "float",
+            "time_us_out_of_place": one["seconds"] * 1e6,
+        }
