@@ -1,30 +1,25 @@
-"""Measured collectives: the columns of their table, and the logs that it is read from.
-
-The table of measured collectives: one row per size, and how its times and rates belong together.
+"""Measured collectives, and those whose times are asked for: the columns of their tables.
 
 Sizes and rates are those of nccl-tests (its PERFORMANCE.md): the size is that of the whole
 buffer, also where a rank holds only its part of it, and the bus bandwidth is the size over the time
 times a factor that makes rates of unlike collectives and numbers of ranks comparable.
 
-The table of collectives whose times are asked for: the columns of measured ones, without times.
-
-Cells may be empty where the others imply them. What cannot be told from a row is refused, with the
-row, its value, the rule and the way out.
+A table of questions has the same columns without times. Its cells may be empty where the others
+imply them. What cannot be told from a row is refused, with the row, its value, the rule and the way
+out.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import InputError, ResultsError, UnknownName
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import PUBLISHED
-from ddlnb.results.schema import Column, Kind, Rule, Schema
+from ddlnb.results.schema import Column, Kind, Rule, Schema, read_cells
 from ddlnb.units import GB, US
 
 if TYPE_CHECKING:
@@ -132,7 +127,6 @@ def with_seconds(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 USUAL_GPUS = 8  # of a node, where a row has only its number of ranks or of nodes
-STDIN = Path("-")
 NEEDED = ("collective", "size_bytes")
 _ALIASES = {re.sub("_", "", name): name for name in COLLECTIVES} | {
     "bcast": "broadcast",
@@ -147,23 +141,7 @@ def read_questions(path: str | Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    path = Path(path)
-    try:
-        text = sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8-sig")
-        lines = [line for line in csv.reader(text.splitlines()) if line]
-    except FileNotFoundError as error:
-        raise ResultsError(f"there is no table {path}") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ResultsError(f"{path} cannot be read as a table: {error}") from error
-    if not lines:
-        raise ResultsError(f"{path} is empty; give a table with {', '.join(NEEDED)}")
-    for number, line in enumerate(lines, start=1):
-        if len(line) != len(lines[0]):
-            raise ResultsError(
-                f"{path} line {number} has {len(line)} values, and the first line "
-                f"{len(lines[0])}; write as many values as there are columns"
-            )
-    return pd.DataFrame(lines[1:], columns=[name.strip() for name in lines[0]], dtype=str)
+    return pd.DataFrame(read_cells(path, NEEDED), dtype=str)
 
 
 def completed(table: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import ResultsError, UnknownName
+from ddlnb.errors import UnknownName
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Rule, Schema
 from ddlnb.units import counted
@@ -16,8 +15,16 @@ if TYPE_CHECKING:
     import pandas
 
 FIG4_CELLS = PUBLISHED / "fig4_upto8.csv"
-QUOTE_COLUMNS = ("id", "section", "item", "value", "unit", "tag")
 MOST_GPUS = 8  # cells with more are held out: they are what a forecast will be tested on
+QUOTES = Schema(
+    (
+        *(Column(name, Kind.NAME) for name in ("id", "section", "item")),
+        Column("value", Kind.POSITIVE),
+        *(Column(name, Kind.NAME) for name in ("unit", "tag")),
+    ),
+    exact=True,
+    what="list of quotes",
+)
 FIG4 = Schema(
     (
         *THROUGHPUT,
@@ -59,26 +66,9 @@ def quotes(path: Path = PUBLISHED / "survey_quotes.csv") -> dict[str, list[Quote
     [(597.0, 'GFLOP'), (163.0, 'ms')]
     """
     found: dict[str, list[Quote]] = {}
-    with path.open(newline="") as file:
-        for line, row in enumerate(csv.DictReader(file), start=2):
-            try:
-                quote = _quote(row)
-            except ValueError as error:
-                raise ResultsError(
-                    f"{path.name} line {line} is not a quote: {error}; "
-                    f"write {','.join(QUOTE_COLUMNS)} with a number as value"
-                ) from error
-            found.setdefault(quote.id, []).append(quote)
+    for values in QUOTES.read(path).itertuples(index=False):
+        found.setdefault(values[0], []).append(Quote(*values))
     return found
-
-
-def _quote(row: dict[str, str]) -> Quote:
-    """Return the quote in one line. Raises ValueError if it is none."""
-    if tuple(row) != QUOTE_COLUMNS or None in row.values():
-        raise ValueError(f"it has the columns {row}")
-    return Quote(
-        row["id"], row["section"], row["item"], float(row["value"]), row["unit"], row["tag"]
-    )
 
 
 def quoted(quote_id: str, item: str) -> float:

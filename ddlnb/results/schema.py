@@ -1,28 +1,30 @@
-"""Read tables from CSV files and check them against a declared schema.
+"""Read tables from CSV files, and check them against a declared schema.
 
 A schema lists columns with the kind of their values, and the columns by which no two rows may
-agree. An error names the file, the line, its values, the rule and what to do.
-
-The columns of tables of results, and what their values must be.
+agree. An error names the file, the line, its values, the rule and what to do. The schemas of
+throughputs and of the tidy table stand below; tables of which nothing is declared are read as texts
+(`read_cells`) or as they stand (`read_frame`).
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, ResultsError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
+STDIN = Path("-")
+Rows = list[dict[str, str]]
 EMPTY = ["", "nan", "NaN"]  # what stands for no number; in text they are text
 
 
@@ -109,38 +111,22 @@ class Schema:
         """Return the table in a CSV file. Raises ResultsError."""
         frame = self._parsed(path)
         if wrong := self._wrong_columns(frame):
-            raise self._error(f"{path} {wrong}")
+            raise _error(f"{path} {wrong}", self.way_out)
         if broken := self._first_broken(frame):
-            raise self._error(f"{path} line {broken[0] + 2} {broken[1]}")
+            raise _error(f"{path} line {broken[0] + 2} {broken[1]}", self.way_out)
         return self._typed(frame)
 
     def _parsed(self, path: Path) -> pd.DataFrame:
         """Return the table as it stands, if every line has as many values as the first."""
-        import pandas as pd
-
-        try:
-            content = path.read_bytes().decode("utf-8-sig")
-            lines = [line for line in csv.reader(StringIO(content)) if line]
-            frame = pd.read_csv(
-                StringIO(content),
-                dtype={column.name: str for column in self.columns if column.kind.is_text},
-                keep_default_na=False,
-                na_values={c.name: EMPTY for c in self.columns if not c.kind.is_text},
-                skipinitialspace=True,
-                on_bad_lines="skip",  # named below
-            )
-        except FileNotFoundError as error:
-            raise ResultsError(f"there is no {self.what} {path}") from error
-        except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
-            raise self._error(f"{path} cannot be read as a table: {error}") from error
-        for number, line in enumerate(lines, start=1):
-            if len(line) != len(lines[0]):
-                how = "fewer" if len(line) < len(lines[0]) else "more"
-                raise self._error(
-                    f"{path} line {number} has {how} values than the first line has columns "
-                    f"({len(line)}, not {len(lines[0])})"
-                )
-        return frame
+        return _frame(
+            path,
+            self.what,
+            self.way_out,
+            dtype={column.name: str for column in self.columns if column.kind.is_text},
+            keep_default_na=False,
+            na_values={c.name: EMPTY for c in self.columns if not c.kind.is_text},
+            skipinitialspace=True,
+        )
 
     def checked(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame with numbers as numbers. Raises InputError if it is no such table."""
@@ -186,8 +172,71 @@ class Schema:
         typed = frame.assign(**{c.name: pd.to_numeric(frame[c.name]) for c in numbers})
         return typed.astype({c.name: int for c in numbers if c.kind is Kind.COUNT})
 
-    def _error(self, problem: str) -> ResultsError:
-        return ResultsError(f"{problem}; {self.way_out}" if self.way_out else problem)
+
+def read_cells(path: str | Path, columns: Sequence[str] = (), what: str = "table") -> Rows:
+    """Return the rows of a CSV file, every cell as its text; "-" is the standard input.
+
+    Raises ResultsError for a file that is no table, or that lacks one of these columns.
+    """
+    first, *others = _lines(_content(Path(path), what), path) or [[]]
+    names = [name.strip() for name in first]
+    if missing := [name for name in columns if name not in names]:
+        empty = "" if names else " is empty: it"
+        raise ResultsError(f"{path}{empty} lacks the columns {', '.join(missing)}; add them")
+    return [dict(zip(names, line, strict=True)) for line in others]
+
+
+def read_frame(path: str | Path, *columns: str) -> pd.DataFrame:
+    """Return the table in a CSV file, numbers as numbers and nothing where a cell is empty.
+
+    Raises ResultsError for a file that is no table, or that lacks one of these columns.
+    """
+    frame = _frame(Path(path), "table", "")
+    if missing := [name for name in columns if name not in frame]:
+        raise ResultsError(f"{path} lacks the columns {', '.join(missing)}; add them")
+    return frame
+
+
+def _frame(path: Path, what: str, way_out: str, **options: Any) -> pd.DataFrame:
+    import pandas as pd
+
+    content = _content(path, what, way_out)
+    try:
+        frame = pd.read_csv(StringIO(content), on_bad_lines="skip", **options)  # named below
+    except ValueError as error:  # as pandas' parser errors are
+        raise _error(f"{path} cannot be read as a table: {error}", way_out) from error
+    _lines(content, path, way_out)
+    return frame
+
+
+def _content(path: Path, what: str, way_out: str = "") -> str:
+    try:
+        return sys.stdin.read() if path == STDIN else path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise ResultsError(f"there is no {what} {path}") from error
+    except (OSError, ValueError) as error:
+        raise _error(f"{path} cannot be read as a table: {error}", way_out) from error
+
+
+def _lines(content: str, path: str | Path, way_out: str = "") -> list[list[str]]:
+    """Return the lines that are not empty, if every one has as many values as the first."""
+    try:
+        lines = [line for line in csv.reader(StringIO(content)) if line]
+    except csv.Error as error:
+        raise _error(f"{path} cannot be read as a table: {error}", way_out) from error
+    for number, line in enumerate(lines, start=1):
+        if len(line) != len(lines[0]):
+            how = "fewer" if len(line) < len(lines[0]) else "more"
+            raise _error(
+                f"{path} line {number} has {how} values than the first line has columns "
+                f"({len(line)}, not {len(lines[0])})",
+                way_out,
+            )
+    return lines
+
+
+def _error(problem: str, way_out: str) -> ResultsError:
+    return ResultsError(f"{problem}; {way_out}" if way_out else problem)
 
 
 def require_frame(rows: object, *columns: str) -> None:
@@ -231,20 +280,16 @@ MEASURES = [RATE, "iteration_seconds", "exposed_communication_seconds", "bytes_s
 PROVENANCE = ["versions", "commit", "time"]  # of a run
 RUN_COLUMNS = [*CELL, "repetition", *MEASURES, "messages", "plan", *PROVENANCE]
 ROW_COLUMNS = [*CELL, *MEASURES, "std", "repetitions", "messages", "plan", *PROVENANCE]
-TEXT = {
-    *("model", "structure", "network", "method", "engine", "source", "optimizer", "settings"),
-    *("machine", "plan", *PROVENANCE),
+_TEXTS = ("model", "structure", "network", "method", "engine", "source", "optimizer", "settings")
+_KINDS = {
+    RATE: Kind.POSITIVE,
+    **dict.fromkeys([*_TEXTS, "machine", "plan", *PROVENANCE], Kind.TEXT),
 }
-
-
-def tidy(names: list[str]) -> Schema:
-    """Return the schema of a tidy table with these columns."""
-    kinds = {name: Kind.TEXT if name in TEXT else Kind.NUMBER for name in names}
-    return Schema(
-        tuple(Column(name, kind) for name, kind in {**kinds, RATE: Kind.POSITIVE}.items()),
+RUNS, ROWS = (
+    Schema(
+        tuple(Column(name, _KINDS.get(name, Kind.NUMBER)) for name in names),
         what="results file",
         way_out="fix that file or move it away; nothing has been overwritten",
     )
-
-
-RUNS, ROWS = tidy(RUN_COLUMNS), tidy(ROW_COLUMNS)
+    for names in (RUN_COLUMNS, ROW_COLUMNS)
+)

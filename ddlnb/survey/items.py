@@ -7,23 +7,36 @@ of that of large scale (2404.06114). Notebooks and tests name the items that the
 
 from __future__ import annotations
 
-import csv
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddlnb.errors import ResultsError
 from ddlnb.files import PUBLISHED
+from ddlnb.results.schema import Column, Kind, Rule, Schema
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.claims import CLAIMS
 
-COLUMNS = ("id", "section", "text", "source", "missing")
 HOW = ("computed", "simulated", "emulated", "measured", "published")
-NUMBER = re.compile(r"[ACD]\d\d")
 STATED = "stated"
 # Where a statement and its numbers come from: the survey's own text, a primary paper or repository
 # that was read, our derivation, or common knowledge of the literature that was not read again.
 SOURCES = (STATED, "primary", "derived", "known")
+ITEMS = Schema(
+    (
+        *(Column(name, Kind.NAME) for name in ("id", "section", "text")),
+        *(Column(name, Kind.TEXT) for name in ("source", "missing")),
+    ),
+    unique=("id",),
+    exact=True,
+    rules=(
+        Rule(lambda rows: ~rows["id"].str.fullmatch(r"[ACD]\d\d"), "id must be one such as A07"),
+        Rule(lambda rows: rows["id"].isin(CLAIMS), "id is that of a claim on Fig. 4; remove it"),
+        Rule(
+            lambda rows: ~rows["source"].str.startswith(SOURCES),
+            f"source must begin with {', '.join(SOURCES)}",
+        ),
+    ),
+    what="list of items",
+)
 
 
 @dataclass(frozen=True)
@@ -65,16 +78,6 @@ def survey_items(path: Path = PUBLISHED / "survey_items.csv") -> dict[str, Item]
         claim.id: Item(claim.id, claim.section, f"{claim.text[0].upper()}{claim.text[1:]}.")
         for claim in CLAIMS.values()
     }
-    with path.open(newline="", encoding="utf-8") as file:
-        for line, row in enumerate(csv.DictReader(file), start=2):
-            where = f"{path.name} line {line}"
-            if tuple(row) != COLUMNS or None in row.values():
-                raise ResultsError(f"{where} must have the columns {','.join(COLUMNS)}")
-            if not NUMBER.fullmatch(row["id"]) or not row["text"] or not row["section"]:
-                raise ResultsError(f"{where} must have an id such as A07, a section and a text")
-            if not row["source"].startswith(SOURCES):
-                raise ResultsError(f"{where} must have a source that begins {', '.join(SOURCES)}")
-            if row["id"] in items:
-                raise ResultsError(f"{where} names {row['id']} again; remove one of the two")
-            items[row["id"]] = Item(**row)
+    for row in ITEMS.read(path).itertuples(index=False):
+        items[row[0]] = Item(*row)
     return dict(sorted(items.items()))

@@ -60,12 +60,19 @@ def test_unknown_quotes_are_answered_with_the_known_ones():
         quoted("A06", "intensity of resnet-50")
 
 
-def test_broken_quotes_name_their_line(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("A1,1,thing,many,x,A s.1", "line 2 .*value must be a positive number"),
+        ("A1,1,thing", "line 2 has fewer values"),
+        ("A1,1,thing,1,x,A s.1,more", "line 2 has more values|cannot be read"),
+    ],
+)
+def test_broken_quotes_name_their_line(tmp_path, line, said):
     file = tmp_path / "quotes.csv"
-    for line in ("A1,1,thing,many,x,A s.1", "A1,1,thing", "A1,1,thing,1,x,A s.1,more"):
-        file.write_text(f"id,section,item,value,unit,tag\n{line}\n")
-        with pytest.raises(ResultsError, match=r"quotes\.csv line 2 is not a quote"):
-            quotes(file)
+    file.write_text(f"id,section,item,value,unit,tag\n{line}\n")
+    with pytest.raises(ResultsError, match=rf"quotes\.csv {said}"):
+        quotes(file)
 
 
 def test_the_published_cells_are_here_with_up_to_eight_gpus():
