@@ -9,11 +9,8 @@ from __future__ import annotations
 import argparse
 
 from ddlnb.compression.catalogue import COMPRESSORS
-from ddlnb.compression.profile import (
-    CompressionProfile,
-    profile_compression,
-    write_compression_profile,
-)
+from ddlnb.compression.profile import CompressionProfile, write_compression_profile
+from ddlnb.compression.profiling import profile_compression
 
 MILLION = 1_000_000
 WHOLE = 25_000_000  # elements of a model

@@ -15,18 +15,13 @@ from ddlnb.compression.half import Float16
 from ddlnb.compression.profile import (
     FREE,
     KNEE,
-    SIDES,
     CompressionProfile,
     CompressorSeconds,
     Line,
-    Sample,
     compression_profile,
-    fit,
-    growth_of,
-    measure,
-    profile_compression,
     write_compression_profile,
 )
+from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError, UnknownName

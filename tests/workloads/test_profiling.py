@@ -8,7 +8,7 @@ from time import perf_counter
 import pytest
 import torch
 
-from ddlnb.compression.profile import profile_compression
+from ddlnb.compression.profiling import profile_compression
 from ddlnb.errors import InputError, ModelError
 from ddlnb.files import cores
 from ddlnb.workloads.profiling import Iteration, measure, profile, with_medians, write_profile
