@@ -21,7 +21,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS, GPUS, cell_as_run, fig4_workload
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import DATA, write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
@@ -29,6 +28,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.survey.testbed import BATCHES, CLUSTERS, GPUS, cell_as_run, fig4_workload
 from ddlnb.workloads.roofline import estimate
 
 KEPT = DATA / "forecasts" / "by_name.csv"

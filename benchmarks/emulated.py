@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.pictures import over_baselines
-from ddlnb.calibration.calibrated_model import calibrate_here
+from ddlnb.calibration.calibrated_model import calibrate_here, read_micro_benchmark
 from ddlnb.calibration.comparison import calibrate_and_compare, forecast_errors, kept_comparison
-from ddlnb.calibration.micro_benchmark import read_micro_benchmark
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.files import BUILD
 from ddlnb.launch.options import LaunchOptions, emulated

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import as_run, fig4_cells_to_forecast, fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.survey.testbed import as_run, fig4_cells_to_forecast, fig4_workload
 
 WORKERS = tuple(4**power for power in range(1, 8))
 COLD = "from benchmarks.forecast_speed import all_cells; all_cells()"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import HELD_OUT, cell_observations, quoted_observations, survey_setup
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS, cross_validate
 from ddlnb.files import write_atomically
+from ddlnb.survey.testbed import HELD_OUT, cell_observations, quoted_observations, survey_setup
 
 LABELS = ("gpus", "model", "network", "method")
 

@@ -32,7 +32,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ddlnb.calibration.roofline import total_work
+from benchmarks.roofline_fit import total_work
 from ddlnb.errors import require
 from ddlnb.files import DATA, HARDWARE, write_atomically
 from ddlnb.hardware.catalogue import get_gpu
@@ -223,7 +223,7 @@ def compared(forecast: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 def fitted_utilisation() -> dict[str, float]:
     """Return the median share of FLOP/s, by precision, in the published runs of the fit."""
-    from ddlnb.calibration.roofline import measured as published
+    from benchmarks.roofline_fit import measured as published
 
     runs = [one for one in published() if one.source != "iterations"]
     usual = {}

@@ -22,10 +22,10 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from benchmarks.pictures import lossy_against_emulated
-from ddlnb.calibration.calibrated_model import calibrate_here
-from ddlnb.calibration.micro_benchmark import (
+from ddlnb.calibration.calibrated_model import (
     PROBING,
     MicroBenchmark,
+    calibrate_here,
     micro_benchmark,
     read_micro_benchmark,
 )

@@ -13,7 +13,7 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
-from ddlnb.calibration.roofline import (
+from benchmarks.roofline_fit import (
     ERROR,
     HOST,
     IMAGES,

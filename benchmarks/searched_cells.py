@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.emulated import CREDIT, NETWORKS, PARTITION
-from ddlnb.calibration.calibrated_model import calibrate_here
+from ddlnb.calibration.calibrated_model import calibrate_here, micro_benchmark, read_micro_benchmark
 from ddlnb.calibration.comparison import PROBE_ITERATIONS, WARMUP
-from ddlnb.calibration.micro_benchmark import micro_benchmark, read_micro_benchmark
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.engines.settings import MeasurementSettings

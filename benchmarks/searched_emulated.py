@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
+from ddlnb.calibration.calibrated_model import keeping_load, kept_loads
 from ddlnb.calibration.comparison import WARMUP
-from ddlnb.calibration.micro_benchmark import keeping_load, kept_loads
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.errors import UnknownName

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.calibration.calibrated_model import calibrate_here
+from ddlnb.calibration.calibrated_model import calibrate_here, load_sentence, read_micro_benchmark
 from ddlnb.calibration.comparison import forecast_errors, kept_comparison
-from ddlnb.calibration.micro_benchmark import load_sentence, read_micro_benchmark
 from ddlnb.files import DATA
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"

@@ -38,7 +38,7 @@ _HOME = {
     "advice.question": ("Prices",),
     "advice.scaling": ("scaling",),
     "calibration.calibrate": ("calibrate",),
-    "calibration.collectives.forecast": ("collectives",),
+    "calibration.collectives": ("collectives",),
     "clusters.cluster": ("Cluster",),
     "clusters.file": ("get_cluster",),
     "clusters.named": ("cluster_of",),
@@ -132,6 +132,7 @@ _HOME = {
 }
 # What the core asks extensions for, by what it calls it, and the only place that names them.
 _SUPPLIED = {
+    "calibration of the survey's testbed": ("survey.testbed", "calibrate_testbed"),
     "collective": ("networks.collectives.catalogue", "get_collective"),
     "compressed messages": ("compression.messages", "MessageCompressing"),
     "emulated topology": ("networks.emulated", "emulated_of"),

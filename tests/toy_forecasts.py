@@ -6,9 +6,9 @@ import math
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.schema import KEY, RATE
+from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
 
 def forecasts(gpus: tuple[int, ...] = (4, 8, 32)) -> pd.DataFrame:

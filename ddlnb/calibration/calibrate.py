@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.calibration.clusters import Calibration
+from ddlnb.calibration.clusters import Calibration, calibrate_parameters
+from ddlnb.calibration.observations import row_observations
+from ddlnb.calibration.parameters import listed_effects
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
 from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError, require
 from ddlnb.files import BUILD, require_writable
 from ddlnb.progress import Show
+from ddlnb.registry import supplied
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +94,7 @@ def calibrate(
     """
     _refuse_unused(what, rows=rows, workers=workers, out=out, write=write)
     if what == SURVEY:
-        return _survey(write, seed, progress)
+        return supplied("calibration of the survey's testbed")(write, seed, progress)
     if what == HERE:
         return _here(Path(out or BUILD / HERE), list(workers or (2, 4)), seed, progress)
     cluster = get_cluster(what)
@@ -100,11 +103,9 @@ def calibrate(
             f"calibrating cluster {cluster.name!r} needs rows that were measured on it; "
             f"give rows (--rows FILE), or calibrate 'here' or 'survey'"
         )
-    from ddlnb.calibration.measured import calibrate_rows
-
     folder = Path(out or BUILD / cluster.name)
     require_writable(folder)
-    found = calibrate_rows(cluster, rows)
+    found = calibrate_parameters(row_observations(cluster, rows), listed_effects(cluster))
     return _written(found, found.clusters([cluster]), folder)
 
 
@@ -120,17 +121,8 @@ def _refuse_unused(what: str | Cluster, **given: object) -> None:
     )
 
 
-def _survey(write: bool, seed: int, progress: Show) -> Calibrated:
-    from ddlnb.calibration.testbed import calibrate_survey, survey_setup, write_survey
-
-    found = calibrate_survey(seed=seed, progress=progress)
-    clusters = tuple(found.clusters(survey_setup().clusters))
-    return Calibrated(found, clusters, tuple(write_survey(found)) if write else ())
-
-
 def _here(folder: Path, workers: list[int], seed: int, progress: Show) -> Calibrated:
-    from ddlnb.calibration.calibrated_model import calibrate_here
-    from ddlnb.calibration.micro_benchmark import micro_benchmark
+    from ddlnb.calibration.calibrated_model import calibrate_here, micro_benchmark
 
     require_writable(folder)
     found, clusters = calibrate_here(

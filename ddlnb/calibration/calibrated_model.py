@@ -1,20 +1,325 @@
-"""Calibrate the simulated twin of this machine, or of a network emulated on it."""
+"""A calibrated model of this machine, or of a network emulated on it, from two minutes of runs.
+
+The real engine trains two made-up models with every method and some numbers of workers; all-reduces
+are timed beside them. The models whose speed is to be forecast take no part. On an emulated network
+(see `LaunchOptions`) they are replayed, with as much computation as there is communication. The
+load under which rows were measured is kept beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from ddlnb.calibration.clusters import Calibration, calibrate_parameters
-from ddlnb.calibration.measured import as_measured, noise_of
-from ddlnb.calibration.micro_benchmark import MicroBenchmark
-from ddlnb.calibration.observations import AllReduceTime, IterationTime, Observation, observe
+from ddlnb.calibration.observations import (
+    AllReduceTime,
+    IterationTime,
+    Observation,
+    as_measured,
+    noise_of,
+    observe,
+)
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
-from ddlnb.files import machine
+from ddlnb.engines.bench import Bench
+from ddlnb.engines.measure import measure
+from ddlnb.engines.settings import MEASURING, MeasurementSettings
+from ddlnb.engines.targets import ranks_needed, targets_of
+from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.files import machine, write_atomically
+from ddlnb.launch.capacity import Load, watched_load
 from ddlnb.launch.options import HERE, LaunchOptions
-from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.launch.ranks import Ranks
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
+from ddlnb.plans.methods import METHODS
+from ddlnb.progress import Show
+from ddlnb.results.rows import read_rows
 from ddlnb.simulator.simulate import Cell
+from ddlnb.units import KIB, MIB
+from ddlnb.workloads.replay import replayed
+from ddlnb.workloads.task import Batch, Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+LOADS = "load.csv"
+COLUMNS = ("rows", "before", "during", "stolen")
+
+
+@contextmanager
+def keeping_load(rows: Path) -> Iterator[None]:
+    """Watch the load while the body runs; keep it beside the rows if any were added to the file."""
+    before = _stamp(rows)
+    with watched_load() as watch:
+        yield
+    if _stamp(rows) != before:
+        kept = [*kept_loads(rows.parent), (rows.name, watch.load)]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for name, load in kept:
+            shares = (load.before, load.during, load.stolen)
+            writer.writerow([name, *(f"{share:.4f}" for share in shares)])
+        write_atomically(rows.parent / LOADS, text.getvalue())
+
+
+def kept_loads(folder: str | Path) -> list[tuple[str, Load]]:
+    """Return the loads that a folder keeps, with the names of the files that got rows then.
+
+    There are none in folders of earlier editions. Raises ResultsError for a file that is no table
+    of loads.
+    """
+    path = Path(folder) / LOADS
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        try:
+            return [
+                (row["rows"], Load(*(float(row[name]) for name in COLUMNS[1:])))
+                for row in csv.DictReader(file)
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ResultsError(f"{path} is no table of loads ({error}); remove it") from error
+
+
+def load_sentence(folder: str | Path) -> str:
+    """Return how busy the machine was while the rows of a folder were measured, in a sentence."""
+    loads = [load for _, load in kept_loads(folder)]
+    if not loads:
+        return "How busy the machine was while this was measured is not known."
+    return str(max(loads, key=lambda load: load.during + load.stolen))
+
+
+def _stamp(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _mlp(layers: int, width: int) -> nn.Module:
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
+    return nn.Sequential(*blocks)
+
+
+def _vectors(width: int, local_batch: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(local_batch, width, generator=generator),)
+
+
+def _mean_square(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return module(batch[0]).square().mean()
+
+
+def _probe(name: str, layers: int, width: int, local_batch: int) -> Task:
+    return Task(
+        name,
+        partial(_mlp, layers, width),
+        partial(_vectors, width),
+        _mean_square,
+        local_batch,
+        "vectors",
+        f"{layers} layers of width {width}, made up to calibrate with",
+    )
+
+
+PROBES = (_probe("probe-deep", 20, 160, 256), _probe("probe-wide", 4, 576, 96))
+CARRIED = 2.0  # times the gradient: what a link carries while a replayed probe computes
+
+
+def probes(site: LaunchOptions) -> tuple[Task, ...]:
+    """Return the made-up models as they are trained at this site."""
+    if not site.is_emulated:
+        return PROBES
+    return tuple(replayed(_with_seconds(trace(probe), site.link.bandwidth)) for probe in PROBES)
+
+
+def _with_seconds(workload: Workload, bandwidth: float) -> Workload:
+    """Return the workload with made-up seconds, a third of them forward, shared out by bytes."""
+    seconds = CARRIED * workload.gradient_bytes / bandwidth
+    size = Counter[str]()
+    for gradient in workload.gradients:
+        size[gradient.layer] += gradient.bytes
+    share = {layer: bytes_ / workload.gradient_bytes for layer, bytes_ in size.items()}
+    return workload.with_seconds(
+        {layer: seconds / 3 * part for layer, part in share.items()},
+        {
+            gradient.name: 2 * seconds / 3 * gradient.bytes / workload.gradient_bytes
+            for gradient in workload.gradients
+        },
+        f"made up: what {CARRIED:g} times the gradient take on a link of this bandwidth",
+    )
+
+
+ALL_REDUCES = "all_reduces.json"  # the files in the folder
+ROWS = "rows.csv"
+SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB)  # bytes of the all-reduces
+
+
+@dataclass(frozen=True)
+class AllReduceTimes:
+    """Seconds of one all-reduce of some bytes among some workers."""
+
+    workers: int
+    message_bytes: int
+    seconds: float
+    while_computing: bool
+
+
+@dataclass(frozen=True)
+class MicroBenchmark:
+    """What was measured: tidy rows, the probes' workloads by (model, workers), all-reduces."""
+
+    rows: pd.DataFrame
+    workloads: dict[tuple[str, int], Workload]
+    all_reduces: tuple[AllReduceTimes, ...]
+    site: LaunchOptions = HERE
+
+    def planning_cost(self, workers: int) -> AlphaBeta:
+        """Return the time of an all-reduce, while the workers compute if known; plans use it."""
+        return _planning_cost(self.all_reduces, workers)
+
+
+PROBING = MeasurementSettings(iterations=10, baselines=False)  # of the probes
+
+
+def micro_benchmark(
+    folder: str | Path,
+    *,
+    workers: Sequence[int] = (2, 4),
+    settings: MeasurementSettings = PROBING,
+    server_per_worker: bool = False,
+    progress: Show = None,
+) -> MicroBenchmark:
+    """Measure, keep everything in the folder and return it; a second call completes it.
+
+    A workload is profiled while all of the run's workers compute, because they share the cores.
+    There are as many parameter servers as the settings say, or one per worker. Raises what
+    `ddlnb.measure` raises.
+    """
+    require(bool(workers), "workers is empty; give at least one number of workers")
+    require_whole(2, **{f"workers[{i}]": count for i, count in enumerate(workers)})
+    folder, site = Path(folder), settings.site
+    _require_this_machine(folder)
+    if _is_complete(folder, workers, settings.repetitions):
+        return read_micro_benchmark(folder, site)
+    tasks = probes(site)
+    most = max(workers)
+    servers = most if server_per_worker else settings.server_count
+    times = folder / ALL_REDUCES
+    missing = [
+        (task, count)
+        for task in tasks
+        for count in workers
+        if not profile_path(folder, task.name, count).exists()
+    ]
+    needed = ranks_needed(targets_of("all"), most, servers)
+    with (
+        keeping_load(folder / ROWS),
+        Ranks.at(site, needed, imports=MEASURING) as ranks,
+    ):
+        for task, count in missing:
+            keep_profile(folder, task, count, ranks)
+        if not times.exists():
+            benches = [Bench(tasks[0], ranks, settings.changed(workers=n)) for n in workers]
+            found = [one for bench in benches for one in _all_reduces(bench)]
+            write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
+        known = _read_all_reduces(folder)
+        for task in tasks:
+            for count in workers:
+                measure(
+                    task,
+                    settings=settings.changed(
+                        workers=count,
+                        servers=count if server_per_worker else settings.servers,
+                        cost=_planning_cost(known, count),
+                    ),
+                    out=folder / ROWS,
+                    ranks=ranks,
+                    progress=progress,
+                )
+    return read_micro_benchmark(folder, site)
+
+
+def _require_this_machine(folder: Path) -> None:
+    if not (folder / ROWS).exists():
+        return
+    known, here = set(read_rows(folder / ROWS)["machine"]), machine()
+    require(
+        known <= {here},
+        f"rows in {folder} are of {', '.join(sorted(known))}, but this machine is {here!r}; "
+        f"choose another folder",
+    )
+
+
+def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool:
+    if not (folder / ROWS).exists():
+        return False
+    rows = read_rows(folder / ROWS)
+    done = rows[(rows["repetitions"] >= repetitions) & rows["gpus"].isin(workers)]
+    return len(done) >= len(PROBES) * len(workers) * len(METHODS)
+
+
+def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> Workload:
+    """Profile a task while this many workers compute; write the workload to the folder."""
+    workload = Bench(task, ranks, MeasurementSettings(workers=workers)).workload
+    write_atomically(profile_path(folder, workload.model, workers), workload.to_json() + "\n")
+    return workload
+
+
+def read_micro_benchmark(folder: str | Path, site: LaunchOptions = HERE) -> MicroBenchmark:
+    """Return what `micro_benchmark` kept in a folder. Raises ResultsError if it lacks parts."""
+    folder = Path(folder)
+    rows = read_rows(folder / ROWS)
+    try:
+        workloads = {
+            (model, int(count)): Workload.from_json(profile_path(folder, model, count).read_text())
+            for model, count in rows[["model", "gpus"]].drop_duplicates().to_records(index=False)
+        }
+        times = _read_all_reduces(folder)
+    except OSError as error:
+        raise ResultsError(
+            f"{folder} lacks {error.filename}; measure again to complete it"
+        ) from error
+    return MicroBenchmark(rows, workloads, times, site)
+
+
+def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:
+    listed = json.loads((folder / ALL_REDUCES).read_text())
+    return tuple(AllReduceTimes(**one) for one in listed)
+
+
+def _planning_cost(known: Sequence[AllReduceTimes], workers: int) -> AlphaBeta:
+    among = [one for one in known if one.workers == workers]
+    chosen = [one for one in among if one.while_computing] or among
+    return fit_alpha_beta([one.message_bytes for one in chosen], [one.seconds for one in chosen])
+
+
+def _all_reduces(bench: Bench) -> list[AllReduceTimes]:
+    return [
+        AllReduceTimes(bench.settings.workers, size, seconds, computing)
+        for computing in ((False,) if bench.task.recorded else (False, True))
+        for size, seconds in bench.all_reduce_seconds(SIZES, 25, while_computing=computing)
+    ]
+
+
+def profile_path(folder: Path, model: str, workers: int) -> Path:
+    """Return the path of a model's workload, profiled with this many workers."""
+    return folder / f"{model}_{workers}-workers.json"
+
 
 LEAST_DELAY = 1e-5  # seconds of a hop through an emulated network without a delay
 LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however alike they are

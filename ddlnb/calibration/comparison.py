@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.calibration.calibrated_model import calibrate_here
-from ddlnb.calibration.measured import as_measured
-from ddlnb.calibration.micro_benchmark import (
+from ddlnb.calibration.calibrated_model import (
+    calibrate_here,
     keep_profile,
     keeping_load,
     micro_benchmark,
     profile_path,
 )
+from ddlnb.calibration.observations import as_measured
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings

@@ -1,26 +1,30 @@
 """Quantities that can be observed and predicted: seconds of an iteration, a hop, an all-reduce.
 
 A quantity says which cells have to be simulated for it, and what its value is given their seconds;
-`predictions` simulates those of many quantities, and of many values of parameters, together.
-
-Observations: what was seen, how exactly, and which of it may be fitted.
+`predictions` simulates those of many quantities, and of many values of parameters, together. An
+observation is a quantity with the value that was seen and how exactly; it also says whether it may
+be fitted, and beside a prediction it makes a row.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.plans.methods import Method, get_method
 from ddlnb.results.published import MOST_GPUS
 from ddlnb.results.schema import SOURCES
+from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.simulate import Cell, steady_seconds
 
 # Effects that matter between nodes only.
@@ -203,6 +207,7 @@ def _labels(cell: Cell, method: str | None, group: str) -> Labels:
     return Labels(cell.workload.model, cluster.network, method, cluster.workers, group)
 
 
+LEAST_SPREAD = 0.02  # of measured seconds, however alike their repetitions are
 LABELS = ("model", "network", "method", "gpus", "group")  # by which observations are left out
 
 
@@ -288,3 +293,37 @@ def label_values(observations: Sequence[Observation], by: str) -> list:
     if not values:
         raise InputError(f"no observation has a label {by!r}; choose another of {LABELS}")
     return sorted(values)
+
+
+def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observation]:
+    """Return the rows of the cluster's network as observations."""
+    from ddlnb.results.rows import read_rows
+
+    rows = read_rows(rows_path)
+    rows = rows[(rows["network"] == cluster.network) & (rows["engine"] == "torch")]
+    found = []
+    for row in rows.to_dict("records"):
+        workload = profile_for(row["model"], cluster, int(row["local_batch"]))
+        on, servers = cluster.with_workers(int(row["gpus"])), int(row["servers"]) or None
+        cell = Cell(workload, on, as_measured(row), servers)
+        spread = max(LEAST_SPREAD, noise_of(row))
+        found.append(observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"]))
+    if not found:
+        raise InputError(
+            f"{rows_path} has no row of a method on network {cluster.network!r}; "
+            f"measure some with ddlnb measure --network {cluster.network}"
+        )
+    return found
+
+
+def as_measured(row: Mapping[str, Any]) -> Method:
+    """Return the method of a measured row with the sizes that its settings name."""
+    sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
+    method = get_method(row["method"])
+    return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))
+
+
+def noise_of(row: Mapping[str, Any]) -> float:
+    """Return the relative standard deviation of a row's repetitions; 0 if there was only one."""
+    noise = row["std"] / row["throughput_samples_per_s"]
+    return 0.0 if math.isnan(noise) else float(noise)

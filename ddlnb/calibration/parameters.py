@@ -10,12 +10,14 @@ import numpy as np
 
 from ddlnb.calibration.fit import Prior
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.clusters.effects import SHARE, UNITS, Effects
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.simulator.tasks import Identity
 
 MOST_PARAMETERS = 30  # of one fit; more than that no set of observations here can tell apart
 NO_EFFECT = Effects()
+PRIOR_SPREAD = 0.7  # of a value that somebody wrote into a cluster file: a factor of two or so
+WITHIN = 30  # times the written value, and its inverse, are the bounds
 
 
 @dataclass(frozen=True)
@@ -184,3 +186,23 @@ def prior_of(parameters: Sequence[Parameter]) -> Prior:
         np.log([parameter.high for parameter in parameters]),
         np.array([parameter.prior_spread is None for parameter in parameters]),
     )
+
+
+def listed_effects(cluster: Cluster) -> list[Parameter]:
+    """Return a parameter for every effect that the cluster lists, with its value as the prior."""
+    found = []
+    for effect, unit in UNITS.items():
+        value = getattr(cluster.effects, effect)
+        if value in (0.0, math.inf) or value == getattr(NO_EFFECT, effect):
+            continue
+        most = 1.0 if unit is SHARE else value * WITHIN
+        low = max(value / WITHIN, unit.least) if unit is SHARE else value / WITHIN
+        found.append(
+            Parameter(
+                effect, low=low, high=min(most, unit.most), prior=value, prior_spread=PRIOR_SPREAD
+            )
+        )
+    require(
+        bool(found), f"cluster {cluster.name!r} lists no effect; add those that are to be fitted"
+    )
+    return found

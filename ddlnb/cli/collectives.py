@@ -16,7 +16,7 @@ from ddlnb.units import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.calibration.collectives.fit import FittedCollectives
+    from ddlnb.calibration.collectives import FittedCollectives
 
 
 def add_to(app: typer.Typer) -> None:
@@ -69,7 +69,7 @@ def collectives(
     if validate:
         _validate(rows, out, seed, csv)
         return
-    from ddlnb.calibration.collectives.fit import fit_collectives
+    from ddlnb.calibration.collectives import fit_collectives
 
     fitted = fit_collectives(rows, seed=seed)
     if table is not None:
@@ -85,7 +85,7 @@ def collectives(
 
 
 def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
-    from ddlnb.calibration.collectives.forecast import forecast
+    from ddlnb.calibration.collectives import forecast
     from ddlnb.results.collectives import completed, read_questions
 
     asked = read_questions(table)
@@ -93,7 +93,7 @@ def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
 
 
 def _validate(rows: pd.DataFrame, out: Path | None, seed: int, csv: bool) -> None:
-    from ddlnb.calibration.collectives.forecast import summary, validate_collectives
+    from ddlnb.calibration.collectives import summary, validate_collectives
 
     found = validate_collectives(rows, seed=seed, progress=sys.stderr.isatty())
     print_table(summary(found), csv, "Median error of rows that were left out, and coverage")
@@ -113,6 +113,6 @@ def _write(table: pd.DataFrame, out: Path | None) -> None:
 
 
 def _parameter_rows(fitted: FittedCollectives) -> list[dict[str, object]]:
-    from ddlnb.calibration.collectives.fit import described
+    from ddlnb.calibration.collectives import described
 
     return described(fitted)

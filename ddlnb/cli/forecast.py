@@ -67,7 +67,7 @@ def _within_a_node(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -
 
 def _as_run(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -> str:
     """Say that cells of Fig. 4 have another forecast, where methods were run in another way."""
-    from ddlnb.calibration.testbed import BATCHES, CLUSTERS, run_otherwise
+    from ddlnb.survey.testbed import BATCHES, CLUSTERS, run_otherwise
 
     is_of_figure = on.name in CLUSTERS.values() and all(
         BATCHES.get(model) == batch
@@ -139,7 +139,7 @@ def forecast(
     if csv is not None:
         require_writable_file(csv, "rows.csv")
     if fig4:
-        from ddlnb.calibration.testbed import write_forecast
+        from ddlnb.survey.testbed import write_forecast
 
         rows = write_forecast(csv, draws=draws, progress=sys.stderr.isatty())
         typer.echo(f"{len(rows)} cells of Fig. 4 forecast" + (f" in {csv}" if csv else ""))

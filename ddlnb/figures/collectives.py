@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddlnb.calibration.collectives.forecast import forecast
+from ddlnb.calibration.collectives import forecast
 from ddlnb.errors import require
 from ddlnb.figures.style import POINT, doubling_axis, legend_line, legend_mark, note, styled
 from ddlnb.results.collectives import SECONDS, bus_factor
@@ -20,7 +20,7 @@ from ddlnb.units import GB, US, counted, size_in_words
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.calibration.collectives.fit import FittedCollectives
+    from ddlnb.calibration.collectives import FittedCollectives
 
 FEWEST = 5  # sizes of a block that is worth a panel
 COLUMNS = 3

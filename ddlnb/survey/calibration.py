@@ -23,14 +23,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.calibration.observations import Observation, predictions, row_of
-from ddlnb.calibration.testbed import (
-    CLUSTERS,
-    HELD_OUT,
-    cell_observations,
-    fitted_values,
-    quoted_observations,
-    survey_setup,
-)
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, ablation
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import UNITS
@@ -58,6 +50,14 @@ from ddlnb.figures.style import (
 from ddlnb.results.checks import SUSPICIOUS, check
 from ddlnb.results.published import FIG4_CELLS
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.testbed import (
+    CLUSTERS,
+    HELD_OUT,
+    cell_observations,
+    fitted_values,
+    quoted_observations,
+    survey_setup,
+)
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Fit

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddlnb.calibration.calibrated_model import load_sentence
 from ddlnb.calibration.comparison import (
     WARMUP,
     calibrate_and_compare,
@@ -14,7 +15,6 @@ from ddlnb.calibration.comparison import (
     error_table,
     forecast_errors,
 )
-from ddlnb.calibration.micro_benchmark import load_sentence
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.options import emulated
 from ddlnb.results.published import about_fig4_cells, fig4_cells

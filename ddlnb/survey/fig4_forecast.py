@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import forecast_fig4
 from ddlnb.results.published import about_fig4_cells, fig4_cells
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.survey.published import beside_quotes
+from ddlnb.survey.testbed import forecast_fig4
 from ddlnb.units import counted
 
 

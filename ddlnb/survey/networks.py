@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from ddlnb.calibration.testbed import fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.flows import Startup
@@ -25,6 +24,7 @@ from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.testbed import fig4_workload
 from ddlnb.units import MIB, bandwidth_from
 
 # a + b M through the times of the survey's messages on 10GbE (A14, A15): 95.6 us, 9.07 Gb/s.

@@ -1,7 +1,7 @@
 """Merging, partition and priority on simulated clusters (survey, section 3.1.4).
 
 The methods are those of SURVEYED, as section 3 describes them. (The scripts behind Fig. 4 ran two
-of them differently: see `ddlnb.calibration.testbed.as_run`.)
+of them differently: see `ddlnb.survey.testbed.as_run`.)
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from ddlnb.calibration.testbed import CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
@@ -20,6 +19,7 @@ from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate
 from ddlnb.survey.fig3_timelines import PLACES, overlap, places_of_waits
+from ddlnb.survey.testbed import CLUSTERS, fig4_workload
 from ddlnb.units import MS
 
 SHOWN_ITERATIONS = 4  # The figure draws the middle two of these.

@@ -18,15 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddlnb.calibration.testbed import (
-    BATCHES,
-    CLUSTERS,
-    GPUS,
-    as_run,
-    fig4_cells_to_forecast,
-    fig4_workload,
-    forecast_fig4,
-)
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.style import (
@@ -50,6 +41,15 @@ from ddlnb.survey.comparisons import Strength, Table
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.survey.items import ItemVerdict
 from ddlnb.survey.published import beside_quotes
+from ddlnb.survey.testbed import (
+    BATCHES,
+    CLUSTERS,
+    GPUS,
+    as_run,
+    fig4_cells_to_forecast,
+    fig4_workload,
+    forecast_fig4,
+)
 
 LARGE = "bert-large"  # the model whose batch the memory of the survey's GPU limits
 LARGE_BATCH = 128  # of the run with V100s that the text reports (A43)

@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
@@ -24,6 +23,7 @@ from ddlnb.figures.style import GREY, PALETTE, doubling_axis, legend, legend_lin
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Workload
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.calibration.calibrate import Calibrated
+from ddlnb.calibration.calibrated_model import load_sentence
 from ddlnb.calibration.comparison import (
     error_sentence,
     error_table,
     forecast_errors,
     measure_and_forecast,
 )
-from ddlnb.calibration.micro_benchmark import load_sentence
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.units import counted
 

@@ -30,7 +30,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.base import QUANTISATION, SPARSIFICATION, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
@@ -55,6 +54,7 @@ from ddlnb.survey.findings import Findings, findings
 from ddlnb.survey.sec2_message_size import quoted_fits
 from ddlnb.survey.sec3_3_1_protocols import facts
 from ddlnb.survey.sec4_methods import plans_table
+from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.requests import compression_ratio, pieces
 from ddlnb.training.executors.clock import Clock, get_straggler

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.emulated import NETWORKS, against, agreement, summary
 from benchmarks.pictures import over_baselines
-from ddlnb.calibration.micro_benchmark import CARRIED, PROBES, probes
+from ddlnb.calibration.calibrated_model import CARRIED, PROBES, probes
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName

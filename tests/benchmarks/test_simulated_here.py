@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulated_here import BUSY, KEPT, kept_errors
-from ddlnb.calibration.micro_benchmark import kept_loads
+from ddlnb.calibration.calibrated_model import kept_loads
 from ddlnb.files import ROOT
 
 README = " ".join((ROOT / "README.md").read_text().split())

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from ddlnb.calibration import micro_benchmark as kept_load
-from ddlnb.calibration.micro_benchmark import LOADS, keeping_load, kept_loads, load_sentence
+from ddlnb.calibration import calibrated_model as kept_load
+from ddlnb.calibration.calibrated_model import LOADS, keeping_load, kept_loads, load_sentence
 from ddlnb.errors import ResultsError
 from ddlnb.launch.capacity import Load
 from ddlnb.survey import fig4_emulated, simulated_here

@@ -19,7 +19,7 @@ from benchmarks.iterations_on_gpu import (
     compared,
     summary,
 )
-from ddlnb.calibration.roofline import (
+from benchmarks.roofline_fit import (
     HOST,
     IMAGES,
     MEMORY,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ddlnb.calibration.testbed import fig4_workload, read_setup, survey_setup
 from ddlnb.errors import InputError
 from ddlnb.files import CALIBRATION
+from ddlnb.survey.testbed import fig4_workload, read_setup, survey_setup
 
 SURVEY = yaml.safe_load((CALIBRATION / "survey.yaml").read_text())
 

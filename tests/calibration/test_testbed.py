@@ -9,7 +9,20 @@ import pandas as pd
 import pytest
 
 from ddlnb.calibration.observations import predictions
-from ddlnb.calibration.testbed import (
+from ddlnb.clusters.effects import BANDWIDTH, SECONDS, SHARE, UNITS
+from ddlnb.clusters.file import get_cluster
+from ddlnb.errors import InputError, ResultsError, UnknownName
+from ddlnb.figures import forecast_bars
+from ddlnb.files import DATA, ROOT
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.plans.plan import Gate, Order
+from ddlnb.results.published import FIG4_CELLS
+from ddlnb.simulator.draws import Z90
+from ddlnb.simulator.forecast import forecast
+from ddlnb.simulator.simulate import steady_seconds
+from ddlnb.survey.calibration import held_out_table, residual_rows
+from ddlnb.survey.testbed import (
     AS_RUN,
     BATCHES,
     CLUSTERS,
@@ -29,19 +42,6 @@ from ddlnb.calibration.testbed import (
     run_otherwise,
     survey_setup,
 )
-from ddlnb.clusters.effects import BANDWIDTH, SECONDS, SHARE, UNITS
-from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import InputError, ResultsError, UnknownName
-from ddlnb.figures import forecast_bars
-from ddlnb.files import DATA, ROOT
-from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.methods import SURVEYED
-from ddlnb.plans.plan import Gate, Order
-from ddlnb.results.published import FIG4_CELLS
-from ddlnb.simulator.draws import Z90
-from ddlnb.simulator.forecast import forecast
-from ddlnb.simulator.simulate import steady_seconds
-from ddlnb.survey.calibration import held_out_table, residual_rows
 
 KEPT = DATA / "forecasts" / "fig4.csv"
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.calibration.calibrate import calibrate
-from ddlnb.calibration.calibrated_model import here_observations, here_parameters, twin
-from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
-from ddlnb.calibration.micro_benchmark import (
+from ddlnb.calibration.calibrated_model import (
     PROBES,
     PROBING,
     ROWS,
+    here_observations,
+    here_parameters,
     micro_benchmark,
     read_micro_benchmark,
+    twin,
 )
+from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
 from ddlnb.calibration.parameters import MOST_PARAMETERS
 from ddlnb.clusters.file import read_cluster
 from ddlnb.errors import InputError, ResultsError

@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 
 from ddlnb.advice.of_forecast import advice
-from ddlnb.calibration import testbed as survey
-from ddlnb.calibration.testbed import calibrate_survey
 from ddlnb.cli.questions import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
@@ -19,6 +17,8 @@ from ddlnb.files import CLUSTERS, ROOT
 from ddlnb.plans.methods import METHODS, SURVEYED
 from ddlnb.results.published import FIG4_CELLS, fig4_cells
 from ddlnb.simulator.forecast import forecast
+from ddlnb.survey import testbed
+from ddlnb.survey.testbed import calibrate_survey
 from tests.command_line import ddlnb
 
 BERT = ["--model", "bert-large", "--cluster", "survey-10GbE"]
@@ -192,7 +192,7 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
     head, *lines = FIG4_CELLS.read_text().splitlines(keepends=True)
     few = tmp_path / "cells.csv"
     few.write_text(head + "".join(line for line in lines if line.startswith("resnet50,64,10GbE")))
-    monkeypatch.setattr(survey, "calibrate_survey", partial(calibrate_survey, cells=few))
+    monkeypatch.setattr(testbed, "calibrate_survey", partial(calibrate_survey, cells=few))
     folder = CLUSTERS
     before = {path: path.read_bytes() for path in folder.iterdir()}
     said = ddlnb("calibrate", "survey", check=True).stdout

@@ -27,7 +27,7 @@ WORK = [  # what takes the time of these commands
     "ddlnb.simulator.simulate.simulate",
     "ddlnb.training.runs.runner.in_parallel",
     "ddlnb.engines.measure.Bench",
-    "ddlnb.calibration.micro_benchmark.micro_benchmark",
+    "ddlnb.calibration.calibrated_model.micro_benchmark",
     "ddlnb.survey.runner.execute",
 ]
 

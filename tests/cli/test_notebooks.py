@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 import ddlnb
-from ddlnb.calibration.micro_benchmark import PROBING, micro_benchmark
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS
+from ddlnb.calibration.calibrated_model import PROBING, micro_benchmark
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
 from ddlnb.survey.execute import ENDING_SECONDS, run_notebook
 from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
+from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")

@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 
-from ddlnb.calibration.testbed import as_run, fig4_workload
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.published import quotes
@@ -14,6 +13,7 @@ from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.published import QUOTED_SPEEDUPS, beside_quotes
 from ddlnb.survey.sec4_2_findings import forecast_nvlink
+from ddlnb.survey.testbed import as_run, fig4_workload
 from tests.toy_forecasts import forecasts
 
 

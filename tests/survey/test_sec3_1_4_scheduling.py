@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.calibration.testbed import CLUSTERS
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey import sec3_1_4_scheduling
 from ddlnb.survey.fig3_timelines import EARLY, LATE, PLACES
+from ddlnb.survey.testbed import CLUSTERS
 
 ONE = ("survey-10GbE",)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddlnb.calibration.testbed import BATCHES, CLUSTERS
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import RATE
 from ddlnb.survey import sec4_2_findings
 from ddlnb.survey.claims import CLAIMS
+from ddlnb.survey.testbed import BATCHES, CLUSTERS
 from tests.toy_forecasts import cells, forecasts
 
 

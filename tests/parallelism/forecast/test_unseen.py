@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
-from ddlnb.calibration.roofline import fit_roofline, measured
+from benchmarks.roofline_fit import fit_roofline, measured
 from ddlnb.files import DATA
 from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, spread_of

@@ -9,19 +9,20 @@ independent ones: they share their software.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from ddlnb.calibration.testbed import BATCHES, HARDWARE, fig4_workload
+from ddlnb.calibration.fit import Numbers, Prior, Problem
+from ddlnb.calibration.posterior import Posterior, laplace
 from ddlnb.files import DATA, PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.simulator.draws import Z90
+from ddlnb.survey.testbed import BATCHES, HARDWARE, fig4_workload
 from ddlnb.units import US
 from ddlnb.workloads.roofline import (
     MATRIX_CONVOLUTIONS,
@@ -225,22 +226,25 @@ def _product(rows: int, inner: int, columns: int, size: int) -> Work:
 
 @dataclass(frozen=True)
 class Fit:
-    """Logarithms of the parameters by name: most probable values, and their covariance."""
+    """The fitted parameters: those of the data sheet's kinds, and the shared ones."""
 
-    names: tuple[str, ...]
-    values: NDArray[np.float64]
-    covariance: NDArray[np.float64]
+    posterior: Posterior
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters."""
+        return self.posterior.prior.names
 
     def interval(self, name: str) -> tuple[float, float, float]:
         """Return the value of a parameter, and its 90 % interval."""
         at = self.names.index(name)
-        reach = Z90 * np.sqrt(self.covariance[at, at])
-        value, low, high = np.exp(self.values[at] + np.array([0.0, -reach, reach]))
+        reach = Z90 * self.posterior.spread[at]
+        value, low, high = np.exp(self.posterior.mode[at] + np.array([0.0, -reach, reach]))
         return float(value), float(low), float(high)
 
     def seconds(self, one: Measured) -> float:
         """Return the estimated seconds of an observation; any kind of matrix units is its own."""
-        return float(np.exp(_log_seconds(self.values, self.names, one)))
+        return _seconds(dict(zip(self.names, np.exp(self.posterior.mode), strict=True)), one)
 
 
 def fit_roofline(observations: Sequence[Measured]) -> Fit:
@@ -248,47 +252,45 @@ def fit_roofline(observations: Sequence[Measured]) -> Fit:
 
     What no observation tells of stays at its prior: kinds that were left out.
     """
-    from scipy.optimize import least_squares
-
     always = {*PRIORS, *GENERATIONS} - {*SHARED}
     kinds = sorted({one.kind for one in observations} | always)
     names = (*kinds, *SHARED)
-    prior = np.array([PRIORS.get(name) or GENERATIONS[others_of(name)] for name in names])
-    mean, std = np.log(prior[:, 0]), prior[:, 1]
-    groups = [(one.gpu.name, one.source, one.kind) for one in observations]
-    weights = np.array([min(1.0, np.sqrt(WEIGHT / groups.count(name))) for name in groups])
-    like = [
-        (i, names.index(others_of(name)))
+    known = np.array([PRIORS.get(name) or GENERATIONS[others_of(name)] for name in names])
+    alike = [
+        (i, names.index(others_of(name)), ALIKE)
         for i, name in enumerate(names)
         if name not in (*PRIORS, *GENERATIONS)
     ]
+    groups = [(one.gpu.name, one.source, one.kind) for one in observations]
 
-    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        off = [_log_seconds(values, names, one) - np.log(one.seconds) for one in observations]
-        believed = (values - mean) / std
-        alike = [(values[one] - values[others]) / ALIKE for one, others in like]
-        return np.concatenate([weights * np.array(off) / ERROR, believed, alike])
+    def predict(values: Numbers, about: Numbers | None) -> Numbers:
+        at = [dict(zip(names, row, strict=True)) for row in values]
+        return np.array([[_seconds(row, one) for one in observations] for row in at])
 
-    start = mean.copy()
+    problem = Problem(
+        predict,
+        np.array([one.seconds for one in observations]),
+        ERROR / np.array([min(1.0, np.sqrt(WEIGHT / groups.count(name))) for name in groups]),
+        Prior(names, np.log(known[:, 0]), known[:, 1], alike=tuple(alike)),
+    )
+    start = problem.prior.mean.copy()
     start[names.index(HOST)] = np.log(BOUND)
-    found = least_squares(residuals, start)
-    return Fit(names, found.x, np.linalg.inv(found.jac.T @ found.jac))
+    return Fit(laplace(problem, problem.minimise(start).x))
 
 
-def _log_seconds(values: NDArray[np.float64], names: Sequence[str], one: Measured) -> float:
-    """Return the logarithm of estimated seconds, by totals: of measured work nothing else is kept.
+def _seconds(at: Mapping[str, float], one: Measured) -> float:
+    """Return estimated seconds, by totals: of measured work nothing else is kept.
 
     `estimate` lets the host hold up every pass, which takes a little longer where host and GPU need
     about the same.
     """
-    at = dict(zip(names, np.exp(values), strict=True))
     work = one.total
     flops = work.computed(at[WINOGRAD] if one.precision == WINOGRAD_PRECISION else 1.0)
     kind = one.kind if one.kind in at else others_of(one.kind)
     computing = flops / (one.gpu.peak(one.precision) * at[kind])
     share = at[IMAGES if one.convolves else MEMORY]
     moving = (work.matrix_bytes + work.bytes) / (one.gpu.memory_bandwidth * share)
-    return float(np.log(max(computing + moving, work.operations * at[HOST])))
+    return float(max(computing + moving, work.operations * at[HOST]))
 
 
 def leave_out(observations: Sequence[Measured]) -> list[dict[str, object]]:

@@ -7,21 +7,18 @@ import pandas as pd
 import pytest
 
 import ddlnb
-from ddlnb.calibration.collectives.cost import Setting, seconds
-from ddlnb.calibration.collectives.fit import (
+from ddlnb.calibration.collectives import (
     NAMES,
-    fit_collectives,
-    parameters,
-    prior_of,
-)
-from ddlnb.calibration.collectives.forecast import (
     TRIVIAL,
+    fit_collectives,
     forecast,
     left_out,
+    parameters,
+    prior_of,
     summary,
     validate_collectives,
 )
-from ddlnb.calibration.collectives.hardware import gpu_of, network_of
+from ddlnb.calibration.nccl import Setting, gpu_of, network_of, seconds
 from ddlnb.errors import InputError
 from ddlnb.files import CALIBRATION, ROOT
 from ddlnb.results.collectives import SECONDS, bus_factor, read_collectives

@@ -39,6 +39,7 @@ from pydantic import (
     model_validator,
 )
 
+from ddlnb.calibration.calibrate import Calibrated
 from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import HopTime, IterationTime, Observation, observe, with_values
 from ddlnb.calibration.parameters import Parameter, ParameterValues
@@ -388,6 +389,13 @@ def calibrate_survey(
         observations, setup.parameters, starts=starts, seed=seed, robust=True, progress=progress
     )
     return replace(found, model_error=max(found.model_error, setup.model_error))
+
+
+def calibrate_testbed(write: bool, seed: int, progress: Show) -> Calibrated:
+    """Return what `ddlnb.calibrate("survey")` does; ``write`` replaces what is kept in data."""
+    found = calibrate_survey(seed=seed, progress=progress)
+    clusters = tuple(found.clusters(survey_setup().clusters))
+    return Calibrated(found, clusters, tuple(write_survey(found)) if write else ())
 
 
 def quoted_observations(clusters: Sequence[Cluster]) -> list[Observation]:
