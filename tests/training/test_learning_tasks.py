@@ -240,21 +240,3 @@ def test_cifar_is_evaluated_image_by_image(tmp_path):
     found = task.evaluate(module)
     assert found.loss == pytest.approx(F.cross_entropy(scores, labels).item(), rel=1e-5)
     assert found.accuracy == pytest.approx((scores.argmax(1) == labels).float().mean().item())
-
-
-def test_schedules_have_the_shape_of_their_names():
-    assert [get_schedule("constant").factor(step, 9) for step in (1, 9)] == [1, 1]
-    assert [get_schedule("warm-up(4)").factor(step, 9) for step in (1, 4, 9)] == [0.25, 1, 1]
-    cosine = [get_schedule("cosine(2)").factor(step, 11) for step in (1, 2, 7, 12)]
-    assert cosine == pytest.approx([0.5, 1, 0.5, 0])
-    assert get_schedule("cosine").factor(0, 9) <= get_schedule("cosine").factor(1, 9) == 1
-
-
-@pytest.mark.parametrize("warm_up", [0, 1, 5, 9])
-def test_a_cosine_ends_one_step_before_zero(warm_up):
-    schedule = get_schedule(f"cosine({warm_up})")
-    factors = [schedule.factor(step, 10) for step in range(1, 12)]
-    assert factors[max(1, warm_up) - 1] == 1
-    assert factors[9] > 0
-    assert factors[10] == pytest.approx(0)
-    assert factors[:10] == [schedule.factor(step, 10) for step in range(1, 11)]
