@@ -38,8 +38,7 @@ from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.distributed import train_on_ranks
-from ddlnb.training.job import TrainingJob
-from ddlnb.training.method import training_method
+from ddlnb.training.method import TrainingJob, training_method
 from ddlnb.training.optimizers import get_optimizer
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.replay import replayed

@@ -16,7 +16,7 @@ from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.distributed import RecordingRule
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
+from ddlnb.training.method import Arrival, TrainingJob, TrainingRun, WorkerReport
 
 
 class InOrder:

@@ -32,7 +32,7 @@ from ddlnb.survey import fig2_taxonomy as combinations
 from ddlnb.survey.fig2_taxonomy import taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import SYNCHRONISATIONS, training_method
-from ddlnb.training.runs import runner as kept_runs
+from ddlnb.training.runs import runner
 from ddlnb.training.runs.runner import key
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
@@ -194,7 +194,7 @@ def test_a_compressor_from_outside_reaches_processes_that_did_not_register_it(ro
 
 def test_a_kept_run_knows_the_source_of_a_compressor_from_outside(rounded, monkeypatch):
     before = [key(training_settings("quadratic", method)) for method in ("bsp", METHOD)]
-    monkeypatch.setattr(kept_runs, "fingerprint", lambda thing: "another source")
+    monkeypatch.setattr(runner, "fingerprint", lambda thing: "another source")
     after = [key(training_settings("quadratic", method)) for method in ("bsp", METHOD)]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 

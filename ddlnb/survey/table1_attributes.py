@@ -60,8 +60,7 @@ from ddlnb.training.cost.requests import compression_ratio, pieces
 from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.job import TrainingJob
-from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingJob, TrainingMethod, training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import runs_by, to_target
 from ddlnb.training.settings import training_settings

@@ -1,4 +1,4 @@
-"""The settings of a training run: one definition for the library, the command line and kept runs.
+"""The settings of a training run: one definition for the library, the command line and saved runs.
 
 Importing this module loads neither torch nor pandas, since the command line takes its defaults and
 help texts from here; torch is loaded when settings are made.
@@ -14,8 +14,7 @@ from ddlnb.errors import UnknownName, require, require_whole
 
 if TYPE_CHECKING:
     from ddlnb.training.executors.clock import Clock
-    from ddlnb.training.job import TrainingJob
-    from ddlnb.training.method import TrainingMethod
+    from ddlnb.training.method import TrainingJob, TrainingMethod
     from ddlnb.training.optimizers import Optimizer, RateSchedule
     from ddlnb.training.tasks.task import LearningTask, Split
 
@@ -138,7 +137,7 @@ class TrainingSettings:
 
     def job(self) -> TrainingJob:
         """Return the run as a job for any executor; data are loaded where it runs."""
-        from ddlnb.training.job import TrainingJob
+        from ddlnb.training.method import TrainingJob
 
         task = self.task
         return TrainingJob(

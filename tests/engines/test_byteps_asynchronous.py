@@ -15,8 +15,7 @@ from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, Rule
 from ddlnb.training.executors.distributed import SERVERS, require_trains, train_on_ranks
-from ddlnb.training.job import TrainingJob
-from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingJob, TrainingMethod, training_method
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import EXECUTORS
 from ddlnb.training.synchronisation.base import Synchronisation

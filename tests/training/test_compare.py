@@ -6,12 +6,14 @@ import contextlib
 import importlib
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -25,9 +27,8 @@ from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import mean_interval
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.runs import runner as kept_runs
-from ddlnb.training.runs import runner as parallel
-from ddlnb.training.runs import train as code_digest
+from ddlnb.training.runs import runner
+from ddlnb.training.runs import train as training
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.runner import in_parallel, key
 from ddlnb.training.runs.summaries import runs_by, summary, to_target
@@ -37,7 +38,6 @@ from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.built_in import quadratic
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
-train_module = sys.modules[train.__module__]  # its name is hidden by the function
 QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}
 
 
@@ -144,11 +144,11 @@ def test_an_interrupted_study_goes_on_and_repeats_nothing(tmp_path, monkeypatch)
         ran.append((str(settings.method), settings.seed))
         return run(settings)
 
-    monkeypatch.setattr(kept_runs, "run", partial(counted, 3))
+    monkeypatch.setattr(runner, "run", partial(counted, 3))
     with pytest.raises(KeyboardInterrupt):
         compare("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK)
     assert len(list((tmp_path / "runs").iterdir())) == 3
-    monkeypatch.setattr(kept_runs, "run", partial(counted, 99))
+    monkeypatch.setattr(runner, "run", partial(counted, 99))
     resumed = compare("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK).curves
     assert len(ran) == len(set(ran)) == 6
     monkeypatch.undo()
@@ -184,8 +184,8 @@ def test_runs_of_other_settings_are_other_files(tmp_path):
 def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):
     """As after an upgrade: the kept losses were those of the old code, without a word."""
     compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
-    made_before = code_digest.made_by()
-    for module in (kept_runs, train_module):
+    made_before = training.made_by()
+    for module in (runner, training):
         monkeypatch.setattr(module, "made_by", lambda: "ddlnb 9, sources of tomorrow")
     again = compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK).curves
     assert len(list((tmp_path / "runs").iterdir())) == 2
@@ -198,17 +198,17 @@ def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):
 
 def test_the_sources_that_define_training_are_told_apart(tmp_path):
     package = tmp_path / "ddlnb"
-    for part in code_digest.ALGORITHMS:
-        place = code_digest.PACKAGE / part
+    for part in training.ALGORITHMS:
+        place = training.PACKAGE / part
         copy = shutil.copytree if place.is_dir() else shutil.copy
         (package / part).parent.mkdir(parents=True, exist_ok=True)
         copy(place, package / part)
-    ours = code_digest.source_hash(code_digest.PACKAGE)
-    assert code_digest.source_hash(package) == ours
-    assert ours in code_digest.made_by()
+    ours = training.source_hash(training.PACKAGE)
+    assert training.source_hash(package) == ours
+    assert ours in training.made_by()
     changed = package / "compression" / "top_k.py"
     changed.write_text(changed.read_text() + "# other code\n")
-    assert code_digest.source_hash(package) != ours
+    assert training.source_hash(package) != ours
 
 
 def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
@@ -220,9 +220,9 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
         sys.modules.pop("callers_own", None)
         importlib.invalidate_caches()
         own = importlib.import_module("callers_own")
-        found.append(code_digest.fingerprint(Clock(partial(own.pace))))
+        found.append(runner.fingerprint(Clock(partial(own.pace))))
     assert found[0] != found[1]
-    assert found[1] == code_digest.fingerprint(Clock(partial(own.pace)))
+    assert found[1] == runner.fingerprint(Clock(partial(own.pace)))
 
 
 def test_the_tables_of_a_folder_hold_all_that_is_kept(tmp_path):
@@ -290,7 +290,7 @@ def test_targets_that_say_nothing_are_refused(target, told):
 
 
 def test_an_error_in_another_process_is_raised_here(monkeypatch):
-    monkeypatch.setattr(parallel, "START_SECONDS", -1.0)  # other processes, however short
+    monkeypatch.setattr(runner, "START_SECONDS", -1.0)  # other processes, however short
     assert in_parallel(math.factorial, [(number,) for number in range(5)], 2) == [1, 1, 2, 6, 24]
     with pytest.raises(ValueError, match="negative"):
         in_parallel(math.factorial, [(0,), (-1,), (2,)], jobs=2)
@@ -301,7 +301,7 @@ def test_short_work_starts_no_processes():
 
 
 def test_a_variable_says_how_many_jobs_there_are_unless_a_call_does(monkeypatch):
-    monkeypatch.setattr(parallel, "START_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "START_SECONDS", -1.0)
     monkeypatch.setenv("DDLNB_JOBS", "1")
     assert in_parallel(_pid, [() for _ in range(3)]) == [os.getpid()] * 3
     monkeypatch.setenv("DDLNB_JOBS", "none")
@@ -311,7 +311,7 @@ def test_a_variable_says_how_many_jobs_there_are_unless_a_call_does(monkeypatch)
 
 
 def test_long_work_goes_on_in_others(monkeypatch):
-    monkeypatch.setattr(parallel, "START_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "START_SECONDS", -1.0)
     first, *others = in_parallel(_pid, [() for _ in range(4)], jobs=2)
     assert first == os.getpid()
     assert first not in others
@@ -319,6 +319,24 @@ def test_long_work_goes_on_in_others(monkeypatch):
 
 def _pid() -> int:
     return os.getpid()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_work_is_handed_out_ends_the_processes_that_began(monkeypatch):
+    handed_out = []
+    submit = ProcessPoolExecutor.submit
+
+    def interrupted(pool, *call):
+        if len(handed_out) == 3:
+            raise KeyboardInterrupt
+        handed_out.append(submit(pool, *call))
+        return handed_out[-1]
+
+    monkeypatch.setattr(runner, "START_SECONDS", 0.0)
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel(time.sleep, [(0.1,), *[(5.0,)] * 8], jobs=2)
+    assert multiprocessing.active_children() == []
 
 
 # Shells start what they put into the background with Ctrl-C ignored, and so may be this test.

@@ -20,8 +20,14 @@ from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_ranks
-from ddlnb.training.job import Arrival, TrainingJob, TrainingRun
-from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.training.method import (
+    SYNCHRONISATIONS,
+    Arrival,
+    TrainingJob,
+    TrainingMethod,
+    TrainingRun,
+    training_method,
+)
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation.base import Synchronisation

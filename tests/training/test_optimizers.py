@@ -173,8 +173,6 @@ def stepped(make, steps: int = 5, *, start: float = 1.0, scale: float = 1.0) -> 
 def moved(owned: list[nn.Parameter], start: float = 1.0) -> list[torch.Tensor]:
     pairs = zip(owned, weights_of(start), strict=True)
     return [now.detach() - then.detach() for now, then in pairs]
-        now.detach() - then.detach() for now, then in zip(owned, weights_of(start), strict=True)
-    ]
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])

@@ -74,7 +74,7 @@ def test_only_random_laws_take_a_seed():
         ("one-slow(0)", "factor 0.0 of a slow worker must be above 0"),
         ("constant(-1)", "seconds -1.0 of a gradient"),
         ("log-normal(-0.1)", "spread -0.1 must not be negative"),
-        ("exponential(-1)", "delay -1.0 s must not be negative"),
+        ("exponential(-1)", "delay -1.0 must not be negative"),
         ("slow", "unknown straggler 'slow'"),
     ],
 )

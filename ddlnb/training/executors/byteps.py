@@ -20,8 +20,7 @@ from ddlnb.engines.byteps.runtime import Membership
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
-from ddlnb.training.job import Arrival, TrainingJob
-from ddlnb.training.method import TrainingMethod
+from ddlnb.training.method import Arrival, TrainingJob, TrainingMethod
 from ddlnb.training.worker import Worker
 
 

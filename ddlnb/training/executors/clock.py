@@ -1,24 +1,20 @@
-"""Stragglers: laws of how long gradients take, which make workers wait for one another.
+"""Virtual time in lockstep: what gradients take, and what messages take on links that they share.
 
-A law gives the seconds of a gradient from rank, step and number of workers, for `Clock.compute`.
-Random seconds depend on seed, rank and step alone, so that the same worker is late at the same step
-whatever the method and the order of events.
+Stragglers are laws of how long gradients take, which make workers wait for one another. A law gives
+the seconds of a gradient from rank, step and number of workers. Random seconds depend on seed, rank
+and step alone, so that the same worker is late at the same step whatever the method and the order
+of events.
 
-Links that carry messages between workers in virtual time, and share their bandwidth fairly.
+Links between workers share their bandwidth fairly, a fluid model: n messages under way on a link
+get 1/n of its bytes per second each. All of them have been given the same number of bytes since the
+start, so that the order in which they arrive is known when they leave.
 
-A fluid model: n messages under way on a link get 1/n of its bytes per second each. All of them have
-been given the same number of bytes since the start, so that the order in which they arrive is known
-when they leave.
-
-Links to parameter servers in virtual time: finite, and with a queue in front of each.
-
-A link passes one message at a time, in the order in which workers have them ready, and a message
-travels while it passes: one of s seconds on a link that is free from time f on, and of t seconds on
-the way, is through at max(now + t, max(f, now) + s). So a lone push takes as long as its travel,
-and many at once take as long as the link needs for all of them: the congestion that round-robin
-synchronisation promises to avoid.
-
-Virtual time: what a gradient and a message cost in lockstep.
+Links to parameter servers are finite, with a queue in front of each. A link passes one message at a
+time, in the order in which workers have them ready, and a message travels while it passes: one of s
+seconds on a link that is free from time f on, and of t seconds on the way, is through at
+max(now + t, max(f, now) + s). So a lone push takes as long as its travel, and many at once take as
+long as the link needs for all of them: the congestion that round-robin synchronisation promises to
+avoid.
 """
 
 from __future__ import annotations
@@ -44,13 +40,24 @@ class Straggler(ABC):
 
     name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Raise InputError for numbers out of range. All laws give them the same names."""
+        for name, value in vars(self).items():
+            if name in ("seconds", "factor"):
+                what = "of a gradient" if name == "seconds" else "of a slow worker"
+                require(value > 0, f"{name} {value!r} {what} must be above 0")
+            elif name in ("spread", "delay"):
+                require(value >= 0, f"{name} {value!r} must not be negative")
+            elif name in ("rank", "period"):
+                require_whole(int(name == "period"), **{name: value})
+
     @abstractmethod
     def __call__(self, rank: int, step: int, workers: int) -> float:
         """Return the seconds of a gradient. Raises InputError if the law names a rank beyond."""
 
     def drawn_from(self, seed: int) -> Straggler:
         """Return the same law with this seed, if it draws random numbers."""
-        return self
+        return replace(self, seed=seed) if "seed" in vars(self) else self  # type: ignore[type-var]
 
     def __str__(self) -> str:
         return shown(self.name, self)
@@ -63,9 +70,6 @@ class Constant(Straggler):
     seconds: float = 1.0
 
     name = "constant"
-
-    def __post_init__(self) -> None:
-        _require_seconds(self.seconds)
 
     def __call__(self, rank: int, step: int, workers: int) -> float:
         return self.seconds
@@ -80,11 +84,6 @@ class OneSlow(Straggler):
     seconds: float = 1.0
 
     name = "one-slow"
-
-    def __post_init__(self) -> None:
-        _require_seconds(self.seconds)
-        _require_factor(self.factor)
-        require_whole(0, rank=self.rank)
 
     def __call__(self, rank: int, step: int, workers: int) -> float:
         require(
@@ -104,11 +103,6 @@ class Alternating(Straggler):
 
     name = "alternating"
 
-    def __post_init__(self) -> None:
-        _require_seconds(self.seconds)
-        _require_factor(self.factor)
-        require_whole(period=self.period)
-
     def __call__(self, rank: int, step: int, workers: int) -> float:
         slow = rank == step // self.period % workers
         return self.seconds * (self.factor if slow else 1.0)
@@ -124,13 +118,6 @@ class LogNormal(Straggler):
 
     name = "log-normal"
 
-    def __post_init__(self) -> None:
-        _require_seconds(self.seconds)
-        require(self.spread >= 0, f"spread {self.spread!r} must not be negative")
-
-    def drawn_from(self, seed: int) -> Straggler:
-        return replace(self, seed=seed)
-
     def __call__(self, rank: int, step: int, workers: int) -> float:
         exponent = self.spread * _draw(self.seed, rank, step).standard_normal()
         return self.seconds * math.exp(exponent - self.spread**2 / 2)
@@ -145,13 +132,6 @@ class ExponentialTail(Straggler):
     seconds: float = 1.0
 
     name = "exponential"
-
-    def __post_init__(self) -> None:
-        _require_seconds(self.seconds)
-        require(self.delay >= 0, f"delay {self.delay!r} s must not be negative")
-
-    def drawn_from(self, seed: int) -> Straggler:
-        return replace(self, seed=seed)
 
     def __call__(self, rank: int, step: int, workers: int) -> float:
         return self.seconds + self.delay * _draw(self.seed, rank, step).standard_exponential()
@@ -173,14 +153,6 @@ def get_straggler(text: str | Straggler) -> Straggler:
 
 def _draw(seed: int, rank: int, step: int) -> np.random.Generator:
     return np.random.default_rng((seed, rank, step))
-
-
-def _require_seconds(seconds: float) -> None:
-    require(seconds > 0, f"seconds {seconds!r} of a gradient must be above 0")
-
-
-def _require_factor(factor: float) -> None:
-    require(factor > 0, f"factor {factor!r} of a slow worker must be above 0")
 
 
 Event = Callable[[float], None]

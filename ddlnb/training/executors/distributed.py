@@ -33,8 +33,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.training.executors import byteps
-from ddlnb.training.job import Arrival, TrainingJob, TrainingRun, WorkerReport
-from ddlnb.training.method import TrainingMethod
+from ddlnb.training.method import Arrival, TrainingJob, TrainingMethod, TrainingRun, WorkerReport
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 UNREAD_MESSAGES = 4  # to one worker, before the sender waits until one is received

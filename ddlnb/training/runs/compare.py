@@ -1,16 +1,10 @@
-"""How long training in lockstep takes on this machine, told before it starts.
-
-Short runs of every cell are timed: with few steps and with more, with few evaluations and with
-more. It is meant for a question, not for a table.
-
-Compare methods by many runs: numbers of workers and seeds, each at a learning rate of its own.
+"""Compare methods by many runs: numbers of workers and seeds, each at a learning rate of its own.
 
 `ddlnb.training.runs.tuning` says how a rate is found, and how many runs that takes.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +15,8 @@ from ddlnb.files import require_writable
 from ddlnb.progress import Show
 from ddlnb.registry import several
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.optimizers import get_schedule
-from ddlnb.training.runs.runner import START_SECONDS, Runner, default_jobs
+from ddlnb.training.runs.runner import Runner, default_jobs
 from ddlnb.training.runs.summaries import summary
-from ddlnb.training.runs.train import run
 from ddlnb.training.runs.tuning import CONFIRM, TUNING_SEEDS, tuned
 from ddlnb.training.settings import LOCKSTEP, TrainingSettings, training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
@@ -34,41 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FEW, MORE = 4, 16  # steps of the runs that are timed
+# Of a gradient, with its share of everything else, as measured on a core of 2026. What a task of
+# other names takes is not known.
+GRADIENT_SECONDS = {"digits": 1.6e-3, "text": 1.2e-3, "quadratic": 0.4e-3, "logistic": 0.5e-3}
 TUNING_RUNS = 4.5  # of full length, for most methods (`ddlnb.training.runs.tuning`)
-SOON = 20_000  # gradients that need no question: seconds, and they say so soon enough
-
-
-def estimated_seconds(
-    cells: Sequence[TrainingSettings], runs: int, *, tune: bool = False, jobs: int | None = None
-) -> float | None:
-    """Return the seconds of that many runs of every cell, after tuning if it is asked for.
-
-    None on real processes, whose seconds are not those of this process.
-    """
-    if any(cell.executor != LOCKSTEP for cell in cells):
-        return None
-    each = runs + (TUNING_RUNS if tune else 0)
-    if each * sum(cell.steps * cell.workers for cell in cells) <= SOON:
-        return 0.0
-    jobs = default_jobs() if jobs is None else jobs
-    return START_SECONDS + each * sum(map(_run_seconds, cells)) / jobs
-
-
-def _run_seconds(cell: TrainingSettings) -> float:
-    """Return the seconds of one run of these settings."""
-    _timed(cell, FEW, FEW)  # loads the data, compiles
-    few, more, often = _timed(cell, FEW, FEW), _timed(cell, MORE, MORE), _timed(cell, FEW, 1)
-    step = max(0.0, more - few) / (MORE - FEW)
-    evaluation = max(0.0, often - few) / (FEW - 1)
-    return cell.steps * step + cell.steps / cell.every * evaluation
-
-
-def _timed(cell: TrainingSettings, steps: int, every: int) -> float:
-    short = replace(cell, steps=steps, evaluate_every=every, schedule=get_schedule("constant"))
-    begin = time.perf_counter()
-    run(short)
-    return time.perf_counter() - begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +77,7 @@ def compare(
     where the same call goes on after an interruption; its curves.csv and tuning.csv then hold all
     that is kept there, runs of other calls included. Without a folder nothing is kept. ``jobs``
     processes of one thread each make the runs; by default there is one per core. ``before`` is
-    called with the seconds that all runs will take here, if that can be told, before the first one.
+    called with the seconds that all runs may take here, if that can be told, before the first one.
 
     ``curves`` of the result has the rows of `ddlnb.train` for every run, ``tuning`` one per rate
     tried, and ``summary()`` one per method and setting, with means over the seeds.
@@ -178,3 +139,16 @@ def compare(
     runner.write_all("runs", "curves.csv")
     runner.write_all("rates", "tuning.csv")
     return Comparison(curves, tuning)
+
+
+def estimated_seconds(
+    cells: Sequence[TrainingSettings], runs: int, *, tune: bool = False, jobs: int | None = None
+) -> float | None:
+    """Return about the seconds of that many runs of every cell, after tuning if it is asked for.
+
+    None on real processes, whose seconds are not those of this process, and for unknown tasks.
+    """
+    if any(one.executor != LOCKSTEP or one.task.name not in GRADIENT_SECONDS for one in cells):
+        return None
+    run = sum(one.steps * one.workers * GRADIENT_SECONDS[one.task.name] for one in cells)
+    return (runs + tune * TUNING_RUNS) * run / (jobs or default_jobs())

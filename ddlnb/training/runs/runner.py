@@ -1,40 +1,42 @@
-"""Run independent pieces of work on all cores: in order, with a bar, ended at once by Ctrl-C.
+"""Make runs on all cores, and save them: a comparison goes on where it stopped.
 
-joblib is not used, because its worker processes outlive a parent that was killed (for minutes, with
-joblib 1.5), and because it starts them however short the work is.
+Runs are independent pieces of work: done in order, with a bar, ended at once by Ctrl-C. joblib is
+not used, because its worker processes outlive a parent that was killed (for minutes, with joblib
+1.5), and because it starts them however short the work is.
 
-Keep finished runs: each is a file, written whole, so that a comparison goes on where it stopped.
-
-The name of a file is a hash of the settings and of the code that made it
-(`ddlnb.training.runs.train`), so that a run of other code is made again.
+A finished run is a file, written whole. Its name is a hash of the settings and of the code that
+made it (`ddlnb.training.runs.train`), so that a run of other code is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
+import io
 import json
 import math
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.errors import InputError, ResultsError, require, require_whole
 from ddlnb.files import cores, write_atomically
 from ddlnb.progress import Show, bar
-from ddlnb.training.runs.train import fingerprint, made_by, run
+from ddlnb.training.runs.train import made_by, run
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 T = TypeVar("T")
 JOBS_VARIABLE = "DDLNB_JOBS"
@@ -95,25 +97,16 @@ def _in_processes(
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:  # from the first submission on, which starts processes: else they would do all the work
         futures = [pool.submit(function, *arguments) for arguments in work]
-        for _ in _finished(futures):
+        for future in as_completed(futures):
+            future.result()  # raises what the function raised
             advance()
         return [future.result() for future in futures]
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _finished(futures: Sequence[Future]) -> Iterator[Future]:
-    waiting = set(futures)
-    while waiting:
-        done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()  # raises what the function raised
-            yield future
 
 
 def _begin() -> None:
@@ -127,6 +120,9 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+# Saved runs.
 
 
 def key(settings: TrainingSettings) -> str:
@@ -218,3 +214,51 @@ def _read(path: Path) -> pd.DataFrame:
             f"{path} cannot be read as a kept run ({error}); remove it to run it again"
         ) from error
     return table
+
+
+# What a caller made, by its sources.
+
+
+def fingerprint(thing: object) -> str:
+    """Return a hash of a picklable thing and of the sources of all functions and classes in it.
+
+    Raises InputError for what cannot be pickled.
+    """
+    stream = io.BytesIO()
+    pickler = _Pickler(stream)
+    try:
+        pickler.dump(thing)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{thing!r} cannot travel to other processes ({error}); make it of functions of a "
+            f"module and functools.partial"
+        ) from error
+    digest = hashlib.sha256(stream.getvalue())
+    for _, source in sorted(pickler.sources.items()):
+        digest.update(source)
+    return digest.hexdigest()
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler that collects the source of everything that is pickled as a name only."""
+
+    def __init__(self, stream: io.BytesIO):
+        super().__init__(stream)
+        self.sources: dict[str, bytes] = {}
+
+    def reducer_override(self, thing: Any) -> Any:
+        if inspect.isfunction(thing) or inspect.isclass(thing):
+            name = f"{thing.__module__}.{thing.__qualname__}"
+            self.sources[name] = _source(thing)
+        return NotImplemented
+
+
+def _source(thing: Any) -> bytes:
+    """Return the whole file, since a function calls others; in a notebook, its own lines."""
+    file = getattr(sys.modules.get(thing.__module__), "__file__", None)
+    if file and file.endswith(".py"):
+        return Path(file).read_bytes()
+    try:
+        return inspect.getsource(thing).encode()
+    except (OSError, TypeError):  # built in: the versions identify it
+        return b""
