@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from ddlnb.engines.catalogue import ENGINES
 from ddlnb.files import cores, machine
-from ddlnb.launch import leftovers, slurm
+from ddlnb.launch import leftovers
 from ddlnb.launch.emulation.network import lacking
+from ddlnb.launch.launchers import slurm_lacking
 
 TRY_SECONDS = 20.0  # for a launcher that is tried
 
@@ -102,7 +103,7 @@ def _mpi() -> Finding:
 
 
 def _slurm() -> Finding:
-    lack = slurm.lacking()
+    lack = slurm_lacking()
     fix = (
         "run on a Slurm cluster's login node; to try it: make launchers, as root, then "
         "scripts/launchers/slurm_one_node.sh start"

@@ -1,9 +1,7 @@
-"""How many ranks this machine has room for, so that too many are refused before any starts.
+"""What this machine can carry: for how many ranks it has room, and how busy others keep it.
 
-The load that others put on this machine, before and while something is timed on it.
-
-What shares its cores with others takes longer than alone, and unevenly so. A result that was timed
-says how busy the cores were with other work.
+Too many ranks are refused before any starts. What shares its cores with others takes longer than
+alone, and unevenly so: a result that was timed says how busy the cores were with other work.
 """
 
 from __future__ import annotations

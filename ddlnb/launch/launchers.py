@@ -1,13 +1,19 @@
-"""What ipyparallel needs to start ranks: a launcher, an environment, a private folder."""
+"""What ipyparallel needs to start ranks: a launcher, an environment, a private folder.
+
+A job of Slurm bears the name of its ranks' private folder, which no other job has. So it can be
+found and cancelled without its number, also by the reaper of a killed owner, which never learnt it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import importlib.util
 import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +24,7 @@ from typing import Any
 import psutil
 
 from ddlnb.errors import MissingPart, UnknownName
-from ddlnb.launch import forked, reaper, slurm
+from ddlnb.launch import forked, reaper
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.emulation.topology import EmulatedTopology
 from ddlnb.launch.options import EMULATED
@@ -116,7 +122,7 @@ def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # c10d warns when an address has no host name: harmless
     }
     if launch.in_slurm:
-        variables |= slurm.job_environment(folder.name)
+        variables |= job_environment(folder.name)
     if launch.launcher == "mpi":
         # A killed mpiexec does not remove its files: they go with the folder. Open MPI 4, then 5.
         variables["OMPI_MCA_orte_tmpdir_base"] = str(folder)
@@ -165,7 +171,7 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     ]
     config.ControllerLauncher.connection_info_timeout = float(launch.timeout_seconds)
     config.BatchSystemLauncher.batch_file_name = str(folder / "batch_script")
-    config.SlurmLauncher.submit_command = slurm.submit_command(str(folder / "log" / "sbatch.log"))
+    config.SlurmLauncher.submit_command = submit_command(str(folder / "log" / "sbatch.log"))
     if launch.launcher in ("local", EMULATED):
         # A nanny is a second Python for every rank; the deaths of local ranks are seen anyway.
         config.EngineLauncher.engine_args.append("--IPEngine.enable_nanny=False")
@@ -196,3 +202,54 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         controller_location=launch.host,
         **names,
     )
+
+
+SLURM_SECONDS = 15.0  # for a command of Slurm; without a controller they try for a minute
+
+
+def slurm_lacking() -> str:
+    """Return why no job can be submitted from here, as sinfo answers; "" if one can."""
+    if shutil.which("sbatch") is None:
+        return "no sbatch"
+    try:
+        partitions = _slurm_said("sinfo", "--noheader", "--format=%P %a")
+    except OSError as silence:
+        return f"Slurm's programs are here, but {silence}"
+    return "" if any(line.endswith(" up") for line in partitions) else "no partition is up"
+
+
+def job_environment(name: str) -> dict[str, str]:
+    """Return variables that sbatch obeys: the name of the job, and that it is not started twice."""
+    return {"SBATCH_JOB_NAME": name, "SBATCH_NO_REQUEUE": "1"}
+
+
+def submit_command(log: str) -> list[str]:
+    """Return a command that submits the script it gets as its last word; errors go to the log."""
+    return ["sh", "-c", 'exec sbatch "$1" 2>"$0"', log]
+
+
+def cancel_command(name: str) -> list[str]:
+    """Return a command that takes the job out of the queue and ends it where it runs."""
+    return ["scancel", f"--user={getpass.getuser()}", f"--name={name}"]
+
+
+def jobs_in_queue(name: str) -> list[str]:
+    """Return a line for every job of that name: number, state, reason or nodes.
+
+    Raises OSError if Slurm does not answer.
+    """
+    return _slurm_said("squeue", "--me", f"--name={name}", "--noheader", "--format=job %i: %T %R")
+
+
+def _slurm_said(program: str, *words: str) -> list[str]:
+    """Return what a command of Slurm prints, line by line; OSError if it fails or is silent."""
+    try:
+        done = subprocess.run(
+            [program, *words], capture_output=True, text=True, timeout=SLURM_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{program} did not answer within {SLURM_SECONDS:g} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise OSError(f"{program} failed: {said[-1]}")
+    return done.stdout.splitlines()

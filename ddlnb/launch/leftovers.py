@@ -75,7 +75,7 @@ def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
         with contextlib.suppress(psutil.Error):
             process.kill()
     deadline = time.monotonic() + END_SECONDS
-    while not all(map(_has_ended, processes)) and time.monotonic() < deadline:
+    while not all(map(reaper.has_ended, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
     for leftover in listed:
         with contextlib.suppress(OSError):
@@ -88,15 +88,8 @@ def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
 
 def _is_gone(leftover: Leftover) -> bool:
     if leftover.process is not None:
-        return _has_ended(leftover.process)
+        return reaper.has_ended(leftover.process)
     return leftover.path is not None and not leftover.path.exists()
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    """Return whether it runs no more: a dead one stays until its parent takes note of it."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def _sessions() -> tuple[dict[str, list[psutil.Process]], set[str]]:

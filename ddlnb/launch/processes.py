@@ -1,14 +1,11 @@
-"""Ranks on other machines: they end with their owner, and neighbours are numbered in a row.
-
-Where the reaper (see reaper.py) cannot reach, every rank holds a heartbeat: a connection to its
-owner over which nothing is ever sent. It breaks when the owner lets go, and when it dies; then the
-rank ends at once, also in the midst of a collective, and takes its folder with it.
-
-The processes of one set of ranks, from their start to their end.
+"""The processes of one set of ranks, from their start to their end.
 
 They are started once and ended once, and leave nothing behind: they carry a token in their
 environment, their files are in one private folder, and a reaper (see reaper.py) that was there
-before them cleans up even if this process is killed.
+before them cleans up even if this process is killed. Where the reaper cannot reach, on other
+machines, every rank holds a heartbeat: a connection to its owner over which nothing is ever sent.
+It breaks when the owner lets go, and when it dies; then the rank ends at once, also in the midst of
+a collective, and takes its folder with it.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ from typing import Any, TypeVar
 import psutil
 
 from ddlnb.errors import DdlnbError, RankError
-from ddlnb.launch import reaper, slurm
+from ddlnb.launch import reaper
 from ddlnb.launch.emulation.network import CONTROL_HOST, EmulatedNetwork, Slot
-from ddlnb.launch.launchers import RankSpec, cluster
+from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
 from ddlnb.launch.rank import prepare
 
 Item = TypeVar("Item")
@@ -139,7 +136,7 @@ class RankProcesses:
         self.network: EmulatedNetwork | None = None
         self._heartbeat: Heartbeat | None = None
         self.ended = False
-        self._cancel = slurm.cancel_command(self.folder.name) if launch.in_slurm else []
+        self._cancel = cancel_command(self.folder.name) if launch.in_slurm else []
         owner = [self.token, str(os.getpid()), str(self.folder)]
         self._reaper = subprocess.Popen(
             [sys.executable, "-P", reaper.__file__, *owner, *self._cancel],
@@ -221,7 +218,7 @@ class RankProcesses:
         """Return whether the job, mpiexec or a connection that starts the engines has ended."""
         if self._launch.launcher == "slurm":
             with contextlib.suppress(OSError):  # it may answer the next time
-                return not slurm.jobs_in_queue(self.folder.name)
+                return not jobs_in_queue(self.folder.name)
         if self._launch.launcher in ("mpi", "ssh"):
             return self._cluster.engine_set.poll() is not None
         return False
@@ -262,7 +259,7 @@ class RankProcesses:
         queue = []
         if self._launch.launcher == "slurm":
             try:
-                queue = slurm.jobs_in_queue(self.folder.name) or ["their job is not in the queue"]
+                queue = jobs_in_queue(self.folder.name) or ["their job is not in the queue"]
             except OSError as silence:
                 queue = [str(silence)]
         return [*queue, *lines[-LOG_LINES:]]
@@ -288,10 +285,10 @@ class RankProcesses:
     def lost(self, rank: int) -> str:
         """Return why the rank cannot answer any more; empty if it may, as far as can be seen."""
         process = self._local[rank]
-        if process is not None and _has_ended(process):
+        if process is not None and reaper.has_ended(process):
             return "process died"
         controller = getattr(self._cluster.controller, "process", None)  # none in a batch queue
-        if controller is not None and _has_ended(controller):
+        if controller is not None and reaper.has_ended(controller):
             return "the controller of ipyparallel, which connects the ranks, died"
         return ""
 
@@ -331,12 +328,6 @@ class RankProcesses:
         if self._reaper.returncode != 0:  # somebody ended the reaper
             reaper.clean(self.token, self.folder, cancel=self._cancel)
         self.store = None
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def _store(host: str) -> Any:

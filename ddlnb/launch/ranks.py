@@ -1,12 +1,11 @@
-"""One run of a function on all ranks, watched from outside until it ends or fails.
-
-Ranks: N processes that run one function together, each with a context that says which it is.
+"""Ranks: N processes that run one function together, each with a context that says which it is.
 
     with Ranks(4) as ranks:
         ranks.run(function, argument)     # function(context, argument) on every rank
 
-A run is a collective program: it has ended when every rank has. A rank that fails, dies or does
-not answer ends the run for all, with one RankError that says what became of each.
+A run is a collective program: it has ended when every rank has. It is watched from outside: a rank
+that fails, dies or does not answer ends the run for all, with one RankError that says what became
+of each.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ddlnb.errors import InputError, RankError, require, require_whole
@@ -233,28 +232,13 @@ class Ranks:
         )
 
     @classmethod
-    def at(
-        cls,
-        site: LaunchOptions,
-        count: int,
-        *,
-        imports: Iterable[str] = (),
-        timeout_seconds: float = 120,
-        start_timeout_seconds: float = 120,
-    ) -> Ranks:
-        """Start ranks at a site, whose network is only a name unless it is emulated."""
-        return cls(
-            count,
-            launcher=site.launcher,
-            host=site.host,
-            hosts=site.hosts,
-            network=site.network if site.is_emulated else None,
-            scale=site.scale,
-            ranks_per_node=site.ranks_per_node,
-            imports=imports,
-            start_timeout_seconds=start_timeout_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+    def at(cls, site: LaunchOptions, count: int, **options: Any) -> Ranks:
+        """Start ranks where launch options say, whose network is a name unless it is emulated.
+
+        ``options`` are imports, threads and seconds.
+        """
+        where = {one.name: getattr(site, one.name) for one in fields(site)}
+        return cls(count, **where | ({} if site.is_emulated else {"network": None}), **options)
 
     @property
     def pids(self) -> list[int]:

@@ -40,6 +40,13 @@ def carriers(token: str) -> list[psutil.Process]:
     return found
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether it runs no more: a dead one stays until its parent takes note of it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
 def carries(process: psutil.Process, token: str) -> bool:
     """Return whether the process carries this token. Raises psutil.Error if it is not ours."""
     return process.environ().get(TOKEN_VARIABLE) == token

@@ -1,9 +1,9 @@
-"""Ranks of this machine as ipyparallel starts them: all from one process (see forked.py).
+"""How ipyparallel starts ranks here and on named hosts, instead of its own ways.
 
-Ranks on named hosts: one SSH connection to each, which ends its ranks when it ends.
-
-ipyparallel's own SSH launcher connects several times for each engine, leaves a second process
-beside each and its folders on the hosts, and loses what ssh complains about.
+Ranks of this machine come from one process (see forked.py). Those on a host come by one SSH
+connection, which ends them when it ends; ipyparallel's own SSH launcher connects several times for
+each engine, leaves a second process beside each and its folders on the hosts, and loses what ssh
+complains about.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which transfers at once fill every wire of an emulated network, and what each should then get.
+"""Emulated links, verified before use: what plain sockets carry, against what was asked.
 
-Emulated links, verified before use: what plain sockets carry, against what was asked.
+Transfers that run at once fill every wire of the network, and each should get its fair share.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ import pytest
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
 from ddlnb.files import ROOT
+from ddlnb.launch.launchers import jobs_in_queue
 from ddlnb.launch.processes import Heartbeat, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
-from ddlnb.launch.slurm import jobs_in_queue
 from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey.execute import run_notebook

@@ -1,9 +1,7 @@
-"""Connections between all workers of a run: one for each two.
+"""Connections between all workers of a run, one for each two, and the frames that travel on them.
 
-Frames over one connection that never blocks: a header, and the bytes of a tensor.
-
-The kernel is asked to wake the reader when the rest of a frame is there, or 16 KiB of it, not for
-every packet.
+A frame is a header and the bytes of a tensor. No connection ever blocks, and the kernel is asked to
+wake the reader when the rest of a frame is there, or 16 KiB of it, not for every packet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The link between a node and its network: bandwidth, latency, jitter and loss.
+"""What an emulated network consists of: hosts, links in both directions of every cable, routes.
 
-What an emulated network consists of: hosts, links in both directions of every cable, routes.
+A link has a bandwidth, a latency, and perhaps jitter and loss.
 """
 
 from __future__ import annotations
