@@ -30,6 +30,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
+PASSED: dict[str, bool] = {}  # of tests that name items of the survey, by file and name
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note whether tests that name items of the survey pass, all parameters of one together."""
+    if "item" in report.keywords and (report.when == "call" or report.failed):
+        name = report.nodeid.partition("[")[0]
+        PASSED[name] = PASSED.get(name, True) and report.passed
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep what was noted, for the survey's index; workers of pytest-xdist tell one process."""
+    if PASSED and not hasattr(session.config, "workerinput"):
+        from ddlnb.survey.evidence import keep_test_runs
+
+        keep_test_runs(PASSED)
+
+
 # What ranks import once for all: a function that a test sends to them is in the test's module.
 IMPORTS = (
     *("tests.not_there", "torch._dynamo", "ddlnb.engines.worker", "ddlnb.engines.probes"),

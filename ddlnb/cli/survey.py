@@ -22,15 +22,16 @@ def survey(profile: str = "quick") -> pd.DataFrame:
     The columns are texts: the ``section``, the ``item`` in our words, ``how`` it is reproduced,
     its ``verdict``, ``where`` (notebooks and tests), what is ``missing``, and its ``source``:
     stated in the survey, read in a primary paper, derived, or known. Items A are of the survey
-    itself, C and D of those of layers (arXiv 2403.07585) and large scale (2404.06114). Verdicts of
-    notebooks are those of the last `reproduce` of the profile; without one they are "not run".
+    itself, C and D of those of layers (arXiv 2403.07585) and large scale (2404.06114). Verdicts are
+    those of the last `reproduce` of the profile and of tests that were run here; without a run they
+    are "not run", or "by a test, not run here".
     Raises UnknownName for an unknown profile.
 
     >>> import ddlnb
     >>> from ddlnb.cli.survey import survey
     >>> index = survey()
-    >>> index.loc["A16", ["section", "how", "verdict"]].to_list()
-    ['1-2', 'computed', 'holds']
+    >>> index.loc["A16", ["section", "how"]].to_list()
+    ['1-2', 'computed']
     """
     import pandas as pd
 
@@ -73,7 +74,7 @@ def command(
 ) -> None:
     """List every checkable item of the survey: how it is reproduced, and the verdict.
 
-    Runs nothing: verdicts of notebooks are those of the last `ddlnb reproduce`.
+    Runs nothing: verdicts are those of the last `ddlnb reproduce`, and of tests that were run here.
     """
     from ddlnb.survey.evidence import NOT_REPRODUCED
 
@@ -91,9 +92,9 @@ def command(
         raise UnknownName("item", item, found)
     entry = found[item]
     lines = [
-        {"how": one.how, "verdict": one.verdict, "said": one.said, "where": one.where}
+        {key: getattr(one, key) for key in ("how", "verdict", "date", "said", "where")}
         for one in entry.evidence
-    ] or [{"how": "", "verdict": NOT_REPRODUCED, "said": "", "where": ""}]
+    ] or [{"how": "", "verdict": NOT_REPRODUCED, "date": "", "said": "", "where": ""}]
     section = entry.item.section
     where = f"section {section}" if section[0].isdigit() else section
     print_table(lines, csv, f"{item}, {where}: {entry.item.text}")

@@ -1,24 +1,24 @@
-"""Where items of the survey are reproduced, and what came out there.
+"""Where items of the survey are reproduced, and what came out there: the survey's index.
 
 A notebook names its items in its metadata. Its executed copy gives their verdicts: findings carry
 them in their output, and a check, a cell of assertions tagged with the item, holds because it has
 run. A test names its items with ``@pytest.mark.item("A07", how="computed", verdict="holds")``,
-where both words are optional; the verdict says what of the item the test asserts.
-
-The index of the survey: every item with its evidence, and the page of the report about it.
+where both words are optional; the verdict says what of the item the test asserts, and counts once
+the test has passed here. Every verdict is that of a run that was kept, and has its date.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ddlnb.errors import InputError
-from ddlnb.files import NOTEBOOKS, ROOT, write_atomically
+from ddlnb.files import BUILD, NOTEBOOKS, ROOT, write_atomically
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.findings import ITEMS_TYPE
 from ddlnb.survey.items import HOW, Item, survey_items
@@ -27,13 +27,19 @@ from ddlnb.survey.page import render
 
 NOT_JUDGED = "not judged"
 NOT_RUN = "not run"
+BY_A_TEST = "by a test, not run here"
+NOT_REPRODUCED = "not reproduced"
+# The verdict of an item is the first of these that any of its evidence gives.
+SEVERITY = (Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.HOLDS)
+TEST_RUNS = BUILD / "item_tests.json"  # of tests that name items: whether they passed, and when
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What one notebook or test says of one item: a verdict, or why there is none.
 
-    ``link`` is the place in the report, empty where the evidence is no part of it.
+    ``link`` is the place in the report, empty where the evidence is no part of it; ``date`` that of
+    the run, empty without one.
     """
 
     item: str
@@ -42,6 +48,7 @@ class Evidence:
     verdict: str
     said: str = ""
     link: str = ""
+    date: str = ""
 
 
 def evidence(outcomes: Sequence[Outcome], folder: Path, notebooks: Path) -> list[Evidence]:
@@ -54,7 +61,11 @@ def evidence(outcomes: Sequence[Outcome], folder: Path, notebooks: Path) -> list
     for name, notebook in all_notebooks(notebooks).items():
         runs = [outcome for outcome in outcomes if outcome.notebook.path.stem == name]
         for outcome in runs:
-            found += _of_run(outcome, folder / f"{outcome.notebook.name}.ipynb")
+            date = outcome.made.get("time", "").partition("T")[0]
+            found += [
+                replace(one, date=date)
+                for one in _of_run(outcome, folder / f"{outcome.notebook.name}.ipynb")
+            ]
         if not runs:
             found += [Evidence(i, name, how, NOT_RUN) for i, how in notebook.items.items()]
     return found + (evidence_of_tests() if notebooks == NOTEBOOKS else [])
@@ -86,15 +97,38 @@ def _of_cells(notebook: Notebook, cells: Iterable[dict[str, Any]]) -> Iterator[E
                 yield Evidence(one["item"], notebook.name, one["how"], verdict, one["said"], link)
 
 
-def evidence_of_tests(folder: Path = ROOT / "tests") -> list[Evidence]:
-    """Return what tests say of items, by file and name; empty for a folder without tests."""
+def keep_test_runs(passed: Mapping[str, bool], path: Path = TEST_RUNS) -> None:
+    """Write whether tests passed, by file and name, beside what is known of others."""
+    known = _test_runs(path)
+    date = datetime.now(UTC).date().isoformat()
+    known |= {where: {"passed": one, "date": date} for where, one in passed.items()}
+    write_atomically(path, json.dumps(known, indent=1) + "\n")
+
+
+def _test_runs(path: Path) -> dict[str, dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def evidence_of_tests(folder: Path = ROOT / "tests", runs: Path = TEST_RUNS) -> list[Evidence]:
+    """Return what tests say of items, by file and name; empty for a folder without tests.
+
+    A verdict is that of a test that passed, as ``runs`` say; one that failed has "failed".
+    """
     found: list[Evidence] = []
+    kept = _test_runs(runs)
     for path in sorted(folder.rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
         if ".mark.item(" in source:
             for node in ast.parse(source).body:
                 if isinstance(node, ast.FunctionDef):
                     found += _of_test(node, f"{path.relative_to(folder.parent)}::{node.name}")
+    for number, one in enumerate(found):
+        if one.where not in kept:
+            found[number] = replace(one, verdict=BY_A_TEST)
+        else:
+            run = kept[one.where]
+            verdict = one.verdict if run["passed"] else "failed"
+            found[number] = replace(one, verdict=verdict, date=run["date"])
     return found
 
 
@@ -111,11 +145,6 @@ def _of_test(test: ast.FunctionDef, where: str) -> Iterator[Evidence]:
             said = test.name.removeprefix("test_").replace("_", " ")
             for item in map(ast.literal_eval, mark.args):
                 yield Evidence(item, where, how, verdict, said)
-
-
-NOT_REPRODUCED = "not reproduced"
-# The verdict of an item is the first of these that any of its evidence gives.
-SEVERITY = (Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.HOLDS)
 
 
 @dataclass(frozen=True)

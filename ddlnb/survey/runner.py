@@ -5,7 +5,6 @@ The bar of a reproduction: it names what is running, and knows the time left fro
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import json
@@ -31,7 +30,7 @@ from ddlnb.files import (
 )
 from ddlnb.progress import bar
 from ddlnb.survey.evidence import entries, write_index
-from ddlnb.survey.execute import execute, preloaded
+from ddlnb.survey.execute import execute
 from ddlnb.survey.notebooks import (
     Notebook,
     Outcome,
@@ -101,7 +100,6 @@ def described(ended: int, runs: int, running: Sequence[str]) -> str:
     return f"{ended} of {runs} done{now}"
 
 
-WORTH_PRELOADING = 3  # so many notebooks save more than the imports of one process for all take
 ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 
 
@@ -175,11 +173,7 @@ def reproduce(
     expected = expected_seconds(waiting, profile)
     if before is not None:
         before(total_seconds(waiting, expected, jobs))
-    several = len(waiting) >= WORTH_PRELOADING
-    with (
-        preloaded() if several else contextlib.nullcontext(),
-        Progress(expected, len(chosen) - len(waiting), progress) as bar,
-    ):
+    with Progress(expected, len(chosen) - len(waiting), progress) as bar:
         _run_all(_longest_first(waiting, expected), target, jobs, fresh, bar)
     outcomes = [
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)

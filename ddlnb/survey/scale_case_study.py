@@ -36,6 +36,7 @@ from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer, get_shape, gpt
 from ddlnb.registry import several
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.scale_forecast import best_layouts as best_layouts
 from ddlnb.units import GIB, counted
 
 PARTS = {

@@ -18,6 +18,8 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate
+from ddlnb.survey.fig3_timelines import EARLY as EARLY
+from ddlnb.survey.fig3_timelines import LATE as LATE
 from ddlnb.survey.fig3_timelines import PLACES, overlap, places_of_waits
 from ddlnb.survey.testbed import CLUSTERS, fig4_workload
 from ddlnb.units import MS

@@ -205,17 +205,7 @@ def write_notebook(folder: Path, name: str, *sources: str) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / f"{name}.ipynb")
 
 
-@pytest.fixture(params=[True, False], ids=["forked", "on its own"])
-def started(request, monkeypatch):
-    """The process of a notebook is forked from one that has imported, or it is a new one."""
-    if request.param:
-        request.getfixturevalue("notebooks_preloaded")
-    else:
-        monkeypatch.setattr("ddlnb.survey.execute._shared", None)
-
-
 @pytest.mark.notebook
-@pytest.mark.usefixtures("started")
 def test_a_failing_cell_is_one_clear_error_and_the_notebook_is_kept(tmp_path):
     write_notebook(tmp_path, "broken", "x = 1", "raise ValueError('the reason')")
     with pytest.raises(DdlnbError) as caught:
@@ -240,7 +230,6 @@ class Clock:
 
 
 @pytest.mark.notebook
-@pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("ending_seconds", [ENDING_SECONDS, 0], ids=["asked", "killed"])
 def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     tmp_path, monkeypatch, ending_seconds
@@ -260,7 +249,6 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
 
 
 @pytest.mark.notebook
-@pytest.mark.usefixtures("notebooks_preloaded")
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)

@@ -12,12 +12,14 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import NOTEBOOKS, ROOT
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.evidence import (
+    BY_A_TEST,
     NOT_REPRODUCED,
     NOT_RUN,
     Entry,
     entries,
     evidence,
     evidence_of_tests,
+    keep_test_runs,
     write_index,
 )
 from ddlnb.survey.findings import findings, item_verdict
@@ -160,20 +162,31 @@ def test_findings_without_items_are_text_only():
 # What tests say.
 
 
-def test_marks_of_tests_are_read_without_running_them(tmp_path):
+def test_the_verdict_of_a_test_is_that_of_its_last_run(tmp_path):
     (tmp_path / "test_one.py").write_text(
         "import pytest\n\n\n"
         '@pytest.mark.item("A21", "A22", how="simulated", verdict="contradicted")\n'
         '@pytest.mark.parametrize("x", [1])\n'
         "def test_what_it_shows(x):\n    raise SystemExit\n"
     )
-    found = evidence_of_tests(tmp_path)
-    assert [(one.item, one.how, one.verdict) for one in found] == [
-        ("A21", "simulated", "contradicted"),
-        ("A22", "simulated", "contradicted"),
-    ]
-    assert found[0].where == f"{tmp_path.name}/test_one.py::test_what_it_shows"
-    assert found[0].said == "what it shows"
+    where = f"{tmp_path.name}/test_one.py::test_what_it_shows"
+    kept = tmp_path / "item_tests.json"
+    for passed, verdict in ((None, BY_A_TEST), (False, "failed"), (True, "contradicted")):
+        if passed is not None:
+            keep_test_runs({where: passed, "another": True}, kept)
+        found = evidence_of_tests(tmp_path, kept)
+        assert [(one.item, one.how, one.verdict) for one in found] == [
+            ("A21", "simulated", verdict),
+            ("A22", "simulated", verdict),
+        ]
+        assert (found[0].where, found[0].said) == (where, "what it shows")
+        assert bool(found[0].date) == (passed is not None)
+
+
+def test_no_item_holds_by_a_test_that_was_never_run(tmp_path):
+    never = evidence_of_tests(runs=tmp_path / "none.json")
+    assert {one.verdict for one in never} == {BY_A_TEST}
+    assert not any(one.date for one in never)
 
 
 @pytest.mark.parametrize("mark", ['"A21", how="guessed"', '"A21", verdict="fine"', '"A21", why=""'])
