@@ -1,19 +1,14 @@
-"""Tries plans: seconds of a steady iteration, and the quickest plan so far.
+"""The search for a plan: from the methods' plans and the best merging, by small changes.
 
-Small changes of a candidate, of which a search takes those that make it quicker.
-
-The search for a plan: from the methods' plans and the best merging, by small changes.
-
-The searched plan as a method: by the name "searched" wherever methods have names.
+`search_plan` tries plans in simulation (`Trials`); "searched" is the name of what it finds wherever
+methods have names (`SEARCHED_METHOD`).
 """
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -177,15 +172,14 @@ def search_plan(
     trials = Trials(sending, most_plans, deadline, progress)
     bound = sending.bound()
     close = bound.seconds * (1 + CLOSE)
-    with _garbage_of_its_own():
-        fixed = _methods(trials)
-        if dense is not None and sending.is_mixed:
-            trials.plan(dense.plan)
-        for candidate in _starts(trials, workload):
-            if trials.is_over or trials.best_seconds <= close:
-                break
-            trials.candidate(candidate)
-        _climb(trials, len(workload.gradients), close, seed)
+    fixed = _methods(trials)
+    if dense is not None and sending.is_mixed:
+        trials.plan(dense.plan)
+    for candidate in _starts(trials, workload):
+        if trials.is_over or trials.best_seconds <= close:
+            break
+        trials.candidate(candidate)
+    _climb(trials, len(workload.gradients), close, seed)
     trials.close()
     assert trials.best_plan is not None
     return SearchResult(
@@ -199,23 +193,6 @@ def search_plan(
         sent=str(sent),
         dense=dense,
     )
-
-
-@contextmanager
-def _garbage_of_its_own() -> Iterator[None]:
-    """Keep the collector from looking through all that was there before: that takes half the time.
-
-    Plans are thousands of small objects, and make it look often. Ranks and kernels that are forked
-    have it frozen already, and it stays so: no collection shall touch pages that they share.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _methods(trials: Trials) -> dict[str, float]:

@@ -1,7 +1,4 @@
-"""What messages cost on a cluster, as the simulator counts it: seconds against bytes.
-
-What a search chooses from: the space of plans, and one choice in it.
-"""
+"""What a search chooses from: the space of plans, one choice in it, and what messages cost."""
 
 from __future__ import annotations
 
