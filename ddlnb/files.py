@@ -141,14 +141,15 @@ def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
 
     Unknown keys come first: a misspelt key is also a missing one.
     """
-    problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    unknown = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
+    problem = min(error.errors(), key=lambda one: one["type"] not in unknown)
     *above, key = [one + 1 if isinstance(one, int) else one for one in problem["loc"]] or ["file"]
     where = "".join(f"{one} " for one in above)
-    if problem["type"] == "extra_forbidden" and not above:
+    if problem["type"] in unknown and not above:
         return str(UnknownName("key", key, schema.model_fields))
     if problem["type"] == "missing":
         return f"{where}lacks the key {key!r}; add it"
-    if problem["type"] == "extra_forbidden":
+    if problem["type"] in unknown:
         return f"{where}has the unknown key {key!r}; remove it"
     raised = problem.get("ctx", {}).get("error")
     rule = str(raised) if raised else f"{problem['input']!r}: {problem['msg'].lower()}"

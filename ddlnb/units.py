@@ -70,6 +70,17 @@ def bandwidth_from(text: str) -> float:
     return value
 
 
+def quantity_from(value: float | str) -> float:
+    """A number as it is, and seconds or bytes per second from text with a unit.
+
+    >>> quantity_from(0.85), quantity_from("34 us"), quantity_from("8 Gb/s")
+    (0.85, 3.4e-05, 1000000000.0)
+    """
+    if isinstance(value, int | float):
+        return float(value)
+    return bandwidth_from(value) if value.endswith("/s") else seconds_from(value)
+
+
 def _quantity(text: str, factors: dict[str, float], what: str, examples: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([a-zA-Z/]+)\s*", str(text))
     if match is None or match[2] not in factors:

@@ -334,11 +334,6 @@ def _direct(s: Setting, sizes: Array, p: Parameters) -> Array:
 
 PCIE_INSIDE = 25 * GB  # bytes/s in one direction, of a GPU without NVLink
 UNKNOWN_GPU = "H100"  # what an unknown one is taken for
-# Generations of NCCL's tables that others are taken for.
-LIKE = {
-    "Kepler": "Volta", "Maxwell": "Volta", "Pascal": "Volta", "Turing": "Volta", "Ada": "Ampere",
-    "CDNA 2": "Ampere", "CDNA 3": "Hopper", "CDNA 4": "Hopper",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -407,7 +402,7 @@ def gpu_of(words: str) -> Gpu:
     linked = known.nvlink if "PCIE" not in words.upper().replace(" ", "") else None
     return Gpu(
         known.family if found else words.strip(),
-        LIKE.get(known.generation, known.generation),
+        known.kin.tuned_like,
         linked.bandwidth if linked else min(PCIE_INSIDE, known.pcie_bandwidth),
         linked is not None and linked.reduces,
         known.port,

@@ -74,7 +74,7 @@ def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     return {
         "GPU": gpu.name, "year": str(gpu.year), **rates, "memory": f"{gpu.memory / 2**30:g} GB",
         "GB/s": f"{gpu.memory_bandwidth / 1e9:g}", "link": link,
-        "PCIe": f"{gpu.pcie_generation}.0 x{gpu.pcie_lanes}",
+        "PCIe": f"{gpu.pcie.generation}.0 x{gpu.pcie.lanes}",
     }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def _gpu_facts(gpu: Gpu) -> list[dict[str, str]]:
     links = {
         "memory": (f"{gpu.memory / 2**30:g} GB", "memory"),
         "its bandwidth": (f"{gpu.memory_bandwidth / 1e9:g} GB/s{pins}", "memory_bandwidth"),
-        "PCIe": (f"{gpu.pcie_generation}.0 x{gpu.pcie_lanes}, {gpu.pcie_bandwidth / 1e9:.1f} GB/s "
+        "PCIe": (f"{gpu.pcie.generation}.0 x{gpu.pcie.lanes}, {gpu.pcie_bandwidth / 1e9:.1f} GB/s "
                  f"per direction", "pcie"),
         "usual share of ports": (show_bandwidth(gpu.port), "port"),
     }  # fmt: skip

@@ -89,7 +89,7 @@ def cluster_of(
     known = dict(_effects(kind, joined, gpus_per_node, server_place is not None and nodes > 1))
     if gpus_per_node > 1:
         rate = f"{kind.inside_bandwidth / GB:g} GB/s per direction"
-        inside = kind.nvlink.name if kind.nvlink else f"PCIe {kind.pcie_generation}.0"
+        inside = kind.nvlink.name if kind.nvlink else f"PCIe {kind.pcie.generation}.0"
         facts["inside"] = f"{inside}, {rate} ({kind.source_of('nvlink')})"
     if joined is not None:
         facts["between"] = (

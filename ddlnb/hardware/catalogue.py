@@ -1,26 +1,25 @@
-"""What words for hardware say: names that mean the same, and rates of networks.
+"""The hardware that is known by name, and what words say about it: the files of data/hardware.
 
-The hardware that is known by name: the files of data/hardware, read once.
-
-What a machine is made of, where a GPU, a count or a network is named beside it.
+Names that mean the same are read alike, networks are read from their rate and protocol, and free
+text is searched for a GPU. A machine is one of them with the GPUs and the network that are named
+beside it, if any.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, RootModel
+from pydantic import Field
 
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.files import HARDWARE, read_yaml
-from ddlnb.hardware.gpu import Gpu, GpuEntry
-from ddlnb.hardware.interconnect import Interconnect, InterconnectEntry, Protocol, ProtocolEntry
-from ddlnb.hardware.machine import Machine, MachineEntry
+from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Gpu, Source, named
+from ddlnb.hardware.interconnect import Interconnect, Protocol, protocols
+from ddlnb.hardware.machine import Machine
 from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
@@ -106,7 +105,7 @@ def bytes_per_second(number: str, unit: str) -> float:
 
 
 Listed = TypeVar("Listed", Gpu, Interconnect, Machine)
-Entry = TypeVar("Entry", bound=BaseModel)
+Entry = TypeVar("Entry")
 
 
 def get_gpu(name: str | Gpu) -> Gpu:
@@ -119,7 +118,7 @@ def get_gpu(name: str | Gpu) -> Gpu:
     >>> ddlnb.get_gpu("NVIDIA GeForce RTX 2080 Ti"), ddlnb.get_gpu("a100-40gb")
     (Gpu('RTX2080Ti'), Gpu('A100-SXM4-40GB'))
     """
-    return name if isinstance(name, Gpu) else _named("GPU", name, gpus())
+    return name if isinstance(name, Gpu) else _called("GPU", name, gpus())
 
 
 def get_machine(name: str | Machine) -> Machine:
@@ -131,7 +130,7 @@ def get_machine(name: str | Machine) -> Machine:
     >>> ddlnb.get_machine("DGX A100").interconnect
     Interconnect('8x200GbIB', InfiniBand, 8 x 200 Gb/s)
     """
-    return name if isinstance(name, Machine) else _named("machine", name, machines())
+    return name if isinstance(name, Machine) else _called("machine", name, machines())
 
 
 def get_interconnect(name: str | Interconnect) -> Interconnect:
@@ -168,7 +167,7 @@ def described(words: str) -> Interconnect:
     source = "as described by its words"
     is_infiniband = protocol.name == "InfiniBand"
     port_rate = infiniband_data(rate.port_rate) if is_infiniband else rate.port_rate
-    return Interconnect(words.strip(), rate.ports or 1, port_rate, protocol, source)
+    return Interconnect(words.strip(), port_rate, protocol, source, rate.ports or 1)
 
 
 def protocol_of(words: str) -> Protocol | None:
@@ -193,44 +192,52 @@ def gpu_in(words: str) -> Gpu | None:
 @functools.cache
 def families() -> Mapping[str, Gpu]:
     """Return the usual GPU of every family, by the family's name in plain letters."""
-    named = {plain(gpu.family): gpu for gpu in gpus().values()}
-    return {family: find(family, gpus()) or gpu for family, gpu in named.items()}
+    usual = {plain(gpu.family): gpu for gpu in gpus().values()}
+    return {family: find(family, gpus()) or gpu for family, gpu in usual.items()}
 
 
 @functools.cache
 def gpus() -> Mapping[str, Gpu]:
     """Return the GPUs of data/hardware/gpus by name, the oldest ones first."""
-    entries = _entries(HARDWARE / "gpus", GpuEntry)
-    listed = [entry.gpu(name) for name, entry in entries.items()]
-    return _unique({gpu.name: gpu for gpu in sorted(listed, key=lambda one: one.year)})
-
-
-@functools.cache
-def protocols() -> Mapping[str, Protocol]:
-    """Return the protocols of data/hardware/protocols.yaml by name."""
-    entries = read_yaml(HARDWARE / "protocols.yaml", RootModel[dict[str, ProtocolEntry]]).root
-    return {name: entry.protocol(name) for name, entry in entries.items()}
+    return _unique(sorted(_read("gpus", Gpu), key=lambda gpu: gpu.year))
 
 
 @functools.cache
 def interconnects() -> Mapping[str, Interconnect]:
     """Return the networks of data/hardware/networks by name, the slowest ones first."""
-    found = []
-    for name, entry in _entries(HARDWARE / "networks", InterconnectEntry).items():
-        if entry.protocol not in protocols():
-            raise UnknownName(f"protocol of {name}", entry.protocol, protocols())
-        found.append(entry.interconnect(name, protocols()[entry.protocol]))
-    return _unique({one.name: one for one in sorted(found, key=lambda one: one.line_rate)})
+    return _unique(sorted(_read("networks", Interconnect), key=lambda network: network.line_rate))
 
 
 @functools.cache
 def machines() -> Mapping[str, Machine]:
     """Return the machines of data/hardware/machines by name."""
-    found = {}
-    for name, entry in _entries(HARDWARE / "machines", MachineEntry).items():
-        gpu, network = get_gpu(entry.gpu), get_interconnect(entry.network)
-        found[name] = Machine(name, gpu, entry.gpus, network, entry.source, entry.aliases)
-    return _unique(found)
+    return _unique(
+        [
+            Machine(
+                entry.name,
+                get_gpu(entry.gpu),
+                entry.gpus,
+                get_interconnect(entry.network),
+                entry.source,
+                entry.aliases,
+            )
+            for entry in _read("machines", MachineEntry)
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class MachineEntry:
+    """A machine as a file has it: its GPU and its network are names."""
+
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
+    name: str
+    aliases: tuple[str, ...]
+    gpu: str
+    gpus: Annotated[int, Field(ge=1, le=72)]
+    network: str
+    source: Source
 
 
 def find(name: str, listed: Mapping[str, Listed]) -> Listed | None:
@@ -247,7 +254,7 @@ def names_of(one: Gpu | Interconnect | Machine) -> tuple[str, ...]:
     return (one.name, *one.aliases)
 
 
-def _named(what: str, name: object, listed: Mapping[str, Listed]) -> Listed:
+def _called(what: str, name: object, listed: Mapping[str, Listed]) -> Listed:
     found = find(name, listed) if isinstance(name, str) else None
     if found is None:
         also = (alias for one in listed.values() for alias in one.aliases)
@@ -255,26 +262,27 @@ def _named(what: str, name: object, listed: Mapping[str, Listed]) -> Listed:
     return found
 
 
-def _entries(folder: Path, schema: type[Entry]) -> dict[str, Entry]:
+def _read(folder: str, kind: type[Entry]) -> list[Entry]:
+    """Return all things of a kind that the files of a folder of data/hardware have."""
     found: dict[str, Entry] = {}
-    for path in sorted(folder.glob("*.yaml")):
-        for name, entry in read_yaml(path, RootModel[dict[str, schema]]).root.items():  # type: ignore[valid-type]
+    for path in sorted((HARDWARE / folder).glob("*.yaml")):
+        for name, entry in read_yaml(path, named(kind)).root.items():
             require(name not in found, f"{path}: {name!r} is in another file too; name it once")
             found[name] = entry
-    return found
+    return list(found.values())
 
 
-def _unique(listed: dict[str, Listed]) -> dict[str, Listed]:
-    """Return them. Raises InputError if two of them share a name or an alias."""
+def _unique(listed: Sequence[Listed]) -> dict[str, Listed]:
+    """Return them by name. Raises InputError if two of them share a name or an alias."""
     owner: dict[str, str] = {}
-    for one in listed.values():
+    for one in listed:
         for name in {plain(known) for known in names_of(one)}:
             if owner.setdefault(name, one.name) != one.name:
                 raise InputError(
                     f"{one.name!r} and {owner[name]!r} are both called {name!r}; name one of them "
                     f"otherwise in data/hardware"
                 )
-    return listed
+    return {one.name: one for one in listed}
 
 
 def parts_of(

@@ -1,10 +1,8 @@
-"""What the rates of data sheets are made of: multiprocessors and clocks, pins and lanes.
+"""A GPU as its data sheet has it, and what the rates of the sheet are made of.
 
-A sheet's FLOP/s are multiprocessors times FLOPs in a clock times clock, its bytes/s of memory are
-pins times bits/s of one, and a network's rate is lanes times bits/s on the wire times the share of
-them that is data. Files of data/hardware give both sides, so that arithmetic finds a wrong one.
-
-A GPU as its data sheet has it, and the file that it comes from.
+A sheet's FLOP/s are multiprocessors times FLOPs in a clock times clock, and its bytes/s of memory
+are pins times bits/s of one. Files of data/hardware give both sides, so that arithmetic finds a
+wrong one. Classes here check and convert what such a file holds, when it is read as one of them.
 """
 
 from __future__ import annotations
@@ -12,25 +10,89 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, RootModel, model_validator
 
 from ddlnb.errors import UnknownName, require
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB, GIB
 
-MHZ = 1e6
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 ON_CORES = ("fp64", "fp32")  # precisions that matrix units are not made for
+OTHERS = "others"  # a generation that stands for those of which nothing is known
+LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # GB/s of a lane of PCIe in one direction
+MHZ = 1e6
+Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
+Source = Annotated[str, Field(min_length=8)]
+WITHOUT_OTHER_KEYS = ConfigDict(extra="forbid")
+
+
+def in_units(key: str, factor: float) -> Any:
+    """Return what a file calls a number above 0, and by what it is multiplied when it is read."""
+    return Field(alias=key, gt=0), AfterValidator(lambda number: number * factor)
+
+
+def named(kind: Any) -> Any:
+    """Return the schema of a file that has things of one kind by name; the name is a field."""
+
+    class Named(RootModel[dict[str, kind]]):
+        @model_validator(mode="before")
+        @classmethod
+        def _with_names(cls, entries: Any) -> Any:
+            return {name: {"name": name, **entry} for name, entry in entries.items()}
+
+    return Named
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What GPUs of a generation have in common.
+
+    ``sustained`` is the share of the peak that the largest bf16 matrices reach for long, ``in_fp8``
+    that of it in fp8, where numbers are scaled and cast. NCCL's tables have ``tuned_like`` it.
+    """
+
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
+    name: str
+    sustained: Annotated[float, Field(gt=0, le=1)]
+    source: Source
+    tuned_like: str
+    in_fp8: Annotated[float, Field(gt=0, le=1)] = 0.8  # a judgement
+
+
+@functools.cache
+def generations() -> Mapping[str, Generation]:
+    """Return what is known of generations of GPUs by name: data/hardware/generations.yaml."""
+    found: dict[str, Generation] = read_yaml(HARDWARE / "generations.yaml", named(Generation)).root
+    return found
+
+
+@dataclass(frozen=True)
+class PerClock:
+    """FLOPs that a multiprocessor of a chip finishes in a clock, by precision.
+
+    They are dense, FMA = 2, with sums in fp32. On chips that are called "halved" such sums go at
+    half the rate of those in fp16.
+    """
+
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
+    name: str
+    per_clock: dict[str, int]
+    source: Source
+
+
+@functools.cache
+def _chips() -> Mapping[str, PerClock]:
+    found: dict[str, PerClock] = read_yaml(HARDWARE / "chips.yaml", named(PerClock)).root
+    return found
 
 
 @dataclass(frozen=True)
 class Chip:
-    """Multiprocessors of a GPU, their clocks in Hz, and FLOPs that one finishes in a clock.
-
-    ``matrix_clock`` is that of matrix units, ``per_clock`` by precision: dense, FMA = 2, with sums
-    in fp32. On chips that are called "halved" such sums go at half the rate of those in fp16.
+    """Multiprocessors of a GPU, and their clocks in Hz; ``matrix_clock`` is that of matrix units.
 
     >>> from ddlnb import get_gpu
     >>> chip = get_gpu("A100").chip
@@ -38,12 +100,27 @@ class Chip:
     (Chip('GA100', 108 x 1410 MHz), 312)
     """
 
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
     name: str
-    multiprocessors: int
-    clock: float
-    matrix_clock: float
-    per_clock: Mapping[str, int] = field(hash=False)
-    source: str
+    multiprocessors: Annotated[int, Field(ge=1)]
+    clock: Annotated[float, *in_units("boost_MHz", MHZ)]
+    matrix_clock: Annotated[float, *in_units("matrix_MHz", MHZ)] = 0.0  # 0: the same
+
+    def __post_init__(self) -> None:
+        if self.name not in _chips():
+            raise UnknownName("chip", self.name, _chips())
+        object.__setattr__(self, "matrix_clock", self.matrix_clock or self.clock)
+
+    @property
+    def per_clock(self) -> Mapping[str, int]:
+        """FLOPs that a multiprocessor finishes in a clock, by precision."""
+        return _chips()[self.name].per_clock
+
+    @property
+    def source(self) -> str:
+        """Where these come from."""
+        return _chips()[self.name].source
 
     def flops(self, precision: str) -> float:
         """Return FLOP/s at a precision. Raises UnknownName for one that it has no units for."""
@@ -60,8 +137,10 @@ class Chip:
 class MemoryBus:
     """Pins of a GPU's memory, and bits/s of each."""
 
-    bits: int
-    pin_rate: float
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
+    bits: Annotated[int, Field(ge=32)]
+    pin_rate: Annotated[float, *in_units("Gbps", GB)]
 
     @property
     def bandwidth(self) -> float:
@@ -70,86 +149,18 @@ class MemoryBus:
 
 
 @dataclass(frozen=True)
-class Line:
-    """Lanes of a network's port, bits/s of each on the wire, and the share of them that is data.
+class Pcie:
+    """The slot of a GPU: its generation, and how many lanes it has."""
 
-    >>> Line(4, 14.0625e9, Fraction(64, 66)).bandwidth * 8 / 1e9  # FDR, "56 Gb/s"
-    54.54545454545455
-    """
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
 
-    lanes: int
-    lane_rate: float
-    data: Fraction
+    generation: Annotated[int, Field(ge=min(LANE), le=max(LANE))]
+    lanes: Annotated[int, Field(ge=1, le=16)]
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s of data in one direction."""
-        return self.lanes * self.lane_rate * float(self.data) / BITS_PER_BYTE
-
-
-class ChipEntry(BaseModel):
-    """The chip of a GPU: its name in data/hardware/chips.yaml, and what of it this GPU has."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    multiprocessors: int = Field(ge=1)
-    boost_MHz: float = Field(gt=0)
-    matrix_MHz: float | None = Field(default=None, gt=0)
-
-    def chip(self) -> Chip:
-        """Return the chip. Raises UnknownName."""
-        if self.name not in _chips():
-            raise UnknownName("chip", self.name, _chips())
-        known, clock = _chips()[self.name], self.boost_MHz * MHZ
-        matrix = clock if self.matrix_MHz is None else self.matrix_MHz * MHZ
-        return Chip(self.name, self.multiprocessors, clock, matrix, known.per_clock, known.source)
-
-
-class MemoryBusEntry(BaseModel):
-    """The memory's bus of a GPU."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    bits: int = Field(ge=32)
-    Gbps: float = Field(gt=0)
-
-    def bus(self) -> MemoryBus:
-        """Return the bus."""
-        return MemoryBus(self.bits, self.Gbps * GB)
-
-
-class LineEntry(BaseModel):
-    """The line of a network's port."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    lanes: int = Field(ge=1)
-    Gbps: float = Field(gt=0)
-    code: str = Field(pattern=r"^\d+/\d+$")
-
-    def line(self) -> Line:
-        """Return the line."""
-        return Line(self.lanes, self.Gbps * GB, Fraction(self.code))
-
-
-class PerClockEntry(BaseModel):
-    """A chip of data/hardware/chips.yaml."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    per_clock: dict[str, int]
-    source: str = Field(min_length=8)
-
-
-@functools.cache
-def _chips() -> Mapping[str, PerClockEntry]:
-    return read_yaml(HARDWARE / "chips.yaml", RootModel[dict[str, PerClockEntry]]).root
-
-
-PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # GB/s of a lane of PCIe in one direction
-Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
+        """Bytes/s in one direction."""
+        return LANE[self.generation] * self.lanes * GB
 
 
 @dataclass(frozen=True)
@@ -160,11 +171,19 @@ class Nvlink:
     can add as well. ``links`` is their number, 0 where a sheet counts them otherwise.
     """
 
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
     name: str
-    bandwidth: float
+    bandwidth: Annotated[float, *in_units("GBps", GB)]
     switched: bool
     reduces: bool
-    links: int = 0
+    links: Annotated[int, Field(ge=0)] = 0
+
+
+def _dense(tflops: dict[str, float]) -> dict[str, float]:
+    require("fp32" in tflops, "tflops lacks fp32; add it")
+    require(all(rate > 0 for rate in tflops.values()), "tflops must be above 0")
+    return {precision: 1e12 * rate for precision, rate in tflops.items()}
 
 
 @dataclass(frozen=True)
@@ -188,25 +207,35 @@ class Gpu:
     'NVIDIA DGX A100 data sheet: 8 ports of 200 Gb/s'
     """
 
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
     name: str
     family: str
     generation: str
-    year: int
-    flops: Mapping[str, float] = field(hash=False)
-    memory: int
-    memory_bandwidth: float
-    pcie_generation: int
-    pcie_lanes: int
-    nvlink: Nvlink | None
-    port: float
-    source: str
-    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    year: Annotated[int, Field(ge=2006, le=2100)]
+    flops: Annotated[dict[Precision, float], Field(alias="tflops"), AfterValidator(_dense)] = field(
+        hash=False
+    )
+    memory: Annotated[
+        int, Field(alias="memory_GB", gt=0), BeforeValidator(lambda size: round(size * GIB))
+    ]
+    memory_bandwidth: Annotated[float, *in_units("memory_GBps", GB)]
+    pcie: Pcie
+    port: Annotated[float, *in_units("port_Gbps", GB / BITS_PER_BYTE)]
+    source: Source
+    nvlink: Nvlink | None = None
+    sources: Annotated[
+        dict[Literal["memory", "nvlink", "port_Gbps"], str],
+        AfterValidator(
+            lambda told: {key.removesuffix("_Gbps"): text for key, text in told.items()}
+        ),
+    ] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     about: str = ""
     chip: Chip | None = None
     memory_bus: MemoryBus | None = None
-    gpus_per_node: int = 0
-    nvlink_domain: int = 0
+    gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    nvlink_domain: Annotated[int, Field(ge=0)] = 0
 
     @property
     def word(self) -> str:
@@ -216,7 +245,7 @@ class Gpu:
     @property
     def pcie_bandwidth(self) -> float:
         """Bytes/s of its PCIe slot in one direction."""
-        return LANE[self.pcie_generation] * self.pcie_lanes * GB
+        return self.pcie.bandwidth
 
     @property
     def inside_bandwidth(self) -> float:
@@ -234,88 +263,23 @@ class Gpu:
             )
         return self.flops[precision]
 
+    def sustained(self, precision: str = "bf16") -> float:
+        """Return the share of its peak that matrices of any size reach for long.
+
+        >>> import ddlnb
+        >>> ddlnb.get_gpu("H100").sustained(), ddlnb.get_gpu("A100").sustained()
+        (0.72, 0.87)
+        """
+        return self.kin.sustained * (self.kin.in_fp8 if precision == "fp8" else 1)
+
+    @property
+    def kin(self) -> Generation:
+        """What is known of its generation, or of others like it."""
+        return generations().get(self.generation, generations()[OTHERS])
+
     def source_of(self, number: str) -> str:
         """Return the data sheet of one of its numbers, by its name here."""
         return self.sources.get(number, self.source)
 
     def __repr__(self) -> str:
         return f"Gpu({self.name!r})"
-
-
-class PcieEntry(BaseModel):
-    """The slot of a GPU."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    generation: int = Field(ge=min(LANE), le=max(LANE))
-    lanes: int = Field(ge=1, le=16)
-
-
-class NvlinkEntry(BaseModel):
-    """Links between GPUs."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    GBps: float = Field(gt=0)
-    switched: bool
-    reduces: bool
-    links: int = Field(default=0, ge=0)
-
-    def nvlink(self) -> Nvlink:
-        """Return the links."""
-        return Nvlink(self.name, self.GBps * GB, self.switched, self.reduces, self.links)
-
-
-class GpuEntry(BaseModel):
-    """The keys of a GPU in data/hardware/gpus; `Gpu` has their meanings."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    about: str = ""
-    family: str
-    aliases: tuple[str, ...]
-    year: int = Field(ge=2006, le=2100)
-    generation: str
-    tflops: dict[Precision, float]
-    memory_GB: float = Field(gt=0)
-    memory_GBps: float = Field(gt=0)
-    memory_bus: MemoryBusEntry | None = None
-    chip: ChipEntry | None = None
-    gpus_per_node: int = Field(default=0, ge=0)
-    nvlink_domain: int = Field(default=0, ge=0)
-    nvlink: NvlinkEntry | None = None
-    pcie: PcieEntry
-    port_Gbps: float = Field(gt=0)
-    source: str = Field(min_length=8)
-    sources: dict[Literal["memory", "nvlink", "port_Gbps"], str] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _dense(self) -> GpuEntry:
-        require("fp32" in self.tflops, "tflops lacks fp32; add it")
-        require(all(rate > 0 for rate in self.tflops.values()), "tflops must be above 0")
-        return self
-
-    def gpu(self, name: str) -> Gpu:
-        """Return the GPU under this name."""
-        return Gpu(
-            name=name,
-            family=self.family,
-            generation=self.generation,
-            year=self.year,
-            flops={precision: 1e12 * rate for precision, rate in self.tflops.items()},
-            memory=round(self.memory_GB * GIB),
-            memory_bandwidth=self.memory_GBps * GB,
-            pcie_generation=self.pcie.generation,
-            pcie_lanes=self.pcie.lanes,
-            nvlink=None if self.nvlink is None else self.nvlink.nvlink(),
-            port=self.port_Gbps / BITS_PER_BYTE * GB,
-            source=self.source,
-            sources={key.removesuffix("_Gbps"): text for key, text in self.sources.items()},
-            aliases=self.aliases,
-            about=self.about,
-            chip=None if self.chip is None else self.chip.chip(),
-            memory_bus=None if self.memory_bus is None else self.memory_bus.bus(),
-            gpus_per_node=self.gpus_per_node,
-            nvlink_domain=self.nvlink_domain,
-        )

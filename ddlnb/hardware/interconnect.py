@@ -1,27 +1,39 @@
-"""How nodes are joined: the line, what a protocol makes of it, and how well that is known."""
+"""How nodes are joined: the line, what a protocol makes of it, and how well that is known.
+
+A network's rate is lanes times bits/s on the wire times the share of them that is data. Classes
+here check and convert what a file of data/hardware holds, when it is read as one of them.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from ddlnb.errors import InputError, require, require_positive
-from ddlnb.hardware.gpu import Line, LineEntry
-from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth
+from ddlnb.errors import UnknownName, require, require_positive
+from ddlnb.files import HARDWARE, read_yaml
+from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Source, in_units, named
+from ddlnb.units import BITS_PER_BYTE, GB, bandwidth_from, quantity_from, show_bandwidth
+
+Quantity = Annotated[float, BeforeValidator(quantity_from)]
 
 
 @dataclass(frozen=True)
 class Known:
     """A number with its 90 % interval, and where it comes from."""
 
-    value: float
-    low: float
-    high: float
-    source: str
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
+    value: Quantity
+    low: Quantity
+    high: Quantity
+    source: Annotated[str, Field(alias="from")]
 
     def __post_init__(self) -> None:
         require(
@@ -35,6 +47,26 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Line:
+    """Lanes of a network's port, bits/s of each on the wire, and the share of them that is data.
+
+    >>> Line(4, 14.0625e9, Fraction(64, 66)).bandwidth * 8 / 1e9  # FDR, "56 Gb/s"
+    54.54545454545455
+    """
+
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
+    lanes: Annotated[int, Field(ge=1)]
+    lane_rate: Annotated[float, *in_units("Gbps", GB)]
+    data: Annotated[Fraction, Field(alias="code")]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s of data in one direction."""
+        return self.lanes * self.lane_rate * float(self.data) / BITS_PER_BYTE
+
+
+@dataclass(frozen=True)
 class Protocol:
     """What software and headers make of a line.
 
@@ -42,6 +74,8 @@ class Protocol:
     between two nodes, ``cap`` the bytes/s that the software of a node moves for each of its ports,
     None where it does not matter. ``words`` is the pattern by which texts name it.
     """
+
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
 
     name: str
     words: str
@@ -52,6 +86,19 @@ class Protocol:
     def is_named_by(self, text: str) -> bool:
         """Return whether a text names this protocol."""
         return re.search(self.words, text, re.IGNORECASE) is not None
+
+
+@functools.cache
+def protocols() -> Mapping[str, Protocol]:
+    """Return the protocols of data/hardware/protocols.yaml by name."""
+    found: dict[str, Protocol] = read_yaml(HARDWARE / "protocols.yaml", named(Protocol)).root
+    return found
+
+
+def _protocol(name: str) -> Protocol:
+    if name not in protocols():
+        raise UnknownName("protocol", name, protocols())
+    return protocols()[name]
 
 
 @dataclass(frozen=True)
@@ -68,11 +115,13 @@ class Interconnect:
     True
     """
 
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
     name: str
-    ports: int
-    port_rate: float
-    protocol: Protocol
-    source: str
+    port_rate: Annotated[float, Field(alias="rate"), BeforeValidator(bandwidth_from)]
+    protocol: Annotated[Protocol, BeforeValidator(_protocol)]
+    source: Source
+    ports: Annotated[int, Field(ge=1)] = 1
     aliases: tuple[str, ...] = ()
     line: Line | None = None
 
@@ -114,62 +163,3 @@ class Interconnect:
             f"Interconnect({self.name!r}, {self.protocol.name}, "
             f"{self.ports} x {show_bandwidth(self.port_rate)})"
         )
-
-
-class KnownEntry(BaseModel):
-    """A number with its interval as a file writes it."""
-
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
-
-    value: str
-    low: str
-    high: str
-    source: str = Field(alias="from")
-
-    def known(self, read: Callable[[str], float]) -> Known:
-        """Return the number, its texts read so."""
-        return Known(read(self.value), read(self.low), read(self.high), self.source)
-
-
-class ProtocolEntry(BaseModel):
-    """The keys of a protocol in data/hardware/protocols.yaml."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    words: str
-    share: KnownEntry
-    latency: KnownEntry
-    cap: KnownEntry | None = None
-
-    def protocol(self, name: str) -> Protocol:
-        """Return the protocol under this name."""
-        cap = None if self.cap is None else self.cap.known(bandwidth_from)
-        share, latency = self.share.known(float), self.latency.known(seconds_from)
-        return Protocol(name, self.words, share, latency, cap)
-
-
-class InterconnectEntry(BaseModel):
-    """The keys of a network in data/hardware/networks."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    aliases: tuple[str, ...]
-    rate: str
-    ports: int = Field(default=1, ge=1)
-    line: LineEntry | None = None
-    protocol: str
-    source: str = Field(min_length=8)
-
-    @model_validator(mode="after")
-    def _rate(self) -> InterconnectEntry:
-        try:
-            bandwidth_from(self.rate)
-        except InputError as error:
-            raise InputError(f"rate: {error}") from error
-        return self
-
-    def interconnect(self, name: str, protocol: Protocol) -> Interconnect:
-        """Return the network under this name."""
-        rate = bandwidth_from(self.rate)
-        line = None if self.line is None else self.line.line()
-        return Interconnect(name, self.ports, rate, protocol, self.source, self.aliases, line)

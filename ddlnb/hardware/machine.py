@@ -1,21 +1,17 @@
-"""A machine as it is sold or rented: which GPUs, how many, and its network.
-
-What is left of data sheets inside a node, and what the software of its workers costs.
-"""
+"""A machine as it is sold or rented, and what is left of data sheets inside a node."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from ddlnb.files import HARDWARE, read_yaml
-from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.interconnect import Interconnect, Known, KnownEntry
-from ddlnb.units import bandwidth_from, seconds_from
+from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Gpu
+from ddlnb.hardware.interconnect import Interconnect, Known
+
+WITHOUT_PEERS = ("RTX", "TITANRTX")  # families of GPUs whose drivers copy through the host's memory
 
 
 @dataclass(frozen=True)
@@ -38,25 +34,6 @@ class Machine:
         return f"Machine({self.name!r}, {self.gpus} x {self.gpu.name}, {self.interconnect.name})"
 
 
-class MachineEntry(BaseModel):
-    """The keys of a machine in data/hardware/machines."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    aliases: tuple[str, ...]
-    gpu: str
-    gpus: int = Field(ge=1, le=72)
-    network: str
-    source: str = Field(min_length=8)
-
-
-PATH = HARDWARE / "nodes.yaml"
-LinkName = Literal[
-    "NVLink", "NVLink with adding switches", "PCIe with peers", "PCIe through the host"
-]
-WITHOUT_PEERS = ("RTX", "TITANRTX")  # families of GPUs whose drivers copy through the host's memory
-
-
 @dataclass(frozen=True)
 class InsideLink:
     """A kind of link between the GPUs of a node.
@@ -65,26 +42,40 @@ class InsideLink:
     while the GPU computes, ``latency`` the seconds of a hop.
     """
 
+    __pydantic_config__ = WITHOUT_OTHER_KEYS
+
     name: str
     share: Known
     computing: Known
     latency: Known
 
 
-@dataclass(frozen=True)
-class NodeCosts:
-    """Kinds of links by name, and costs of software by the name of the effect that they are.
+class NodeCosts(BaseModel):
+    """What data/hardware/nodes.yaml says: kinds of links by name, and costs of software by effect.
 
     ``busy`` are shares that computation and communication leave one another where NVLink is.
     ``memory`` are shares of the bandwidth of a GPU's memory, ``duplex`` what both directions of a
     link carry together with TCP, over what one direction does.
     """
 
-    links: Mapping[str, InsideLink]
-    busy: Mapping[str, Known]
-    software: Mapping[str, Known]
-    memory: Mapping[str, Known]
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    links: dict[str, InsideLink]
+    busy: dict[str, Known]
+    software: dict[str, Known]
+    memory: dict[str, Known]
     duplex: Known
+
+    @field_validator("links", mode="before")
+    @classmethod
+    def _with_names(cls, links: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+        return {name: {"name": name, **link} for name, link in links.items()}
+
+
+@functools.cache
+def node_costs() -> NodeCosts:
+    """Return what data/hardware/nodes.yaml says."""
+    return read_yaml(HARDWARE / "nodes.yaml", NodeCosts)
 
 
 def link_inside(gpu: Gpu) -> InsideLink:
@@ -99,50 +90,3 @@ def link_inside(gpu: Gpu) -> InsideLink:
         return node_costs().links[f"NVLink{adding}"]
     peers = not gpu.family.startswith(WITHOUT_PEERS)
     return node_costs().links["PCIe with peers" if peers else "PCIe through the host"]
-
-
-@functools.cache
-def node_costs() -> NodeCosts:
-    """Return what data/hardware/nodes.yaml says."""
-    return read_yaml(PATH, NodesFile).costs()
-
-
-class LinkEntry(BaseModel):
-    """A kind of link inside nodes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    share: KnownEntry
-    computing: KnownEntry
-    latency: KnownEntry
-
-    def link(self, name: str) -> InsideLink:
-        """Return the kind of link under this name."""
-        share, computing = self.share.known(float), self.computing.known(float)
-        return InsideLink(name, share, computing, self.latency.known(seconds_from))
-
-
-class NodesFile(BaseModel):
-    """The keys of data/hardware/nodes.yaml; `NodeCosts` has their meanings."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    links: dict[LinkName, LinkEntry]
-    busy: dict[str, KnownEntry]
-    software: dict[str, KnownEntry]
-    memory: dict[str, KnownEntry]
-    duplex: KnownEntry
-
-    def costs(self) -> NodeCosts:
-        """Return the costs."""
-        return NodeCosts(
-            {name: entry.link(name) for name, entry in self.links.items()},
-            {name: entry.known(float) for name, entry in self.busy.items()},
-            {name: _software(name, entry) for name, entry in self.software.items()},
-            {name: entry.known(float) for name, entry in self.memory.items()},
-            self.duplex.known(float),
-        )
-
-
-def _software(effect: str, entry: KnownEntry) -> Known:
-    return entry.known(bandwidth_from if effect.endswith("bandwidth") else seconds_from)

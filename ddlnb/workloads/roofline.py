@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist
@@ -43,8 +42,7 @@ from ddlnb.errors import InputError, UnknownName, require, require_positive
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.hardware.catalogue import get_gpu, is_same_hardware
 from ddlnb.hardware.gpu import ON_CORES, PRECISIONS, Gpu
-from ddlnb.hardware.interconnect import Known, KnownEntry
-from ddlnb.units import seconds_from
+from ddlnb.hardware.interconnect import Known
 from ddlnb.workloads.workload import Work, Workload
 
 PROCESSORS = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026
@@ -120,48 +118,26 @@ def efficiency_of(
     return Efficiency(matrix, memory, known.host, known.launch, fewer, spread)
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """What data/hardware/roofline.yaml says; ``measured`` are families of GPUs by kind."""
-
-    matrix: Mapping[str, Known]
-    memory: Mapping[str, Known]
-    host: Known
-    launch: Known
-    winograd: Known
-    measured: Mapping[str, tuple[str, ...]]
-    spread: Mapping[str, float]
-
-
-@functools.cache
-def _fitted() -> _Fitted:
-    return read_yaml(PATH, RooflineFile).fitted()
-
-
 class RooflineFile(BaseModel):
-    """The keys of data/hardware/roofline.yaml; `Efficiency` has their meanings."""
+    """The keys of data/hardware/roofline.yaml; `Efficiency` has their meanings.
+
+    ``measured`` are families of GPUs by kind.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    matrix: dict[str, KnownEntry]
-    memory: dict[str, KnownEntry]
-    host: KnownEntry
-    launch: KnownEntry
-    winograd: KnownEntry
+    matrix: dict[str, Known]
+    memory: dict[str, Known]
+    host: Known
+    launch: Known
+    winograd: Known
     measured: dict[str, tuple[str, ...]]
     spread: dict[str, float]
 
-    def fitted(self) -> _Fitted:
-        """Return the values."""
-        return _Fitted(
-            {kind: entry.known(float) for kind, entry in self.matrix.items()},
-            {kind: entry.known(float) for kind, entry in self.memory.items()},
-            self.host.known(seconds_from),
-            self.launch.known(seconds_from),
-            self.winograd.known(float),
-            self.measured,
-            self.spread,
-        )
+
+@functools.cache
+def _fitted() -> RooflineFile:
+    return read_yaml(PATH, RooflineFile)
 
 
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_names_and_aliases_mean_one_thing_and_find_it():
 def test_an_alias_that_two_share_is_refused(monkeypatch):
     one, other = itertools.islice(gpus().values(), 2)
     with pytest.raises(InputError, match="are both called"):
-        catalogue._unique({"a": one, "b": type(one)(**{**vars(other), "aliases": (one.name,)})})
+        catalogue._unique([one, replace(other, aliases=(one.name,))])
 
 
 @pytest.mark.parametrize(
@@ -184,3 +185,15 @@ def test_machines_have_the_network_that_they_are_sold_with():
     assert (dgx.gpus, dgx.gpu) == (8, get_gpu("A100-80GB"))
     assert dgx.interconnect.line_rate == pytest.approx(dgx.gpus * dgx.gpu.port)
     assert get_machine("p5").interconnect.line_rate == pytest.approx(400 * GB)
+
+
+@pytest.mark.parametrize("gpu", ALL_GPUS, ids=repr)
+def test_a_generation_is_one_entry_that_says_what_its_gpus_sustain(gpu):
+    assert gpu.kin.name == gpu.generation
+    assert gpu.sustained("fp8") < gpu.sustained("bf16") <= 1
+
+
+def test_a_generation_that_nobody_knows_is_like_others():
+    later = replace(get_gpu("B200"), generation="Rubin")
+    assert later.kin.name == "others"
+    assert 0 < later.sustained() < 1

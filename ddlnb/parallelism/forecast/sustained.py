@@ -13,19 +13,7 @@ import numpy as np
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast.frameworks import Parameters, saved_fit
 
-# Share of the peak that the largest bf16 matrices reach for long. Ampere: about 270 of 312 TFLOP/s
-# (ml-engineering, maximum achievable matmul); Hopper and Blackwell are held back by their power
-# limit: a judgement, between what short benchmarks (0.8) and training reach (0.6).
-SUSTAINED = {"Ampere": 0.87, "Hopper": 0.72, "Blackwell": 0.72}
-SUSTAINED_ELSE = 0.75
-IN_FP8 = 0.8  # of that, where numbers are scaled and cast: a judgement
 Flops = TypeVar("Flops", float, np.ndarray)
-
-
-def sustained_share(gpu: Gpu, precision: str = "bf16") -> float:
-    """Return the share of its peak that matrices of any size reach on a GPU."""
-    share = SUSTAINED.get(gpu.generation, SUSTAINED_ELSE)
-    return share * (IN_FP8 if precision == "fp8" else 1)
 
 
 def matrix_flops(peak: Flops, sustained: Flops, values: Parameters) -> Flops:
@@ -42,7 +30,7 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     0.55
     """
     values = saved_fit().of(framework)
-    return matrix_flops(gpu.peak(precision), sustained_share(gpu, precision), values)
+    return matrix_flops(gpu.peak(precision), gpu.sustained(precision), values)
 
 
 def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
@@ -50,7 +38,7 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
     return {
         "peak": gpu.peak(precision),
         "core_peak": gpu.peak("bf16" if precision == "fp8" else precision),
-        "sustained": sustained_share(gpu, precision),
+        "sustained": gpu.sustained(precision),
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
         "inside": gpu.inside_bandwidth,

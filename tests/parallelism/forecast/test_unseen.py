@@ -12,11 +12,11 @@ from scipy.special import stdtrit
 
 from benchmarks.roofline_fit import fit_roofline, measured
 from ddlnb.files import DATA
+from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, spread_of
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.step import layer_seconds
-from ddlnb.parallelism.forecast.sustained import SUSTAINED
 from ddlnb.parallelism.forecast.validation import (
     RUNS,
     SHARED,
@@ -78,7 +78,7 @@ def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains() -> None:
     hopper, ampere = (fit.interval(f"matrix units, {name}") for name in ("Hopper", "Ampere"))
     assert hopper == pytest.approx((0.70, 0.51, 0.95), abs=0.01)
     assert ampere == pytest.approx((0.72, 0.64, 0.82), abs=0.01)
-    for ratio in (1, SUSTAINED["Hopper"] / SUSTAINED["Ampere"]):
+    for ratio in (1, get_gpu("H100").sustained() / get_gpu("A100").sustained()):
         assert hopper[1] < ratio * ampere[0] < hopper[2]
 
 
