@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects
+from ddlnb.clusters.effects import (
+    BANDWIDTH,
+    EFFECTS,
+    UNLIMITED,
+    Effect,
+    Effects,
+    of_kind,
+    without,
+)
 from ddlnb.errors import require_positive
 from ddlnb.hardware.catalogue import interconnects
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.breakdown import NO_BYTES, NO_CONTENTION, NO_LATENCY
 from ddlnb.simulator.draws import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.units import show_bytes, show_rate, show_rates, show_seconds
@@ -28,13 +35,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-BETWEEN = ("between_bandwidth", "connection_bandwidth", "duplex_bandwidth", "server_bandwidth")
-INSIDE = ("inside_bandwidth", "copy_bandwidth")
+BETWEEN = of_kind(BANDWIDTH, "between", "server link")
+INSIDE = of_kind(BANDWIDTH, "inside")
 LIMITS = {
     "the bandwidth between nodes": dict.fromkeys(BETWEEN, UNLIMITED),
     "the bandwidth inside nodes": dict.fromkeys(INSIDE, UNLIMITED),
-    "latency": NO_LATENCY,
-    "contention of communication with computation": NO_CONTENTION,
+    "latency": without("latency"),
+    "contention of communication with computation": without("contention"),
 }
 NEGLIGIBLE = 0.01  # a change that gains less is none
 AS_IT_IS = "as it is"
@@ -72,9 +79,9 @@ def counterfactuals(cell: Cell) -> list[Counterfactual[Cell]]:
         twice = _faster(cluster, INSIDE, 2.0)
         found.append(on("twice the bandwidth inside nodes", twice, bought=True))
     if cluster.workers > 1:
-        found.append(on("no latency", NO_LATENCY))
-        found.append(on("no contention with the computation", NO_CONTENTION))
-        found.append(on("no communication", NO_LATENCY | NO_CONTENTION | NO_BYTES))
+        found.append(on("no latency", without("latency")))
+        found.append(on("no contention with the computation", without("contention")))
+        found.append(on("no communication", without("latency", "contention", "bandwidth")))
     factor = cluster.effects.compute_factor
     found.append(on("GPUs twice as fast", {"compute_factor": factor / 2}, bought=True))
     return found
@@ -169,7 +176,6 @@ SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
 WITHIN = 3.0  # how far off one worker or one node is, where nobody knows: with 90 % certainty
 SAME_RATE = 0.1  # relative: a network that is as slow as a suspect
 CHANGED = 1.5  # how far an effect may have moved since it was fitted, with 90 % certainty
-OF_COMPUTATION = ("compute_factor", "parallel_factor", "compute_share")
 
 
 @dataclass(frozen=True)
@@ -268,11 +274,11 @@ def _changes(cell: Cell, worse: bool) -> dict[str, Change]:
     """Return, for every effect that is there, the cluster on which it is so many times as bad."""
     default, cluster = Effects(), cell.cluster
     changes: dict[str, Change] = {}
-    for name in UNITS:
+    for name, effect in EFFECTS.items():
         value = getattr(cluster.effects, name)
         is_there = value != getattr(default, name) or name == "compute_factor"
         if is_there and 0 < value < math.inf:
-            changes[name] = _scaled(cluster, name, value, worse)
+            changes[name] = _scaled(cluster, name, effect, worse)
     if worse and cluster.workers > 1 and cluster.is_alike:
         changes[SLOW_WORKER] = lambda factor: cluster.with_unlike(compute={0: factor})
         is_formula = cluster.has_closed_form and not cell.plan.collectives  # else played on a graph
@@ -281,14 +287,12 @@ def _changes(cell: Cell, worse: bool) -> dict[str, Change]:
     return changes
 
 
-def _scaled(cluster: Cluster, name: str, value: float, worse: bool) -> Change:
-    is_rate = name.endswith(("_bandwidth", "_share"))
+def _scaled(cluster: Cluster, name: str, effect: Effect, worse: bool) -> Change:
+    value = getattr(cluster.effects, name)
 
     def change(factor: float) -> Cluster:
-        grows = worse != is_rate  # a latency grows when things get worse, a bandwidth falls
-        unit = UNITS[name]
-        changed = value * factor if grows else value / factor
-        return cluster.with_effects(**{name: min(max(changed, unit.least), unit.most)})
+        changed = effect.worsened(value, factor if worse else 1 / factor)
+        return cluster.with_effects(**{name: changed})
 
     return change
 
@@ -344,7 +348,8 @@ def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
             "equal ones",
             f"one {factor:.2g} times as slow",
         )
-    unit = UNITS[effect]
+    declared = EFFECTS[effect]
+    unit = declared.unit
     now, then = (getattr(one.effects, effect) for one in (cluster, change(factor)))
     fit = cluster.intervals.get(effect)
     known = fit is not None and 0 < fit.low < fit.high < math.inf
@@ -352,10 +357,10 @@ def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
     spread = math.hypot(fitted, math.log(CHANGED))
     return Suspect(
         effect,
-        MEANINGS[effect],
+        declared.meaning,
         factor,
         math.log(factor) / (spread / Z90),
-        _test_of(effect),
+        TESTS[_test_of(declared)],
         unit.show(now),
         unit.show(then) + _as_slow_as(effect, then),
     )
@@ -406,17 +411,10 @@ TESTS = {
 }
 
 
-def _test_of(effect: str) -> str:
-    if effect in OF_COMPUTATION or effect == "message_compute":
-        return TESTS["compute"]
-    if effect.startswith("update"):
-        return TESTS["update"]
-    if effect.startswith(("server", "sum", "connection")):
-        return TESTS["server"]
-    if effect.endswith("_latency"):
-        return TESTS["latency"]
-    if effect.endswith("_share") and not effect.startswith("closed"):
-        return TESTS["contention"]
-    return TESTS[
-        "bandwidth between" if effect.startswith(("between", "duplex")) else "bandwidth inside"
-    ]
+def _test_of(effect: Effect) -> str:
+    """Return what tells whether an effect is as it is said to be: one of TESTS."""
+    if effect.kind in ("compute", "update"):
+        return effect.kind
+    if effect.kind.startswith("server"):
+        return "server"
+    return f"bandwidth {effect.kind}" if effect.group == "bandwidth" else effect.group

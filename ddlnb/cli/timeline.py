@@ -66,6 +66,9 @@ def timeline(
         for name, parts in zip(lines, split, strict=True)
     ]
     print_table(rows, False, f"Simulated: {workload!r} on {on!r}; where an iteration goes")
+    for name, parts in zip(lines, split, strict=True):
+        if parts.is_reordered:
+            typer.echo(f"{name}: without some of these, messages go in an order that takes longer.")
     for name, line in lines.items():
         if str(on.unlike):
             typer.echo(f"{name}: {_lanes(line)}")

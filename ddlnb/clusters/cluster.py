@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
-from ddlnb.clusters.effects import MEANINGS, UNITS, UNLIMITED, Effects, Unit, effect_from
+from ddlnb.clusters.effects import EFFECTS, UNITS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoads, server_loads
 from ddlnb.clusters.heterogeneous import ALIKE, Delay, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
@@ -428,7 +428,7 @@ def describe(cluster: Cluster) -> list[dict[str, str]]:
                 "value": unit.show(value),
                 "90 % interval": f"{unit.show(fit.low)} to {unit.show(fit.high)}" if fit else "-",
                 "from": fit.source if fit else "given",
-                "meaning": MEANINGS[effect],
+                "meaning": EFFECTS[effect].meaning,
             }
         )
     return rows

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
-from ddlnb.clusters.effects import BANDWIDTH, SECONDS, UNITS, Effects, effect_from
+from ddlnb.clusters.effects import BANDWIDTH, SECONDS, UNITS, Effects, effect_from, of_kind
 from ddlnb.clusters.heterogeneous import ALIKE, Delay, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import CLUSTERS, read_yaml, write_atomically
@@ -212,7 +212,7 @@ class ClusterFile(BaseModel):
 
 
 STRUCTURE = ClusterFile.model_fields.keys() - {"effects"}
-NETWORK = ("between", "server", "connection", "duplex")  # bandwidths written in bits, not bytes
+NETWORK = of_kind(BANDWIDTH, "between", "server link")  # written in bits, not bytes
 WRITTEN = ("inside_bandwidth", "between_bandwidth", "server_bandwidth")  # even if unlimited
 
 
@@ -292,7 +292,7 @@ def _text(name: str, value: float) -> str | float:
         return float(f"{value:.6g}")
     if math.isinf(value):
         return "unlimited"
-    if name.partition("_")[0] in NETWORK:
+    if name in NETWORK:
         return f"{gigabits_per_second(value):.6g} Gb/s"
     unit, factor = ("GB/s", GB) if value >= GB else ("MB/s", MB) if value >= MB else ("kB/s", KB)
     return f"{value / factor:.6g} {unit}"

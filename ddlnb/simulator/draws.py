@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster, Fit
-from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.effects import EFFECTS
 from ddlnb.errors import require, require_whole
 from ddlnb.progress import Show, bar
 from ddlnb.simulator.simulate import Cell, steady_seconds
@@ -175,7 +175,7 @@ def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
 def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndarray:
     """Log-normal draws around the value; an interval that reaches zero is drawn uniformly."""
     generator = np.random.default_rng([seed, *f"{effect}|{fit.source}".encode()])
-    unit = UNITS[effect]
+    unit = EFFECTS[effect].unit
     if fit.low == fit.high:
         return np.full(count, value)
     if fit.low <= 0 or math.isinf(fit.high):
@@ -193,10 +193,10 @@ class Circumstances:
     def __init__(self, cells: Sequence[Cell], draws: int, seed: int):
         self._cells = cells
         self._draws = draws
-        self._clusters = {
-            one: draw_clusters(one, draws, seed)
-            for one in dict.fromkeys(cell.cluster for cell in cells)
-        }
+        # Clusters that compare equal may differ in their intervals.
+        keys = [(cell.cluster, tuple(sorted(cell.cluster.fits.items()))) for cell in cells]
+        drawn = {key: draw_clusters(key[0], draws, seed) for key in dict.fromkeys(keys)}
+        self._clusters = [drawn[key] for key in keys]
         models = sorted({cell.workload.model for cell in cells})
         generators = (np.random.default_rng([seed, draw]) for draw in range(draws))
         self._speed = [{model: one.standard_normal() for model in models} for one in generators]
@@ -205,12 +205,12 @@ class Circumstances:
         self, start: int = 0, stop: int | None = None, numbers: Sequence[int] | None = None
     ) -> Iterator[list[Cell]]:
         """Yield the cells of these numbers, by default all, in every draw from start to stop."""
-        chosen = self._cells if numbers is None else [self._cells[one] for one in numbers]
+        chosen = range(len(self._cells)) if numbers is None else numbers
         for draw in range(start, self._draws if stop is None else stop):
-            yield [self._in_draw(cell, draw) for cell in chosen]
+            yield [self._in_draw(number, draw) for number in chosen]
 
-    def _in_draw(self, cell: Cell, draw: int) -> Cell:
-        cluster = self._clusters[cell.cluster][draw]
+    def _in_draw(self, number: int, draw: int) -> Cell:
+        cell, cluster = self._cells[number], self._clusters[number][draw]
         speed = math.exp(cell.workload.spread * self._speed[draw][cell.workload.model])
         return replace(
             cell,

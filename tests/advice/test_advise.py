@@ -210,6 +210,16 @@ def test_what_is_wrong_is_among_the_suspects_with_its_size(question, changed, ef
     assert suspects[effect].test
 
 
+def test_more_of_a_latency_that_is_occupied_is_worse(question):
+    """By its name it was taken for a rate, of which there is less when things get worse."""
+    cluster = question.cluster.with_effects(occupied_share=0.25, operation_latency=5e-3)
+    cell = Cell(question.workload, cluster, get_method("WFBP-A2A"))
+    worse = replace(cell, cluster=cluster.with_effects(occupied_share=0.75), planned_on=cluster)
+    measured = cell.samples / steady_seconds([worse])[0].iteration_seconds
+    suspects = {one.effect: one for one in explain_gap(cell, measured, draws=0).suspects}
+    assert suspects["occupied_share"].factor == pytest.approx(3.0, rel=0.05)
+
+
 def test_a_gap_without_draws_says_so_and_knows_slower_from_faster(question):
     cell = Cell(question.workload, question.cluster, get_method("MG-WFBP"))
     forecast = cell.samples / steady_seconds([cell])[0].iteration_seconds

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster, describe
-from ddlnb.clusters.effects import MEANINGS, UNITS, Effects
+from ddlnb.clusters.effects import UNITS, Effects
 from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
@@ -98,7 +98,7 @@ def test_a_file_becomes_bytes_and_seconds(written):
     assert (fit.low, fit.high) == pytest.approx((60e-6, 120e-6))
     assert fit.source == "a fit"
     row = {"effect": "between_latency", "value": "90 us", "from": "a fit"}
-    meaning = MEANINGS["between_latency"]
+    meaning = "latency of one hop between two nodes"
     assert row | {"90 % interval": "60 us to 120 us", "meaning": meaning} in describe(cluster)
 
 
@@ -122,14 +122,6 @@ def test_a_cluster_is_named_given_as_a_path_or_passed_on(written):
     assert get_cluster(cluster) is cluster
     assert get_cluster(str(path)) == get_cluster("mine", folder=path.parent) == cluster
     assert cluster_names(path.parent) == ["mine"]
-
-
-def test_every_effect_has_a_meaning_a_unit_and_a_default_of_no_effect():
-    assert set(MEANINGS) == set(UNITS)
-    for name, value in vars(Effects()).items():
-        assert value == {"bandwidth": math.inf, "share": 1.0, "factor": 1.0}.get(
-            name.rpartition("_")[2], 0.0
-        )
 
 
 def test_gradients_are_merged_by_the_planning_cost_of_a_file_and_else_by_the_cluster_s_own(written):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
+from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.draws import contenders, play_cells, play_contenders
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
@@ -84,6 +87,19 @@ def test_the_fastest_column_always_stays():
     alike = np.ones((20, 3))
     assert contenders(alike, [0, 2]) == [0, 2]
     assert contenders(np.empty((0, 3)), [0, 1]) == []
+
+
+def test_clusters_that_differ_only_in_intervals_have_draws_of_their_own():
+    """They compare equal, and one had taken the draws of the other."""
+    workload = replace(read_profile("resnet50_b64_rtx2080ti"), spread=0.0)
+    exact = {name: Fit(value, value, "exact") for name, value in vars(SURVEY.effects).items()}
+    known = replace(SURVEY, fits=exact, model_error=0.0)
+    wide = {**exact, "compute_factor": Fit(0.5, 2.0, "guessed")}
+    cells = [Cell(workload, on, METHODS["BSP-A2A"]) for on in (known, replace(known, fits=wide))]
+    assert cells[0].cluster == cells[1].cluster
+    for listed in (cells, cells[::-1]):
+        taken = play_cells(listed, draws=DRAWS).drawn
+        assert [np.ptp(column) > 0 for column in taken.T] == [one is cells[1] for one in listed]
 
 
 def test_without_draws_nothing_is_drawn(cells):

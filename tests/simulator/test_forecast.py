@@ -13,11 +13,10 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.schema import CELL
-from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.profiles import profile_for
-from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+from ddlnb.simulator.simulate import simulate
 from tests.toy import TOY
 
 SURVEY = get_cluster("survey-10GbE")
@@ -118,16 +117,6 @@ def test_chances_of_being_best_add_up_to_one():
 def test_without_draws_there_are_no_intervals():
     rows = forecast(TOY, SURVEY, gpus=4, draws=0)
     assert rows[["low", "high", "chance_best"]].isna().all().all()
-
-
-def test_losses_add_up_to_the_iteration():
-    cells = [Cell(TOY, SURVEY.with_workers(8), method) for method in METHODS.values()]
-    seconds = [found.iteration_seconds for found in steady_seconds(cells)]
-    for parts, total in zip(breakdown(cells), seconds, strict=True):
-        split = (parts.computation, parts.contention, parts.latency, parts.bandwidth)
-        assert sum(split) == pytest.approx(parts.iteration_seconds) == pytest.approx(total)
-        assert parts.computation == pytest.approx(TOY.compute_seconds)
-        assert min(parts.latency, parts.bandwidth) >= -1e-12
 
 
 @pytest.mark.parametrize(
