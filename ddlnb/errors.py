@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from numbers import Integral, Real
 
 
@@ -93,6 +95,46 @@ class MissingPart(DdlnbError, RuntimeError):
 
 class RankError(DdlnbError, RuntimeError):
     """A rank failed, died or did not answer in time; the message quotes every rank."""
+
+
+# Modules that only an extra of the package brings: `pip install 'ddlnb[run]'`.
+EXTRAS = {
+    "models": ("torch", "transformers"),
+    "run": ("ipyparallel", "zmq", "pyroute2", "cloudpickle"),
+    "book": (
+        *("jupyterlab", "ipywidgets", "ipykernel", "papermill", "nbformat", "nbconvert", "jinja2"),
+        *("jupyter_client", "IPython"),
+    ),
+}
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Raise MissingPart unless the modules of an extra, and of those it builds on, are there.
+
+    ``what`` is what needs it, such as "measuring".
+    """
+    for name, modules in EXTRAS.items():
+        for module in modules:
+            try:
+                there = find_spec(module) is not None
+            except ImportError:
+                there = False
+            if not there and not (module == "pyroute2" and sys.platform != "linux"):
+                raise MissingPart(without(module, extra, what))
+        if name == extra:
+            return
+
+
+def without(module: str, extra: str = "", what: str = "this") -> str:
+    """Return how to get a module that is not installed: by an extra, where one brings it.
+
+    >>> without("torch")
+    "this needs torch, which is not installed: pip install 'ddlnb[models]'"
+    """
+    brings = [name for name, modules in EXTRAS.items() if module.partition(".")[0] in modules]
+    name = extra or (brings[0] if brings else "")
+    target = f"'ddlnb[{name}]'" if name else module
+    return f"{what} needs {module}, which is not installed: pip install {target}"
 
 
 def reason_of(error: Exception) -> str:

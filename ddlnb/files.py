@@ -1,6 +1,7 @@
 """Files: where they are, how they are written, read and locked, and where results come from.
 
-Folders are absolute, so that nothing depends on the working directory. A file is written whole or
+Folders are absolute, so that nothing depends on the working directory but where an
+installed ddlnb builds. A file is written whole or
 not at all, and a file of data is validated when it is read. Provenance says on what a result was
 measured, and with which software.
 """
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "data"
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent  # the checkout, or the folder into which ddlnb was installed
+INSTALLED = (PACKAGE / "data").is_dir()  # a wheel has data and notebooks inside the package
+DATA = (PACKAGE if INSTALLED else ROOT) / "data"
 CALIBRATION = DATA / "calibration"
 CLUSTERS = DATA / "clusters"
 HARDWARE = DATA / "hardware"
@@ -38,8 +41,8 @@ PROFILES = DATA / "profiles"
 PUBLISHED = DATA / "published"
 SURVEY_NOTES = DATA / "text" / "survey_notes.txt"
 DIGITS = DATA / "digits" / "digits.csv.gz"
-NOTEBOOKS = ROOT / "notebooks"
-BUILD = ROOT / "build"
+NOTEBOOKS = (PACKAGE if INSTALLED else ROOT) / "notebooks"
+BUILD = (Path.cwd() if INSTALLED else ROOT) / "build"
 PICTURES = (".png", ".svg", ".pdf")  # kinds that open elsewhere
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what their file systems say
 PAGE = 4096  # bytes: the least that a disk has room for, if it has any

@@ -38,7 +38,7 @@ from ddlnb.cli import (
 )
 from ddlnb.cli.options import Csv, Yes, announce, parameters_from, print_table
 from ddlnb.cli.run import run
-from ddlnb.errors import require
+from ddlnb.errors import require, require_extra
 from ddlnb.files import BUILD
 from ddlnb.survey.times import command_help, reproduce_help
 
@@ -118,6 +118,7 @@ def reproduce(
     yes: Yes = False,
 ) -> None:
     """Execute the notebooks and write the report: every figure and table, one command."""
+    require_extra("book", "reproducing the survey")
     from ddlnb.survey.runner import reproduce as run_all
 
     report = run_all(

@@ -15,6 +15,7 @@ from ddlnb.engines.settings import (
     MeasurementSettings,
     get_measurement_profile,
 )
+from ddlnb.errors import require_extra
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.options import EMULATED, HERE, LaunchOptions, meanings
 from ddlnb.units import counted
@@ -118,6 +119,7 @@ def measure(
     csv: Csv = False,
 ) -> None:
     """Train a model with the methods on real workers, and print what was measured."""
+    require_extra("run", "measuring")
     counts = _counts(workers, profile)
     settings = MeasurementSettings(
         workers=max(counts),

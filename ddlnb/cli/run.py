@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from ddlnb.errors import DdlnbError
+from ddlnb.errors import DdlnbError, without
 from ddlnb.files import write_atomically
 
 FAILED = 2  # the exit status of a wrong call and of every expected error
@@ -45,6 +45,10 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         _end(name, _explained(error, name), FAILED)
     except DdlnbError as error:
         _end(name, _in_one_line(error), FAILED)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "ddlnb":
+            raise
+        _end(name, without(error.name), FAILED)
     except OSError as error:
         if error.errno in NO_ROOM and error.filename is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left of it

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import Csv, Yes, announce, numbers, print_table
+from ddlnb.errors import require_extra
 from ddlnb.launch.options import meanings
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.units import counted
@@ -90,6 +91,7 @@ def train(
     csv: Csv = False,
 ) -> None:
     """Train with lossy methods, by default in lockstep, and print losses and traffic."""
+    require_extra("models", "training")
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.training.executors.clock import Clock, get_straggler
